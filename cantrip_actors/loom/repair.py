@@ -173,7 +173,7 @@ class _SqliteLines(_Lines):
         self._file.text_factory = bytes
 
     def mark(self) -> SealMark | None:
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
             row = self._file.execute("select salt, mark from seal").fetchone()
             return None if row is None else SealMark(row[0].decode(), row[1].decode())
         return None
@@ -184,8 +184,10 @@ class _SqliteLines(_Lines):
         most = self._path.stat().st_size // LEAST_RECORD
         for query in ("select max(seq) from records", "select max(no) from entities", "select max(taken) from mail"):
             with suppress(sqlite3.Error):
-                last = max(last, self._file.execute(query).fetchone()[0] or 0)
-                most = last if query.endswith("records") else most
+                (found,) = self._file.execute(query).fetchone()
+                if isinstance(found, int):  # a damaged row may have anything in its columns
+                    last = max(last, found)
+                    most = last if query.endswith("records") else most
         lost = 0
         for at in range(1, max(last, most) + 1):
             try:
@@ -197,20 +199,22 @@ class _SqliteLines(_Lines):
                 continue
             yield from repeat(None, lost)
             lost = 0
-            yield None if row is None else row[0]
+            yield row[0] if row is not None and isinstance(row[0], bytes) else None
 
     def mail(self) -> Iterator[bytes]:
         with suppress(sqlite3.Error):
-            yield from (line for (line,) in self._file.execute("select line from mail where taken is null order by no"))
+            waiting = self._file.execute("select line from mail where taken is null order by no")
+            yield from (line for (line,) in waiting if isinstance(line, bytes))
 
     def timers(self) -> Iterator[Timer]:
         with suppress(sqlite3.Error):
             for (line,) in self._file.execute("select line from timers"):
                 with suppress(LoomError):
-                    yield decode_timer(line)
+                    if isinstance(line, bytes):
+                        yield decode_timer(line)
 
     def blob(self, digest: str) -> Blob | None:
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
             query = "select kind, data, seal from blobs where digest = ?"
             row = self._file.execute(query, (digest,)).fetchone()
             return None if row is None else Blob(digest, row[0].decode(), row[1], row[2].decode())

@@ -872,11 +872,19 @@ def _order(timer: Timer) -> tuple[float | None, str | None, float | None]:
     return (None, timer.queue, timer.due) if timer.queue and timer.due is not None else (timer.due, None, None)
 
 
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode()
+def _text(value: object) -> str:
+    """Return the text of a column. Raises DamagedLoom for what no store wrote there."""
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()  # type: ignore[attr-defined, no-any-return]  # SQLite's reader returns bytes
+    except (AttributeError, UnicodeDecodeError) as error:
+        raise DamagedLoom(
+            f"a row of the loom is damaged: expected text in UTF-8, got other {type(value).__name__}. {REPAIR}"
+        ) from error
 
 
-def _optional_text(value: str | bytes | None) -> str | None:
+def _optional_text(value: object) -> str | None:
     return None if value is None else _text(value)
 
 

@@ -432,6 +432,31 @@ def test_a_file_that_lost_its_end_is_repaired_up_to_there(tmp_path, share):
 
 
 @pytest.mark.rule("C-53")
+@pytest.mark.parametrize("value", ["null", "cast(x'ff' as text)"])
+def test_a_row_without_text_is_damage_and_left_out_by_a_repair(tmp_path, value):
+    path = tmp_path / "loom.db"
+    with open_store(path) as store:
+        store.append([*run("a", "a1"), *run("b", "b1", lasting=True)])
+        store.post([intent("k1"), intent("k2")])
+        store.replace_timer(None, schedule("s"))
+        store.replace_timer(None, schedule("t"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("pragma writable_schema = on")
+        other.execute("update sqlite_master set sql = replace(sql, ' not null', '') where type = 'table'")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(f"update records set body = {value} where seq = 8")
+        other.execute(f"update mail set line = {value} where key = 'k2'")
+        other.execute(f"update timers set line = {value} where id = 't'")
+    with open_store(path, read_only=True) as store, pytest.raises(DamagedLoom, match="a row of the loom is damaged"):
+        verify_loom(store)
+    with open_store(path, repair=True) as store:
+        assert verify_loom(store).ok
+        assert [len(store.records(one)) for one in ("a", "b")] == [6, 1]
+        assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        assert [one.id for one in store.timers()] == ["s"]
+
+
+@pytest.mark.rule("C-53")
 def test_a_mail_that_cannot_be_read_is_damage_and_left_out_by_a_repair(tmp_path):
     path = tmp_path / "loom.jsonl"
     with open_store(path) as store:
