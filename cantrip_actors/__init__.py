@@ -64,9 +64,10 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.schedules import Schedule
     from cantrip_actors.runtime.upgrades import Move
     from cantrip_actors.terms.call import Call
-    from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry
+    from cantrip_actors.terms.cantrip import Cantrip
     from cantrip_actors.terms.circle import Circle
     from cantrip_actors.terms.companion import Companion, Here
+    from cantrip_actors.terms.crystal import Crystal
     from cantrip_actors.terms.errors import (
         AlreadyDecided,
         AskCycle,
@@ -91,10 +92,12 @@ if TYPE_CHECKING:
         Withdrawn,
     )
     from cantrip_actors.terms.file import File
+    from cantrip_actors.terms.folding import Folding
     from cantrip_actors.terms.gate import Gate, Injected, gate
     from cantrip_actors.terms.image import Image
     from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
     from cantrip_actors.terms.queue import Queue
+    from cantrip_actors.terms.retry import Retry
     from cantrip_actors.terms.risk import LethalTrifecta
     from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 

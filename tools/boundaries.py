@@ -48,6 +48,11 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary("cantrip_actors/user_code/attempt.py", "attempt_now", "the same for user code that does not wait"),
     Boundary(
+        "cantrip_actors/terms/gate.py",
+        "Gate._check_model",
+        "a validator of a gate's parameter is user code: its exception is a refusal, as a ValueError is (C-60)",
+    ),
+    Boundary(
         "cantrip_actors/circle/javascript/engine.py",
         "Guest.receive",
         "around the medium: no exception may unwind through the engine; the guest is halted, and its caller gets it",
@@ -68,7 +73,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "a feed only observes: if it crashes, its readers reconnect, and neither other feeds nor entities are affected",
     ),
     Boundary(
-        "cantrip_actors/agentic/dispatcher.py",
+        "cantrip_actors/agentic/agent_dispatcher.py",
         "AgentDispatcher._call",
         "if a schema's validator raises, the answer does not fit: it is asked for again (A-34)",
     ),

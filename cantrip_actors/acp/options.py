@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from cantrip_actors import Cantrip, Circle, Refused, ask_first, wrap
 from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
-from cantrip_actors.terms.cantrip import get_crystal_name
+from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper

@@ -5,9 +5,9 @@ agents and validates their outputs. The *controller* takes one task through PLAN
 entity whose steps are turns of the loom. `cantrip_demos.arithmetic` is a complete domain.
 """
 
+from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, AgentExhausted
 from cantrip_actors.agentic.agents import AgentProtocol, AgentReply, CrystalAgent, FunctionAgent, Player, make_agent
 from cantrip_actors.agentic.controller import ControllerState
-from cantrip_actors.agentic.dispatcher import AgentDispatcher, AgentExhausted
 from cantrip_actors.agentic.execution import Controller, ControllerFailed
 from cantrip_actors.agentic.schemas import (
     AgentCallResult,

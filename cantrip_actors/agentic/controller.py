@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
 
-from cantrip_actors.agentic.dispatcher import AgentDispatcher, unknown_worker
+from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, unknown_worker
 from cantrip_actors.agentic.tools import ToolRegistry, UnknownTool, describe_mistyped, unknown
 
 UTTERANCES: Final = 4

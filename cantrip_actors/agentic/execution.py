@@ -35,6 +35,7 @@ from cantrip_actors import (
     ToolCall,
     ToolDefinition,
 )
+from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher
 from cantrip_actors.agentic.controller import (
     UTTERANCES,
     Action,
@@ -46,7 +47,6 @@ from cantrip_actors.agentic.controller import (
     advance,
     one_pass,
 )
-from cantrip_actors.agentic.dispatcher import AgentDispatcher
 from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
 from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry, as_json
 from cantrip_actors.agentic.trace import Heard, Step, read, run_of, trace_of, utterance

@@ -40,7 +40,7 @@ def acp(
 
         import anyio
 
-        from cantrip_actors.acp.check import check_agent
+        from cantrip_actors.acp.self_check import check_agent
         from cantrip_actors.acp.stdio import run_agent
         from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key

@@ -37,6 +37,7 @@ def forget(
         from cantrip_actors.cli.loom_views import Finder
         from cantrip_actors.loom import open_loom
 
+        _check_exists(loom)
         with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
             found = Finder(opened).owner(entity)
             forgotten = opened.forget(found, by=by, why=why, forks=forks, parents=parents)
@@ -63,6 +64,7 @@ def prune(
             seconds = parse_seconds(older_than)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--older-than") from error
+        _check_exists(loom)
         with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
             pruned = opened.prune(seconds, dry_run=dry_run)
         lines = [f"{len(pruned.entities):,} entities with {pruned.records:,} records are forgotten"]
@@ -92,6 +94,7 @@ def compact(url: Place, as_json: Json = False) -> None:
 
         from cantrip_actors.loom import compact_loom, open_store
 
+        _check_exists(url)
         with open_store(url, seal_key=seal_key()) as store:
             done = compact_loom(store)
         size = f", {done.before:,} bytes before, {done.after:,} after" if done.before else ""
@@ -109,6 +112,7 @@ def migrate(
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.loom import open_store
 
+        _check_exists(url)
         way = "in_place" if in_place else "copy"
         is_file = url.startswith("jsonl:") or url.endswith(".jsonl")
         with open_store(url if is_file else _with_option(url, f"migrate={way}"), seal_key=seal_key()) as store:
@@ -135,6 +139,13 @@ def repair(url: Place, as_json: Json = False) -> None:
         lines += [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
         told = {"copy": str(done.copy), "records": done.records, "left_out": done.left_out}
         output.show(told, lines, as_json=as_json)
+
+
+def _check_exists(url: str) -> None:
+    """Raise LoomError for a loom that cannot be read. Opening it for writing would make one under a mistyped name."""
+    from cantrip_actors.loom import open_store
+
+    open_store(url, read_only=True, seal_key=seal_key()).close()
 
 
 def show_verification(found: Verified, url: str, *, as_json: bool) -> None:

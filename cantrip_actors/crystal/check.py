@@ -15,10 +15,11 @@ from typing import Any, Final, Literal, NamedTuple
 import anyio
 
 from cantrip_actors.crystal.query import Query, ask
-from cantrip_actors.terms.cantrip import Crystal, Retry
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, suggest_nearest
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+from cantrip_actors.terms.retry import Retry
 
 TIMEOUT: Final = 90.0
 """Seconds for one probe."""

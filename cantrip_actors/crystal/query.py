@@ -41,8 +41,8 @@ from cantrip_actors.stream.wire import (
     ResponseStart,
     StreamError,
 )
-from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
 from cantrip_actors.terms.context import Shared, View
+from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.image import add_handles
 from cantrip_actors.terms.messages import (
@@ -55,6 +55,7 @@ from cantrip_actors.terms.messages import (
     Usage,
     find_named_gate,
 )
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.user_code import Failure, Threads, attempt, text_of
 from cantrip_actors.user_code import attempt_now as call_now
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from cantrip_actors.crystal.scripted import scripted
-from cantrip_actors.terms.cantrip import Crystal
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 

@@ -9,11 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cantrip_actors.loom.copy import copy_loom
+from cantrip_actors.loom.jsonl import JsonlStore
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.seal_key import SealKey
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Verified, verify_loom
+from cantrip_actors.own_files.claims import files_of
+from cantrip_actors.own_files.modes import make_folder
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
 
@@ -43,21 +46,26 @@ def backup_loom(
 
     The copy of a sealed loom is sealed with the same key.
 
-    Raises LoomError if the file exists, the loom cannot be read, or the copy does not verify.
+    Raises LoomError if the file or a file beside it exists, the loom cannot be read, or the copy does not verify.
     """
     path = Path(file).absolute()
     if path.exists():
         raise LoomError(f"{path} exists already: give the name of a new file")
-    part = path.with_name(f".{path.name}.part{path.suffix}")
+    for left in files_of(path):  # of a file that is gone: its mail or write-ahead log would be read as the copy's
+        if left.stat().st_size and not left.name.endswith("-shm"):
+            raise LoomError(f"{left} exists already: remove it, or give the name of another file")
+    part = path.with_name(f".{path.name}.part")
     _remove(part)
+    kind = JsonlStore if path.suffix == ".jsonl" else SqliteStore
     try:
         with open_store(url, read_only=True, seal_key=seal_key) as source:
-            if isinstance(source, SqliteStore) and path.suffix != ".jsonl":
+            make_folder(path.parent)
+            if isinstance(source, SqliteStore) and kind is SqliteStore:
                 source.copy_to(part)
-                with open_store(part, read_only=True, seal_key=seal_key) as made:
+                with kind(part, read_only=True, seal_key=seal_key) as made:
                     verified = verify_loom(made)
             else:
-                with source.snapshot(), open_store(part, seal_key=seal_key) as made:
+                with source.snapshot(), kind(part, seal_key=seal_key) as made:
                     verified = copy_loom(source, made)
         if not verified.ok:
             raise LoomError(
@@ -74,8 +82,8 @@ def backup_loom(
 
 
 def _remove(part: Path) -> None:
-    for beside in part.parent.glob(f"{part.name}*"):
-        beside.unlink()
+    for one in files_of(part):
+        one.unlink()
 
 
 def compact_loom(store: Store, now: float | None = None) -> Compacted:
@@ -93,4 +101,4 @@ def compact_loom(store: Store, now: float | None = None) -> Compacted:
 
 def _measure_size(store: Store) -> int:
     path = getattr(store, "path", None)
-    return 0 if path is None else sum(one.stat().st_size for one in path.parent.glob(f"{path.name}*"))
+    return 0 if path is None else sum(one.stat().st_size for one in files_of(path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import decode_mail
 from cantrip_actors.records.records import ForgottenRecord, get_images, get_snapshot
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.records.tombstone import TombstoneSum, make_tombstone
 from cantrip_actors.terms.errors import LoomError
@@ -61,10 +62,15 @@ def erase(
     return tombstones, record
 
 
-def is_schedule_for(timer: Timer, entities: Iterable[str]) -> bool:
-    """Return whether a timer is a schedule that gives intents to one of these entities."""
+def is_schedule_for(timer: Timer, entities: Container[str], names: Container[str]) -> bool:
+    """Return whether a timer is a schedule that gives intents to one of these entities.
+
+    `names` are the names, scoped, that led to one of them.
+    """
     schedule = timer.schedule
-    return schedule is not None and schedule.to == "entity" and schedule.name in entities
+    if schedule is None or schedule.to != "entity":
+        return False
+    return schedule.name in entities or scope_name(schedule.tenant, schedule.name) in names
 
 
 def make_blank_key(no: int) -> str:

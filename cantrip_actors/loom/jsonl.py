@@ -34,7 +34,7 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -587,6 +587,10 @@ class JsonlStore(LineStore):
                 yield self._file.read(start, min(CHUNK, offset - start))
             yield line
             at = offset + len(line)
+
+    def _remove_schedules(self, ids: Iterable[str]) -> None:
+        super()._remove_schedules(ids)
+        self._rewrite_timers()
 
     def _remove_sidecars(self, wanted: Erasure) -> None:
         try:

@@ -8,7 +8,7 @@ import time
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NoReturn, TypeVar
 
@@ -231,18 +231,20 @@ class LineStore(Store):
         made = self._plan_lines(records, lines, numbers, end, leases)
         finish = self._replace_lines(sorted(changed), made)
 
+        names = {name for name, entity in self._known.names.items() if entity in wanted.entities}
+
         def complete() -> int:
+            schedules = [one.id for one in self.timers() if is_schedule_for(one, wanted.entities, names)]
+            if schedules:  # first: a call that is repeated after a crash would not find the names in the log
+                self._remove_schedules(schedules)
             finish()
             if records:
                 self._known.apply(made)
             for entity in wanted.entities:
                 if (place := self._known.find_place(entity)) is not None and place.life is Life.FORGOTTEN:
                     self._known.forget_mail(entity)
-            for name in {name for name, entity in self._known.names.items() if entity in wanted.entities}:
+            for name in names:
                 self._restore_name(name)
-            for timer in self.timers():
-                if is_schedule_for(timer, wanted.entities):
-                    self._known.timers.remove("", timer.id)
             self._remove_sidecars(wanted)
             return self.drop_unused_blobs()
 
@@ -252,8 +254,13 @@ class LineStore(Store):
         """Find the latest remaining entity with a name that a forgotten entity had."""
         self._known.names.pop(name)
         for header in self.headers():
-            if header.lasting and header.name == name:
+            if header.lasting and header.scoped_name == name:
                 self._known.names[name] = header.entity_id
+
+    def _remove_schedules(self, ids: Iterable[str]) -> None:
+        """Remove these schedules for good."""
+        for id in ids:
+            self._known.timers.remove("", id)
 
     @abstractmethod
     def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:

@@ -6,12 +6,16 @@ later version are used as they are, if that version has only added to them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from cantrip_actors.loom.schema import READABLE_BY, VERSION
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
+
+T = TypeVar("T")
 
 Migrate = Literal["copy", "in_place", "refuse"]
 """Whether an upgrade keeps a copy of the earlier tables (the default), works in place, or is refused."""
@@ -49,6 +53,14 @@ def check_migration(migrate: Migrate, where: str, found: int) -> None:
             f"{where} has tables of version {found}, this version writes {VERSION}, and migrate=refuse was given: open "
             "it read-only, or run `cantrip loom migrate`, after which earlier versions cannot open it"
         )
+
+
+def free_name(names: Callable[[str], T], is_taken: Callable[[T], bool]) -> T:
+    """Return the first free name for a copy, so that none is taken for the copy of an earlier upgrade.
+
+    `names` returns the name with an ending in it: "", "_2", "_3" and so on.
+    """
+    return next(one for n in count(1) if not is_taken(one := names("" if n == 1 else f"_{n}")))
 
 
 def note_migration(where: str, found: int, copy: Path | str | None) -> Migrated:

@@ -42,7 +42,7 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.lease import REMAINS, Lease, is_gone
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, note_migration
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, free_name, note_migration
 from cantrip_actors.loom.node_tables import BUSY
 from cantrip_actors.loom.rules import Plan, Tree
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, write_statements
@@ -211,8 +211,9 @@ class PostgresStore(TableStore):
                 connection.execute("insert into version (version, readable_by) values (%s, %s)", (VERSION, READABLE_BY))
             elif found < VERSION:
                 check_migration(self._migrate, self._where, found)
-                copy = None if self._migrate == "in_place" else f"{self.schema}_v{found}"
-                if copy is not None:
+                copy = None
+                if self._migrate != "in_place":
+                    copy = free_name(lambda again: f"{self.schema}_v{found}{again}", self._is_schema_of(connection))
                     self._copy_tables(connection, copy)
                 self.migrated = note_migration(self._where, found, copy)
                 connection.execute(
@@ -252,6 +253,10 @@ class PostgresStore(TableStore):
             names = {"new": sql.Identifier(copy, table), "old": sql.Identifier(self.schema, table)}
             connection.execute(sql.SQL("create table {new} (like {old} including all)").format(**names))
             connection.execute(sql.SQL("insert into {new} overriding system value table {old}").format(**names))
+
+    def _is_schema_of(self, connection: psycopg.Connection[TupleRow]) -> Callable[[str], bool]:
+        query = "select 1 from pg_catalog.pg_namespace where nspname = %s"
+        return lambda name: connection.execute(query, (name,)).fetchone() is not None
 
     def _find_version(self, connection: psycopg.Connection[TupleRow]) -> int:
         """Return the version to use the tables as, 0 without tables. Raises LoomError if they cannot be used."""

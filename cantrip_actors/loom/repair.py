@@ -10,11 +10,13 @@ import shutil
 import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
+from typing import Final
 
 from cantrip_actors.loom.blobs import attach_images, bind_images
 from cantrip_actors.loom.copy import can_wait
@@ -27,6 +29,7 @@ from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees
 from cantrip_actors.machine.project import as_header
+from cantrip_actors.own_files.claims import SQLITE, files_of
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
@@ -39,6 +42,12 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
 _log = get_logger("cantrip.loom")
+
+LEAST_RECORD: Final = 64
+"""Bytes of a file that a record needs at least."""
+
+LARGEST: Final = 2**40
+"""A head that names a greater length is itself damaged."""
 
 _UNREADABLE = "(unreadable lines)"
 
@@ -63,7 +72,7 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
-    files = [one for one in sorted(path.parent.glob(f"{path.name}*")) if one.is_file() and ".bak" not in one.suffixes]
+    files = files_of(path)
     copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
     copy.mkdir(mode=FOLDER)
     name = f"repaired{path.suffix}"
@@ -81,14 +90,22 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
     if not salvage.records:
         shutil.rmtree(copy)
         raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
-    for one in files:
-        if not one.name.endswith((".key", ".recipes.json")):
-            one.unlink()
-    for one in copy.glob(f"{name}*"):
-        one.replace(path.with_name(path.name + one.name.removeprefix(name)))
+    _replace(path, files, copy / name)
     left_out = dict(salvage.left_out)
     _log.warning("loom.repaired", path=str(path), copy=str(copy), records=salvage.records, left_out=left_out)
     return Repaired(copy, salvage.records, left_out)
+
+
+def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
+    """Put the repaired files in the place of the old ones, the loom last, so that it is never missing."""
+    main, *beside = files_of(repaired)
+    new = {path.with_name(path.name + one.name.removeprefix(repaired.name)): one for one in beside}
+    for target, one in new.items():
+        one.replace(target)
+    for one in old:
+        if one != path and one not in new and one.suffix != ".key":
+            one.unlink(missing_ok=True)  # SQLite removes its own when it closes
+    main.replace(path)
 
 
 class _Lines(ABC):
@@ -151,44 +168,67 @@ class _JsonlLines(_Lines):
 class _SqliteLines(_Lines):
     def __init__(self, path: Path) -> None:
         self._path = path
+        _pad(path)
         self._file = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
         self._file.text_factory = bytes
 
     def mark(self) -> SealMark | None:
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
             row = self._file.execute("select salt, mark from seal").fetchone()
             return None if row is None else SealMark(row[0].decode(), row[1].decode())
         return None
 
     def read_lines(self) -> Iterator[bytes | None]:
-        at, last = 0, 0
+        last = 0
+        """The last number that something readable names; without the end of a table, a later one may be readable."""
+        most = self._path.stat().st_size // LEAST_RECORD
         for query in ("select max(seq) from records", "select max(no) from entities", "select max(taken) from mail"):
             with suppress(sqlite3.Error):
-                last = max(last, self._file.execute(query).fetchone()[0] or 0)
-        while at < last:
-            at += 1
+                (found,) = self._file.execute(query).fetchone()
+                if isinstance(found, int):  # a damaged row may have anything in its columns
+                    last = max(last, found)
+                    most = last if query.endswith("records") else most
+        lost = 0
+        for at in range(1, max(last, most) + 1):
             try:
                 row = self._file.execute("select body from records where seq = ?", (at,)).fetchone()
             except sqlite3.Error:
                 row = None
-            yield None if row is None else row[0]
+            if row is None and at > last:
+                lost += 1
+                continue
+            yield from repeat(None, lost)
+            lost = 0
+            yield row[0] if row is not None and isinstance(row[0], bytes) else None
 
     def read_waiting_mail(self) -> Iterator[bytes]:
         with suppress(sqlite3.Error):
-            yield from (line for (line,) in self._file.execute("select line from mail where taken is null order by no"))
+            waiting = self._file.execute("select line from mail where taken is null order by no")
+            yield from (line for (line,) in waiting if isinstance(line, bytes))
 
     def read_timers(self) -> Iterator[Timer]:
         with suppress(sqlite3.Error):
             for (line,) in self._file.execute("select line from timers"):
                 with suppress(LoomError):
-                    yield decode_timer(line)
+                    if isinstance(line, bytes):
+                        yield decode_timer(line)
 
     def read_blob(self, digest: str) -> Blob | None:
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
             query = "select kind, data, seal from blobs where digest = ?"
             row = self._file.execute(query, (digest,)).fetchone()
             return None if row is None else Blob(digest, row[0].decode(), row[1], row[2].decode())
         return None
+
+
+def _pad(path: Path) -> None:
+    """Give a file that lost its end the length that its head names: SQLite reads no page of a file that is shorter."""
+    with path.open("r+b") as file:
+        head = file.read(32)
+        size, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+        whole = (65536 if size == 1 else size) * pages
+        if head.startswith(SQLITE) and path.stat().st_size < whole < LARGEST:
+            file.truncate(whole)
 
 
 def _open_for_reading(path: Path) -> LineFile:

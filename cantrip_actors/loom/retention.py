@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
-from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_entities, read_last_record
+from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_entities
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.project import Life, get_time, is_for_lease_holder
 
 Duration = str | float | timedelta
 """A duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta."""
@@ -94,9 +94,19 @@ def _is_expired(store: Store, entity: str, retention: Retention, now: float) -> 
     if kept_for is None or store.is_held(entity):
         return False
     before = datetime.fromtimestamp(max(0.0, now - kept_for), UTC).isoformat(timespec="milliseconds")
-    if getattr(read_last_record(store, entity), "at", "") >= before.replace("+00:00", "Z"):
+    if _ended_at(store, entity) >= before.replace("+00:00", "Z"):
         return False
     return all((store.life(fork) or Life.BUSY) >= Life.OVER for fork in find_forks(store, list_subtree(store, entity)))
+
+
+def _ended_at(store: Store, entity: str) -> str:
+    """Return when an entity ended; rewards may follow its end."""
+    limit = 4
+    while True:
+        for record in reversed(store.newest(entity, limit)):
+            if is_for_lease_holder(record):
+                return get_time(record)
+        limit *= 4
 
 
 def prune_loom(

@@ -31,7 +31,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.lease import REMAINS, read_boot_clock, read_boot_id
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, note_migration
+from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, free_name, note_migration
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.schema import READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
@@ -152,8 +152,8 @@ class SqliteStore(TableStore):
         copy = None
         if 0 < found < VERSION:
             check_migration(self._migrate, self._where, found)
-            copy = None if self._migrate == "in_place" else self._get_sidecar_path(f".v{found}.bak")
-            if copy is not None and not copy.exists():
+            if self._migrate != "in_place":
+                copy = free_name(lambda again: self._get_sidecar_path(f".v{found}{again}.bak"), Path.exists)
                 self._copy(copy)
         for statement in (write_statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
             connection.execute(statement)
@@ -414,6 +414,7 @@ class SqliteStore(TableStore):
             make_file(part)
             copy = sqlite3.connect(part)
             try:
+                copy.execute("pragma journal_mode = off")  # a copy that fails is deleted, with nothing beside it
                 source.backup(copy)
             finally:
                 copy.close()

@@ -675,8 +675,11 @@ class Store(ABC):
         return None
 
     def _decode_pending(self, no: int, line: bytes) -> Pending:
-        """Return the mail of its line; the bytes of its images are read on first use."""
-        mail = decode_mail(line)
+        """Return the mail of its line; the bytes of its images are read on first use. Raises DamagedLoom."""
+        try:
+            mail = decode_mail(line)
+        except LoomError as error:
+            raise DamagedLoom(f"mail {no} of {self!r} is damaged: {error}. {REPAIR}") from error
         return Pending(no, replace(mail, images=bind_images(mail.images, self.blob)) if mail.images else mail)
 
     def _decode_timer(self, line: str | bytes) -> Timer:

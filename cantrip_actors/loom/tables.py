@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal, NoReturn
@@ -261,6 +261,8 @@ class TableStore(NodeTables):
         records: list[Record] = []
         places: list[Place] = []
         digests: set[str] = set()
+        names: set[str] = set()
+        """Names, scoped, that led to one of these entities."""
         for entity in wanted.entities:
             place = self._known.find_place(entity)
             if place is None or place.life is Life.FORGOTTEN:
@@ -276,6 +278,7 @@ class TableStore(NodeTables):
             tombstones, record = erase(entity, lines, wanted)
             changed = [(line.decode(), seq) for (seq, _), line in zip(rows, tombstones, strict=True)]
             db.executemany("update records set body = ? where seq = ?", changed)
+            names.update(_decode_text(name) for (name,) in db.execute(_LATEST_OF_NAME, (place.no,)).fetchall())
             db.execute("update entities set name = null where no = ?", (place.no,))
             records.append(record)
             places.append(place)
@@ -287,14 +290,14 @@ class TableStore(NodeTables):
                 digests |= self._forget_mail(db, place, number)
         for entity in (*wanted.entities, *wanted.forks):
             db.execute("delete from checkpoints where entity = (select no from entities where id = ?)", (entity,))
-        self._forget_schedules(db, wanted.entities)
+        self._forget_schedules(db, wanted.entities, names)
         return self._remove_blobs(db, digests) if digests else 0
 
-    def _forget_schedules(self, db: Connection, entities: Sequence[str]) -> None:
+    def _forget_schedules(self, db: Connection, entities: Sequence[str], names: Container[str]) -> None:
         """Delete the schedules for entities; their own timers were removed when they ended."""
         rows = db.execute("select line from timers where entity = ?", (SCHEDULES,)).fetchall()
         timers = (decode_timer(_decode_text(line)) for (line,) in rows)
-        db.executemany(_REMOVE_TIMER, [(SCHEDULES, one.id) for one in timers if is_schedule_for(one, entities)])
+        db.executemany(_REMOVE_TIMER, [(SCHEDULES, one.id) for one in timers if is_schedule_for(one, entities, names)])
 
     def _forget_mail(self, db: Connection, place: Place, number: int) -> set[str]:
         """Remove everything about an entity's mail except its numbers; return the digests of its images.
@@ -827,6 +830,10 @@ select id from trees join entities using (no) left join (
 """
 _WITH_BLOBS = "select seq, body from records where seq > ? and (body like ? or body like ?) order by seq limit ?"
 _LEASES = "select token, owner, deaths, {} from leases left join holders on holders.no = holder"
+_LATEST_OF_NAME = """
+select name from entities where no = ? and lasting and name is not null and not exists
+  (select 1 from entities later where later.lasting and later.name = entities.name and later.no > entities.no)
+"""
 _REMOVE_TIMER = "delete from timers where entity = ? and id = ?"
 _COUNT_AGAIN = """
 update trees set
@@ -880,11 +887,19 @@ def _order(timer: Timer) -> tuple[float | None, str | None, float | None]:
     return (None, timer.queue, timer.due) if timer.queue and timer.due is not None else (timer.due, None, None)
 
 
-def _decode_text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode()
+def _decode_text(value: object) -> str:
+    """Return the text of a column. Raises DamagedLoom for what no store wrote there."""
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()  # type: ignore[attr-defined, no-any-return]  # SQLite's reader returns bytes
+    except (AttributeError, UnicodeDecodeError) as error:
+        raise DamagedLoom(
+            f"a row of the loom is damaged: expected text in UTF-8, got other {type(value).__name__}. {REPAIR}"
+        ) from error
 
 
-def _decode_optional_text(value: str | bytes | None) -> str | None:
+def _decode_optional_text(value: object) -> str | None:
     return None if value is None else _decode_text(value)
 
 

@@ -25,6 +25,7 @@ from typing import Literal
 
 import orjson
 
+from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.seal_key import UNSEALED, Seal
 from cantrip_actors.loom.store import Store
@@ -340,10 +341,15 @@ class _Reading:
             yield Fault(None, "which entities are over is not what the index says")
 
     def find_mail_faults(self, store: Store) -> Iterator[Fault]:
-        """Yield mail that waits although a record took it or its entity has ended. Notes the mail's images, too."""
+        """Yield mail that is damaged, or waits although a record took it or its entity has ended; note its images."""
         for entity in store.waiting(loads=False):
             place = self.trees.index.find_place(entity)
-            for no, mail in store.pending(entity, sys.maxsize):
+            try:
+                pending = store.pending(entity, sys.maxsize)
+            except DamagedLoom as error:
+                yield Fault(None, str(error))
+                continue
+            for no, mail in pending:
                 number, at = self.keys.get((entity, mail.key), (None, ""))
                 if number is not None and at >= mail.at:  # otherwise the key was used by an earlier, forgotten mail
                     yield Fault(number, f"it took mail {no}, which still waits")

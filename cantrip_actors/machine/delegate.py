@@ -9,7 +9,7 @@ from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.events import ChildOutcome
 from cantrip_actors.machine.state import Plan
 from cantrip_actors.records.records import Observation
-from cantrip_actors.terms.cantrip import carve
+from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
 from cantrip_actors.terms.image import select_named

@@ -28,9 +28,10 @@ from cantrip_actors.records.records import (
     Requested,
 )
 from cantrip_actors.records.tenant import scope_name
-from cantrip_actors.terms.cantrip import Cantrip, get_crystal_name
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared
+from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import DONE, Gate, Refused
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from cantrip_actors.mcp.oauth import Login
-from cantrip_actors.terms.cantrip import Crystal
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.tool_server import Connection, Elicit, Host, ToolServer

@@ -43,7 +43,7 @@ from cantrip_actors.runtime.instrument import (
     StoreFailed,
     TakenOver,
 )
-from cantrip_actors.terms.cantrip import get_crystal_name
+from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response, Usage
 from supervisors import Crash, Killed, Normal, inspect

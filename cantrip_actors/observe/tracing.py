@@ -52,7 +52,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.instrument import EpisodeSpans
-from cantrip_actors.terms.cantrip import get_crystal_name
+from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
 from supervisors import Crash, ExitReason

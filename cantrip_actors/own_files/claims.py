@@ -29,6 +29,13 @@ BESIDE: Final = (
 )
 """The endings of the names of a loom's side files."""
 
+
+def files_of(loom: Path) -> list[Path]:
+    """Return the files of a loom that exist: its own first, then those beside it, also new ones that a crash left."""
+    names = (loom.name, *(f"{loom.name}{ending}{new}" for ending in BESIDE for new in ("", ".new")))
+    return [path for name in names if (path := loom.with_name(name)).is_file()]
+
+
 SQLITE: Final = b"SQLite format 3\0"
 APPLICATION: Final = 0x4C4F4F4D
 """The application id in the head of a SQLite loom: `LOOM`."""

@@ -30,7 +30,7 @@ from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.entity import EntityStream
-from cantrip_actors.terms.cantrip import Crystal, get_crystal_name
+from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.wrapper import Unattended

@@ -21,8 +21,9 @@ from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.tool_servers import ToolServers
-from cantrip_actors.terms.cantrip import Cantrip, Crystal
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, split_message

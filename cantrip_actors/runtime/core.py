@@ -37,7 +37,8 @@ from cantrip_actors.runtime.living import LoadedCells
 from cantrip_actors.runtime.loading import find_cantrip_in_force
 from cantrip_actors.runtime.loom_writer import Append, Claim, LoomWriter
 from cantrip_actors.runtime.upgrades import Move, Upgrade, Upgrades
-from cantrip_actors.terms.cantrip import Cantrip, Crystal
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning, SupervisorRef

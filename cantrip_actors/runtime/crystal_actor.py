@@ -35,9 +35,10 @@ from cantrip_actors.crystal.query import Look, PostingCrystal, Query, Through, a
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.context_variables import ContextVariables, bind_variables
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
-from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
+from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.value import Value
 from cantrip_actors.user_code import Failure, attempt, text_of
 from supervisors import NO_REPLY, Actor, ActorRef, Caller

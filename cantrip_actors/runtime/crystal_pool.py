@@ -31,9 +31,10 @@ from cantrip_actors.runtime.crystal_actor import (
     FallbackActor,
     Watched,
 )
-from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
+from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.retry import Retry
 from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, DynamicSupervisor, SupervisorRef
 
 IDLE = 64

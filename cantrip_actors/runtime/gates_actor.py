@@ -10,14 +10,17 @@ programs is in `program_actor.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from cantrip_actors.circle.gate_call import Report, run_gate
+from cantrip_actors.circle.gate_call import Report, explain, report_failure, run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
+from cantrip_actors.records.records import Observation
 from cantrip_actors.runtime.context_variables import ASKER, DOING, WORKING, ContextVariables, Working, bind_variables
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence, GateCall
+from cantrip_actors.user_code.attempt import Failure, attempt_now
 from supervisors import Actor, Caller
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
@@ -54,9 +57,14 @@ class GatesActor(Actor):
         with bind_variables(self._context_variables()):
             WORKING.set(self._working)
             DOING.set((message.turn_id, gate.name))
+            site = attempt_now(partial(self._make_site, message)) if gate.wrappers or gate.site else None
+            if isinstance(site, Failure):  # a serializer in the type of a parameter is the user's code
+                report_failure(self._report, "a gate's arguments cannot be shown", gate.name, site.exception)
+                text = f"{gate.name} was not run: its arguments cannot be written as JSON: {explain(site.exception)}"
+                return Observation(gate.name, message.call.args, text, True, message.call.id)
             if gate.wrappers:
-                return await run_wrapped(message, self._make_site(message), self._report)
-            site = self._make_site(message) if gate.site else None
+                assert site is not None
+                return await run_wrapped(message, site, self._report)
             return await run_gate(gate, message.call, message.args, site, self._report)
 
     def _make_site(self, run: Run) -> GateCall:

@@ -45,10 +45,13 @@ class Owner:
         if self._is_over.is_set():
             self._raise()
 
-    async def close(self) -> None:
-        """Leave the context manager, wait until that is done, and raise its errors."""
+    async def close(self, *, from_within: bool = False) -> None:
+        """Leave the context manager, wait until that is done, and raise its errors.
+
+        A caller `from_within`, which leaving cancels and waits for, is cancelled while it waits here.
+        """
         self._closes.set()
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=not from_within):
             await self._is_over.wait()
         self._raise()
 

@@ -39,6 +39,7 @@ from cantrip_actors.runtime.batch import cast_all
 from cantrip_actors.runtime.beginnings import Beginning, Beginnings
 from cantrip_actors.runtime.cells import NEVER_BEGAN, begin_of
 from cantrip_actors.runtime.cluster import Cluster
+from cantrip_actors.runtime.context_variables import ASKER
 from cantrip_actors.runtime.core import Limits
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
@@ -58,12 +59,14 @@ from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.arguments import check_name, check_texts
-from cantrip_actors.terms.cantrip import Cantrip, Crystal, Retry
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip, LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.queue import Queue
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import inspect
@@ -243,11 +246,13 @@ class Runtime:
     async def aclose(self) -> None:
         """Close a runtime that was opened with `await`, from any task of its event loop; at once if it is closed.
 
+        A gate that closes its own runtime is cancelled, as its entity is.
+
         Raises RuntimeClosed for one that was entered with `async with`: it closes where that block ends.
         """
         self._check_whole("closing")
         if self._owner is not None:
-            await self._owner.close()
+            await self._owner.close(from_within=ASKER.get() is not None)
         elif self._tree.is_open:
             raise RuntimeClosed("aclose: this runtime was entered with `async with`: it closes where that block ends")
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
+from cantrip_actors.crystal.signature import is_async
 from cantrip_actors.loom import Loom
-from cantrip_actors.machine.project import CantripRef
+from cantrip_actors.machine.project import CantripRef, Life
 from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.loading import find_cantrip_in_force
 from cantrip_actors.terms.cantrip import Cantrip
@@ -48,6 +49,8 @@ class Upgrades:
     def __init__(self, cantrips: Iterable[Cantrip], upgrade: Upgrade) -> None:
         if not callable(upgrade) and upgrade not in ("idle", "never"):
             raise ValueError(f"upgrade: expected 'idle', 'never' or a function of a Move, got {upgrade!r}")
+        if callable(upgrade) and is_async(upgrade):  # its coroutine would be a yes
+            raise ValueError(f"upgrade: expected a function that returns True or False at once, got async {upgrade!r}")
         self._upgrade = upgrade
         self.is_for_all = upgrade == "idle"
         """Whether every entity moves that can."""
@@ -85,9 +88,8 @@ class Upgrades:
 
     def find_moves(self, loom: Loom) -> list[Move]:
         """Return the moves of all entities in a loom that have not ended, oldest entity first. Raises LoomError."""
-        idle = set(loom.unfinished()) - set(loom.unfinished(idle=False))
         moves = (
-            self.move_of(facts.header, find_cantrip_in_force(loom, facts), is_idle=entity_id in idle)
+            self.move_of(facts.header, find_cantrip_in_force(loom, facts), is_idle=facts.life is Life.IDLE)
             for entity_id in loom.unfinished()
             if (facts := loom.facts(entity_id)).header.lasting
         )

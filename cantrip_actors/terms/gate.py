@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import traceback
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -268,6 +269,15 @@ class Gate:
         return plain
 
     def _check_model(self, model: type[BaseModel], args: Mapping[str, Any]) -> Bound | Refused:
+        try:
+            return self._bind(model, args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of a validator, which is the user's code; pydantic takes only some of them
+            (*_, last) = traceback.format_exception_only(error)
+            return Refused(f"{self.name}: checking its arguments raised {last.strip()}; expected {self.signature}")
+
+    def _bind(self, model: type[BaseModel], args: Mapping[str, Any]) -> Bound | Refused:
         try:
             checked = model.model_validate(args)
         except ValidationError as errors:

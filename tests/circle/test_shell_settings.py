@@ -14,7 +14,7 @@ if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Suspended
-from cantrip_actors.circle.shell.state import LARGE, split_large_variables
+from cantrip_actors.circle.shell.state_text import LARGE, split_large_variables
 from cantrip_actors.terms.gate import gate
 from tests.circle.shell_jails import JAILS, confined_by
 

@@ -95,6 +95,18 @@ def test_repair_says_what_it_left_out(cantrip, cast, place):
     assert cantrip("loom", "verify", LOOM).code == 0
 
 
+@pytest.mark.rule("C-50", "C-52", "C-54")
+@pytest.mark.parametrize(
+    "command", ["forget notes --loom LOOM", "prune --older-than 1d --loom LOOM", "compact LOOM", "migrate LOOM"]
+)
+@pytest.mark.parametrize("name", ["typo.db", "typo.jsonl"])
+def test_a_loom_that_does_not_exist_is_an_error_and_is_not_made(cantrip, place, command, name):
+    said = cantrip("loom", *command.replace("LOOM", name).split())
+    assert (said.code, said.out) == (1, "")
+    assert "There is no such loom" in said.err
+    assert not list(place.glob("typo*"))
+
+
 def test_an_option_can_be_added_to_any_url():
     assert _with_option("loom.db", "a=b") == "sqlite:loom.db?a=b"
     assert _with_option("/x/loom.db", "a=b") == "sqlite:///x/loom.db?a=b"

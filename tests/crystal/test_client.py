@@ -12,9 +12,9 @@ from cantrip_actors.crystal.constructors import anthropic, google, local, openai
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.replay import recordings, replay
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, failing, garbage, rate_limited
-from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message
+from cantrip_actors.terms.retry import Retry
 from tests.crystal.asking import TOOLS
 from tests.crystal.streams import STREAMS, Said, framed
 

@@ -5,9 +5,9 @@ import pytest
 from cantrip_actors.crystal.failures import failure, retry_after
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.scripted import scripted
-from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.messages import Invocation, Message
+from cantrip_actors.terms.retry import Retry
 from tests.crystal.streams import decode, fed
 
 NOW = 1_760_000_000.0

@@ -18,8 +18,8 @@ from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.crystals import Query, anthropic, ask, google, openai
 from cantrip_actors.loom.export.thread import build_turn_fields
-from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.messages import Invocation, Message, ToolDefinition
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.wards import max_turns
 from tests.crystal.streams import Said, framed
 

@@ -9,9 +9,9 @@ from cantrip_actors.crystal.prices import Model, Prices
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, failing
-from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message, ToolCall
+from cantrip_actors.terms.retry import Retry
 from tests.crystal.asking import CONTEXT, DONE, TOOLS
 from tests.crystal.streams import STREAMS, Said, framed
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from cantrip_actors.crystal import Query, ask, attempt_now, scripted
 from cantrip_actors.crystal.query import Watch
 from cantrip_actors.stream.wire import ItemDelta, ItemStart
-from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.context import Shared, View
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+from cantrip_actors.terms.retry import Retry
 
 TOOLS = (ToolDefinition("done", "", {"type": "object"}),)
 NO_RETRY = Retry(max_retries=0)

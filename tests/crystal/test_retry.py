@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from cantrip_actors.crystal import Query, ask, scripted
 from cantrip_actors.crystal.failures import retry_after
-from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message
+from cantrip_actors.terms.retry import Retry
 
 QUERY = Query(Invocation([Message("user", "hi")]))
 

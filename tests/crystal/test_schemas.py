@@ -11,10 +11,10 @@ from cantrip_actors.crystal.constructors import anthropic, google, openai, openr
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.schemas import drop_nulls, fit_answer, for_anthropic, for_gemini, for_openai, gemini_schema
 from cantrip_actors.crystal.testing import FaultyServer, Reply
-from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.json_schema import find_misfits
 from cantrip_actors.terms.messages import Invocation, Message
+from cantrip_actors.terms.retry import Retry
 from tests.crystal.streams import Said, framed
 
 pytestmark = pytest.mark.rule("R-02")

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal import Query, ask, attempt_now, scripted
-from cantrip_actors.terms.cantrip import Crystal, Retry
 from cantrip_actors.terms.context import Shared, View
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripError, CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, Usage
+from cantrip_actors.terms.retry import Retry
 
 
 def query(text="hi", **more):

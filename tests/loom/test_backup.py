@@ -1,10 +1,14 @@
 """Backups of looms in use, compaction, retention, migration and damage."""
 
 import math
+import os
+import signal
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from structlog.testing import capture_logs
@@ -27,11 +31,13 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.loom.retention import parse_retention, parse_seconds
 from cantrip_actors.loom.schema import VERSION
+from cantrip_actors.own_files.claims import files_of
 from cantrip_actors.records.codec import Newer
-from cantrip_actors.records.records import Ended, IntentGiven
+from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
-from tests.loom.histories import AT, SNAPSHOT, run, turn
+from tests.loom.histories import AT, SNAPSHOT, header, run, turn
 from tests.loom.processes import python
+from tests.loom.test_forget import counted, dies_at
 from tests.loom.test_sqlite import OLD_TABLES
 from tests.loom.test_store import LASTING, Place
 from tests.loom.test_timers import note, schedule, timer
@@ -130,6 +136,57 @@ def test_a_backup_replaces_no_file_and_leaves_none_when_it_fails(tmp_path):
     assert not [path for path in tmp_path.iterdir() if "new" in path.name]
 
 
+@pytest.mark.rule("C-51")
+@pytest.mark.parametrize("name", ["[1].db", "*.db", "?.jsonl", "no ending", "new/folder/loom.db"])
+def test_a_backup_takes_any_file_name_and_leaves_one_file(lasting, tmp_path, name):
+    with lasting.open() as store:
+        store.append(run("a", "a1"))
+        (tmp_path / ".other.db.part").write_text("of another backup")
+        folder = tmp_path / "to"
+        made = backup_loom(lasting.url, folder / name)
+    assert [path for path in folder.rglob("*") if path.is_file()] == [folder / name]
+    kind = "jsonl" if name.endswith(".jsonl") else "sqlite"
+    with open_store(f"{kind}:{quote(str(folder / name))}", read_only=True) as copy:
+        assert verify_loom(copy) == made
+
+
+@pytest.mark.rule("C-51")
+@pytest.mark.parametrize(("file", "left"), [("copy.jsonl", ".mail"), ("copy.jsonl", ".timers"), ("copy.db", "-wal")])
+def test_a_backup_takes_no_file_that_an_earlier_one_left_as_its_own(tmp_path, file, left):
+    with open_store(tmp_path / "loom.db") as store:
+        store.append(run("a", "a1"))
+        (tmp_path / f"{file}{left}").write_bytes(b"of an earlier copy")
+        with pytest.raises(LoomError, match=f"{file}{left} exists already: remove it"):
+            backup_loom(tmp_path / "loom.db", tmp_path / file)
+
+
+BACK_UP = """
+import resource, signal, sys
+from cantrip_actors.loom import backup_loom
+from cantrip_actors.terms.errors import LoomError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
+try:
+    backup_loom(sys.argv[1], sys.argv[2])
+except LoomError as error:
+    print("refused", flush=True)
+"""
+
+
+@pytest.mark.rule("C-51")
+@pytest.mark.parametrize("name", ["backup.db", "backup.jsonl"])
+def test_a_backup_to_a_full_disk_fails_and_leaves_no_file(lasting, tmp_path, name):
+    with lasting.open() as store:
+        for number in range(30):  # more than SQLite keeps in memory
+            store.append([header(f"e{number}"), IntentGiven(f"e{number}", "go" * 50_000, AT)])
+        target = tmp_path / "to"
+        target.mkdir()
+        with python(BACK_UP, lasting.url, str(target / name)) as process:
+            assert process.stdout.readline() == "refused\n"
+            process.wait()
+        assert list(target.iterdir()) == []
+
+
 # ---------------------------------------------------------------------------------------------------------- compacting
 
 
@@ -171,6 +228,13 @@ def test_prune_forgets_only_entities_that_ended_longer_ago(store):
     assert prune_loom(store, "90d", now=NOW).entities == ()
     assert prune_loom(store, 5 * DAY, now=NOW).entities == ("young",)
     assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-52")
+def test_a_reward_does_not_keep_an_entity_for_longer(store):
+    store.append([*run("old", "o1"), Ended("old", "terminated", at(100))])
+    store.append([Rewarded("old", "o1", 1.0, at(1)) for _ in range(20)])
+    assert prune_loom(store, "90d", now=NOW).entities == ("old",)
 
 
 @pytest.mark.rule("C-52")
@@ -277,6 +341,46 @@ def test_a_repair_keeps_a_copy_and_reports_what_it_drops(path):
 
 
 @pytest.mark.rule("C-53")
+@pytest.mark.parametrize("name", ["loom", "lo[o]m*"])
+def test_a_repair_leaves_the_files_of_others(path, name):
+    path = path.rename(path.with_name(name + path.suffix))
+    others = [path.with_name(path.name + ending) for ending in (".old.db", "2", "-notes.txt", ".bak")]
+    for other in others:
+        other.write_text("of the user")
+    edit(path, '"text":"b1"', '"text":"B1"')
+    done = repair_loom(path)
+    assert [other.read_text() for other in others] == ["of the user"] * 4
+    assert not {other.name for other in others} & {one.name for one in done.copy.iterdir()}
+
+
+@pytest.mark.rule("C-53")
+def test_a_repair_that_was_killed_at_any_step_is_finished_by_repeating_it(path, monkeypatch):
+    edit(path, '"text":"b1"', '"text":"B1"')
+    whole = {one.name: one.read_bytes() for one in files_of(path)}
+    step, was_killed = 1, True
+    while was_killed:
+        for one in files_of(path):
+            one.unlink()
+        for name, data in whole.items():
+            path.with_name(name).write_bytes(data)
+        child = os.fork()
+        if child == 0:
+            count = dies_at(step)
+            for method in (Path.replace, Path.unlink):
+                monkeypatch.setattr(Path, method.__name__, counted(method, count))
+            repair_loom(path)
+            os._exit(0)
+        was_killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert path.exists()
+        with open_store(path, repair=True) as store:
+            assert verify_loom(store).faults == []
+            assert [len(store.records(one)) for one in ("a", "b", "c")] == [6, 2, 6]
+            assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        step += 1
+    assert step > 2
+
+
+@pytest.mark.rule("C-53")
 def test_a_line_that_is_not_a_record_is_refused_and_left_out_by_a_repair(tmp_path):
     path = tmp_path / "loom.jsonl"
     with open_store(path) as store:
@@ -307,6 +411,67 @@ def test_a_file_with_a_bad_page_is_refused_for_writing_and_can_be_repaired(tmp_p
         assert verify_loom(store).faults == []
         assert 0 < sum(len(store.records(f"e{number}")) for number in range(40)) <= 240
         store.append(run("new", "n1"))
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("share", [0.6, 0.9, 0.999])
+def test_a_file_that_lost_its_end_is_repaired_up_to_there(tmp_path, share):
+    path = tmp_path / "loom.db"
+    with open_store(path) as store:
+        for number in range(300):
+            store.append(run(f"e{number}", f"t{number}"))
+    os.truncate(path, int(path.stat().st_size * share))
+    with pytest.raises(DamagedLoom, match="Restore it from a backup"):
+        open_store(path)
+    done = repair_loom(path)
+    assert 600 < done.records < 1800
+    assert done.records + sum(done.left_out.values()) <= 1800
+    with open_store(path) as store:
+        assert verify_loom(store).faults == []
+        assert len(store.records("e0")) == 6
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("value", ["null", "cast(x'ff' as text)"])
+def test_a_row_without_text_is_damage_and_left_out_by_a_repair(tmp_path, value):
+    path = tmp_path / "loom.db"
+    with open_store(path) as store:
+        store.append([*run("a", "a1"), *run("b", "b1", lasting=True)])
+        store.post([intent("k1"), intent("k2")])
+        store.replace_timer(None, schedule("s"))
+        store.replace_timer(None, schedule("t"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("pragma writable_schema = on")
+        other.execute("update sqlite_master set sql = replace(sql, ' not null', '') where type = 'table'")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(f"update records set body = {value} where seq = 8")
+        other.execute(f"update mail set line = {value} where key = 'k2'")
+        other.execute(f"update timers set line = {value} where id = 't'")
+    with open_store(path, read_only=True) as store, pytest.raises(DamagedLoom, match="a row of the loom is damaged"):
+        verify_loom(store)
+    with open_store(path, repair=True) as store:
+        assert verify_loom(store).ok
+        assert [len(store.records(one)) for one in ("a", "b")] == [6, 1]
+        assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        assert [one.id for one in store.timers()] == ["s"]
+
+
+@pytest.mark.rule("C-53")
+def test_a_mail_that_cannot_be_read_is_damage_and_left_out_by_a_repair(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    with open_store(path) as store:
+        store.append(run("b", "b1", lasting=True))
+        store.post([intent("k1"), intent("k2")])
+    mail = tmp_path / "loom.jsonl.mail"
+    mail.write_bytes(mail.read_bytes().replace(b'"key":"k2","kind":"intent"', b'"key":"k2","kind":"inten?"'))
+    with open_store(path, read_only=True) as store:
+        (fault,) = verify_loom(store).faults
+        assert "mail 2 of" in fault.what
+        with pytest.raises(DamagedLoom, match="cantrip loom repair"):
+            store.pending("b")
+    with open_store(path, repair=True) as store:
+        assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        assert verify_loom(store).ok
 
 
 @pytest.mark.rule("C-53")
@@ -368,6 +533,17 @@ def test_an_earlier_version_is_copied_before_it_is_changed(old):
         assert verify_loom(earlier).ok
     with open_store(old) as again:
         assert again.migrated is None
+
+
+@pytest.mark.rule("C-54")
+def test_an_earlier_version_is_copied_beside_the_copy_of_another_loom(old):
+    earlier = old.with_name("loom.db.v3.bak")
+    earlier.write_text("of the loom that was here before")
+    with open_store(old) as store:
+        assert store.migrated.copy == str(old) + ".v3_2.bak"
+    assert earlier.read_text() == "of the loom that was here before"
+    with SqliteStore(f"{old}.v3_2.bak", read_only=True) as copy:
+        assert [one.entity_id for one in copy.headers()] == ["a"]
 
 
 @pytest.mark.rule("C-54")

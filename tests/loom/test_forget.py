@@ -31,6 +31,8 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import ChildStarted, Ended, ForgottenRecord, GateFinished, IntentGiven
 from cantrip_actors.records.seal import seal, split_link
+from cantrip_actors.records.tenant import scope_name
+from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.records.tombstone import is_tombstone, make_tombstone
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import Image
@@ -38,13 +40,27 @@ from tests.loom.histories import AT, KEY, header, records, run, turn
 from tests.loom.test_store import KINDS, LASTING, Place
 from tests.pictures import png
 
-SECRETS = (b"MARK-intent", b"MARK-context", b"MARK-result", b"MARK-mail", b"MARK-key", b"MARK-name", b"MARK-state")
+SECRETS = (
+    b"MARK-intent",
+    b"MARK-context",
+    b"MARK-result",
+    b"MARK-mail",
+    b"MARK-key",
+    b"MARK-name",
+    b"MARK-state",
+    b"MARK-schedule",
+)
 PICTURE = png(width=7, height=5, shade=99)
 SANDBOX = Blob.of_snapshot("toy 1.0", b"MARK-sandbox and its variables", KEY)
 SHARED = Blob.of_snapshot("toy 1.0", b"a sandbox that others have, too", KEY)
 
 LONG = "MARK-mail" * 2000
 """Longer than a page of SQLite."""
+
+
+def schedule(id, name, intent="go", to="entity", **facts):
+    work = Scheduled(to=to, name=name, intent=intent, rule=Rule(every=60.0), created=0.0, **facts)
+    return Timer(id=id, due=100.0, schedule=work)
 
 
 def fill(store):
@@ -63,6 +79,8 @@ def fill(store):
     store.post(
         [Mail(entity_id="a", key="MARK-key-2", kind="steer", body={"text": "MARK-mail"}, at=AT, images=(image,))]
     )
+    for id, to in (("of-name", "MARK-name"), ("of-id", "a")):
+        store.replace_timer(None, schedule(id, to, "MARK-schedule"))
     store.keep_checkpoint("a", store.tip("a"), b"MARK-state" * 2000)
     store.append([Ended("child", "terminated", AT), Ended("a", "cancelled", AT)])
 
@@ -131,6 +149,37 @@ def test_forget_leaves_siblings_and_shared_blobs_as_they_were(store):
     assert store.blob(SHARED.digest) == SHARED
     assert list(store.blobs()) == [SHARED.digest]
     assert list(store.unfinished()) == ["b"]
+
+
+def long_lived(store, entity, name, **fields):
+    """Append a long-lived entity of this name that has ended."""
+    begun = [header(entity, name=name, lasting=True, **fields), IntentGiven(entity, "go", AT)]
+    store.append([*begun, Ended(entity, "cancelled", AT)])
+
+
+@pytest.mark.rule("C-50", "X-42")
+def test_the_name_of_a_forgotten_entity_leads_to_no_entity_of_another_tenant(store):
+    long_lived(store, "theirs", "notes", tenant="acme")
+    long_lived(store, "ours", "notes")
+    forget_entities(store, Wanted(["ours"]))
+    assert store.named("notes") is None
+    long_lived(store, "later", "notes", tenant="acme")
+    forget_entities(store, Wanted(["later"]))
+    assert store.named(scope_name("acme", "notes")) == "theirs"
+
+
+@pytest.mark.rule("C-50")
+def test_forget_leaves_schedules_that_are_for_others(store):
+    long_lived(store, "first", "notes")
+    long_lived(store, "second", "notes")
+    long_lived(store, "old", "diary", tenant="acme")
+    kept = [schedule("b", "notes"), schedule("c", "diary"), schedule("d", "diary", to="cantrip", tenant="acme")]
+    for one in (schedule("a", "diary", tenant="acme"), *kept):
+        store.replace_timer(None, one)
+    forget_entities(store, Wanted(["first", "old"]))
+    assert sorted(one.id for one in store.timers()) == ["b", "c", "d"]
+    forget_entities(store, Wanted(["second"]))
+    assert sorted(one.id for one in store.timers()) == ["c", "d"]
 
 
 @pytest.mark.rule("C-50")
@@ -352,24 +401,28 @@ def dies_at(step):
     return count
 
 
+def counted(work, count):
+    """The function, which first calls `count`."""
+
+    def call(*args, **named):
+        count()
+        return work(*args, **named)
+
+    return call
+
+
 def forget_and_die(place, step, monkeypatch):
     """Forget `a` in a child process that is killed at the given step; return whether it was."""
     child = os.fork()
     if child == 0:
         count = dies_at(step)
-
-        def counted(work):
-            def call(*args, **named):
-                count()
-                return work(*args, **named)
-
-            return call
-
         if place.kind == "jsonl":
-            disk = Disk(write=counted(os.write), truncate=counted(os.ftruncate), sync=counted(os.fsync))
+            disk = Disk(
+                write=counted(os.write, count), truncate=counted(os.ftruncate, count), sync=counted(os.fsync, count)
+            )
             monkeypatch.setattr("cantrip_actors.loom.jsonl.Disk", lambda: disk)
-            monkeypatch.setattr(Path, "replace", counted(Path.replace))
-            monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
+            monkeypatch.setattr(Path, "replace", counted(Path.replace, count))
+            monkeypatch.setattr(Path, "unlink", counted(Path.unlink, count))
         elif place.kind == "sqlite":
             connect = SqliteStore._connect
 
@@ -380,7 +433,7 @@ def forget_and_die(place, step, monkeypatch):
 
             monkeypatch.setattr(SqliteStore, "_connect", connect_traced)
         else:
-            monkeypatch.setattr(_Sql, "execute", counted(_Sql.execute))
+            monkeypatch.setattr(_Sql, "execute", counted(_Sql.execute, count))
         try:
             with place.open() as store:
                 forget_entities(store, Wanted(["a"]))

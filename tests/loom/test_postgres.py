@@ -254,6 +254,20 @@ def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writ
     other.execute(f"drop schema {copy} cascade")
 
 
+@pytest.mark.rule("C-54")
+def test_tables_of_an_earlier_version_are_copied_beside_an_earlier_copy(place, store, other):
+    store.append(run("e", "t1"))
+    other.execute(OLD_TABLES)
+    other.execute("update version set version = 3")
+    copies = [f"{store.schema}_v3{again}" for again in ("", "_2")]
+    other.execute(f"create schema {copies[0]}")
+    with place.open() as upgraded:
+        assert upgraded.migrated == (3, VERSION, copies[1])
+    assert other.execute(f"select count(*) from {copies[1]}.records").fetchone() == (6,)
+    for copy in copies:
+        other.execute(f"drop schema {copy} cascade")
+
+
 def test_a_read_only_server_is_an_error_that_says_so(store):
     store.append(run("e", "t1"))
     store._writer.execute("set default_transaction_read_only = on")

@@ -14,8 +14,9 @@ from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import Ended, Folded, MailRefused, Rewarded
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Cantrip, Folding
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.messages import Response, Usage
 from cantrip_actors.terms.ward import max_turns
 from tests.machine.driver import ASKING, GATES, Drive, call, cantrip, done, echo, fields_of, page, say

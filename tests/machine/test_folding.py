@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from cantrip_actors.machine.events import Begin, Failed
 from cantrip_actors.records.records import Folded, GateFinished, Observation
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Folding
 from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.messages import Response, Usage
 from cantrip_actors.terms.ward import max_turns
 from tests.machine.driver import Drive, call, cantrip, done, say, texts

@@ -42,9 +42,10 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Cantrip, Folding
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import InvalidIntent
+from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.gate import ASK, POST, Gate
 from cantrip_actors.terms.messages import NO_USAGE, Response, ToolCall, Usage
 from cantrip_actors.terms.ward import (

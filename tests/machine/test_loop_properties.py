@@ -25,7 +25,8 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Cantrip, Folding
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.messages import Message, Response, ToolCall, Usage
 from cantrip_actors.terms.ward import max_depth, max_turns, remove_gate
 from tests.machine.driver import ASKING, GATES, SPENT, Drive, call, cantrip

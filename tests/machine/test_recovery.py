@@ -33,8 +33,9 @@ from cantrip_actors.records.records import (
     Record,
     Utterance,
 )
-from cantrip_actors.terms.cantrip import Cantrip, Folding
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.gate import gate
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.outcome import Outcome

@@ -7,7 +7,8 @@ import pytest
 import cantrip_actors.circle  # noqa: F401  # makes the standard gates known by name
 from cantrip_actors.machine.actions import Run, Spawn
 from cantrip_actors.machine.events import Called, Computed, Moment
-from cantrip_actors.terms.cantrip import Cantrip, carve
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import AgentRequest, Gate, Refused, gate

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from cantrip_actors import Cantrip, Circle, Entity, LoomError, Runtime, RuntimeClosed, scripted
+from cantrip_actors import Cantrip, Circle, Entity, LoomError, Runtime, RuntimeClosed, gate, scripted
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.runtime.spells import cantrip, done, say
@@ -130,6 +130,29 @@ class TestAwaited:
         with pytest.raises(RuntimeClosed):
             await runtime.cast(cantrip([done(1)]), "go")
         await runtime.aclose()
+
+    @pytest.mark.parametrize("how", ["awaits", "in a thread"])
+    async def test_a_gate_that_closes_its_own_runtime_is_cancelled_with_its_entity(
+        self, tmp_path: Path, how: str
+    ) -> None:
+        url = f"sqlite:{tmp_path / 'loom.db'}"
+        runtime = await Runtime.open(url)
+
+        @gate
+        async def leave() -> str:
+            """Close the runtime."""
+            if how == "awaits":
+                await runtime.aclose()
+            else:
+                await anyio.to_thread.run_sync(anyio.from_thread.run, runtime.aclose)
+            return "never"
+
+        entity = await runtime.start(cantrip([say("leave"), done(1)], leave), "go")
+        with anyio.fail_after(5):
+            assert (await entity.episode()).reason == "cancelled"
+            await runtime.aclose()
+        async with Runtime.open(url) as runtime:
+            assert runtime.loom.state(entity.id) == "cancelled"
 
     async def test_an_error_while_opening_reaches_the_caller(self, tmp_path: Path) -> None:
         with pytest.raises(LoomError):

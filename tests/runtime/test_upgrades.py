@@ -35,7 +35,7 @@ from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
 from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.runtime.kills import Kill, attempt, intents
-from tests.runtime.spells import done
+from tests.runtime.spells import done, say
 
 
 def prompted(context: Any) -> Any:
@@ -349,6 +349,36 @@ async def test_would_adopt_lists_the_moves_and_changes_nothing(url: str) -> None
         assert [one.entity_id for one in runtime.would_adopt()] == [second]
     async with Runtime.open(url, cantrips=[V2], upgrade="never") as runtime:
         assert runtime.would_adopt() == []
+
+
+@pytest.mark.rule("C-40")
+async def test_would_adopt_says_that_an_entity_that_waits_for_a_person_is_not_idle(url: str) -> None:
+    def asking(context: Any) -> Any:
+        return prompted(context) if context[-1].content == "yes" else say("question", text="Shall I?")
+
+    def clerk(text: str) -> Cantrip:
+        return Cantrip(scripted(asking), Call(text), Circle(["done", "question"], [max_turns(5)]), name="clerk")
+
+    async with Runtime.open(url, cantrips=[clerk("one")]) as runtime:
+        await runtime.invoke(clerk("one"), "start", name="x")
+        await anyio.sleep(1)
+    async with Runtime.open(url, cantrips=[clerk("two")]) as runtime:
+        assert [one.is_idle for one in runtime.would_adopt()] == [False]
+        (request,) = runtime.requests()
+        await runtime.decide(request.id, answer="yes")
+    async with Runtime.open(url, cantrips=[clerk("one")], recover="resume", upgrade="never") as runtime:
+        assert (await entity_of(runtime).episode()).result == "one"
+    async with Runtime.open(url, cantrips=[clerk("two")]) as runtime:
+        assert [one.is_idle for one in runtime.would_adopt()] == [True]
+
+
+@pytest.mark.rule("C-40")
+def test_an_async_upgrade_function_is_refused() -> None:
+    async def upgrade(move: Move) -> bool:
+        return False
+
+    with pytest.raises(ValueError, match="returns True or False at once, got async"):
+        Runtime.open(upgrade=upgrade)  # type: ignore[arg-type]
 
 
 @pytest.mark.rule("C-40")

@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Cantrip, Crystal, Folding, Retry, carve, get_crystal_name
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
+from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.gate import AgentRequest, Refused
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.ward import (
     Ward,
     max_cost,
@@ -134,11 +138,8 @@ class TestConstruction:
         crystal = Named("mine")
         assert isinstance(crystal, Crystal)
         assert Cantrip(crystal, circle=DONE_ONLY).crystal is crystal
-        assert [get_crystal_name(crystal), get_crystal_name("a:b"), get_crystal_name(Named(5))] == [
-            "mine",
-            "a:b",
-            "Named",
-        ]
+        names = [get_crystal_name(one) for one in (crystal, "a:b", Named(5))]
+        assert names == ["mine", "a:b", "Named"]
 
 
 @pytest.mark.rule("CANTRIP-2")

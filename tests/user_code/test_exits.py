@@ -3,9 +3,11 @@
 import subprocess
 import sys
 import textwrap
+from typing import Annotated
 
 import anyio
 import pytest
+from pydantic import AfterValidator, BaseModel, Field, PlainSerializer
 
 from cantrip_actors import Cantrip, Circle, Retry, Runtime, scripted
 from cantrip_actors.gates import gate, wrap
@@ -111,6 +113,39 @@ async def test_an_exit_while_a_result_is_read_is_an_error_observation():
 
     (seen,) = await cast(it)
     assert (seen.is_error, seen.result) == (True, "SystemExit: boom")
+
+
+@pytest.mark.parametrize("error", [*EXITS, KeyError])
+async def test_an_exception_of_a_parameters_validator_refuses_the_call(error):
+    function, ran = raising(error, "blocking"), []
+
+    async def it(
+        x: Annotated[int, AfterValidator(lambda _: function())] = Field(1, validate_default=True),
+    ) -> str:
+        ran.append(x)
+        return "ran"
+
+    (seen,) = await cast(it)
+    assert seen.is_error
+    assert seen.result.startswith(f"it: checking its arguments raised {error.__name__}: ")
+    assert not ran
+
+
+@pytest.mark.parametrize("error", [*EXITS, KeyError])
+async def test_an_exception_of_a_parameters_serializer_refuses_the_call_of_a_wrapped_gate(error):
+    function = raising(error, "blocking")
+
+    class Part(BaseModel):
+        text: Annotated[str, PlainSerializer(lambda _: function())] = "boom"
+
+    async def it(part: Part = Part()) -> str:  # noqa: B008  # pydantic copies a default
+        return f"ran with {part.text}"
+
+    (seen,) = await cast(wrap(gate(it), pre=[lambda call: None]))
+    assert seen.is_error
+    assert seen.result.startswith("it was not run: its arguments cannot be written as JSON: ")
+    (seen,) = await cast(it)
+    assert (seen.is_error, seen.result) == (False, "ran with boom")
 
 
 @pytest.mark.parametrize("error", EXITS)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cantrip_actors.circle.shell import tree
+from cantrip_actors.circle.shell import process_tree
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.step import Limit
 
@@ -54,7 +54,7 @@ class Bounds:
     def measure_unnamed(self) -> int | Limit:
         """Return the bytes of files without a name, or the exceeded limit."""
         try:
-            found = tree.measure_hidden(self._processes(), FILE)
+            found = process_tree.measure_hidden(self._processes(), FILE)
         except OSError:  # the files of a process cannot be inspected
             return "disk"
         return "memory" if found.shares and not self._shares else found.size

@@ -35,7 +35,7 @@ from cantrip_actors.circle.shell.groups import find_delegated
 from cantrip_actors.circle.shell.landlock import SYSTEM
 from cantrip_actors.circle.shell.process import Ended, Gone, Process
 from cantrip_actors.circle.shell.source import prepare
-from cantrip_actors.circle.shell.state import split_large_variables
+from cantrip_actors.circle.shell.state_text import split_large_variables
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition

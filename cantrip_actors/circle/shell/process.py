@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cantrip_actors.circle import leftovers
-from cantrip_actors.circle.shell import tree
+from cantrip_actors.circle.shell import process_tree
 from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.files import Files
-from cantrip_actors.circle.shell.state import write_restore
+from cantrip_actors.circle.shell.state_text import write_restore
 from cantrip_actors.circle.step import Limit, LimitExceeded
 
 CHUNK: Final = 65536
@@ -171,9 +171,9 @@ class Process:
     def _find_shell(self) -> bool:
         """Find the shell's process. No program has run yet, so no other process can be it."""
         if self._first_pid is None:
-            self._shell_pid, self._fixed = self._process.pid, frozenset(tree.children(self._process.pid))
+            self._shell_pid, self._fixed = self._process.pid, frozenset(process_tree.children(self._process.pid))
         else:
-            below = tree.children(self._first_pid)
+            below = process_tree.children(self._first_pid)
             if len(below) != 1:
                 return False
             self._shell_pid = below[0]
@@ -183,7 +183,7 @@ class Process:
     def processes(self) -> Iterator[int]:
         """Yield the jail's processes, without those of the host."""
         top = self._first_pid or self._shell_pid
-        return (one for one in tree.descendants(top) if one != self._first_pid and one not in self._fixed)
+        return (one for one in process_tree.descendants(top) if one != self._first_pid and one not in self._fixed)
 
     def stop(self) -> bool:
         """Stop the shell, and return True if nothing else in the jail lives; `begin` continues it.
@@ -198,9 +198,9 @@ class Process:
             while time.monotonic() < ends:
                 # below the shell first: orphans move meanwhile to the first process, which is checked next
                 found = None
-                if tree.is_stopped(self._shell_pid):
+                if process_tree.is_stopped(self._shell_pid):
                     found = self._below(self._shell_pid) | self._below(self._first_pid)
-                    if found == before and all(map(tree.is_dead, found)):
+                    if found == before and all(map(process_tree.is_dead, found)):
                         return True
                 before = found
                 if found:
@@ -211,7 +211,11 @@ class Process:
 
     def _below(self, process: int | None) -> frozenset[int]:
         """Return a process's children, without the ones that belong to the jail itself."""
-        return frozenset() if process is None else frozenset(tree.children(process)) - self._fixed - {self._shell_pid}
+        return (
+            frozenset()
+            if process is None
+            else frozenset(process_tree.children(process)) - self._fixed - {self._shell_pid}
+        )
 
     def begin(self, state: bytes, given: Mapping[str, bytes], text: bytes) -> None:
         """Queue the shell's state, its variables and a program, which it reads when `wait` is called.

@@ -24,7 +24,7 @@ from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.terms.cantrip import Crystal
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 

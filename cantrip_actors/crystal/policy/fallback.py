@@ -19,10 +19,11 @@ from typing import Any, Final
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, Watch, ask
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
+from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.server_tools import ServerTool
 
 AskOne = Callable[[int, Crystal, Query], Awaitable[Response | CrystalError]]

@@ -18,9 +18,10 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, ask
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.terms.cantrip import Crystal, Retry, get_crystal_name
+from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.retry import Retry
 
 _ONCE: Final = Retry(max_retries=0)
 

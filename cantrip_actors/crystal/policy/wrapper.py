@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cantrip_actors.terms.cantrip import Crystal, get_crystal_name
+from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.server_tools import ServerTool
 
 

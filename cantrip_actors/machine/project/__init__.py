@@ -20,7 +20,6 @@ from cantrip_actors.machine.project.entity import (
     find_settled_at,
     find_status,
     fold_state,
-    fork_of,
     get_header,
     has_taken,
     is_over,
@@ -30,6 +29,7 @@ from cantrip_actors.machine.project.entity import (
     list_turns_quoting,
     sum_usage,
 )
+from cantrip_actors.machine.project.fork import fork_of
 from cantrip_actors.machine.project.outcome import get_outcome, is_end_recorded, is_of_life
 from cantrip_actors.machine.project.record import (
     NOTED,

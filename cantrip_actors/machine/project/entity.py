@@ -6,17 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from cantrip_actors.machine.evolve import close_turn, fold, is_entity_end
+from cantrip_actors.machine.evolve import fold, is_entity_end
 from cantrip_actors.machine.project.outcome import get_outcome
-from cantrip_actors.machine.project.record import (
-    Life,
-    as_forgotten,
-    as_header,
-    compute_life,
-    get_committed_turn,
-    get_time,
-)
-from cantrip_actors.machine.state import CantripRef, Episode, Phase, Sandbox, Shape, State
+from cantrip_actors.machine.project.record import Life, as_header, compute_life, get_time
+from cantrip_actors.machine.state import CantripRef, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
@@ -50,7 +43,6 @@ __all__ = [
     "find_settled_at",
     "find_status",
     "fold_state",
-    "fork_of",
     "get_header",
     "has_taken",
     "is_over",
@@ -112,29 +104,6 @@ def is_over(records: Iterable[Record]) -> bool:
 def fold_state(records: Sequence[Record]) -> State:
     """Return the state after an entity's whole log; its cantrip is not needed."""
     return fold(Shape.of_header(get_header(records)), records)
-
-
-def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
-    """Return the state that a fork begins with: what `lineage`, the records of a path of turns, leaves behind (LOOM-4).
-
-    The call comes from `shape`; the first intent stays first (INTENT-3), later ones stand where they came. An utterance
-    whose turn was not committed is left out.
-    """
-    records = list(lineage)
-    while records and get_committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
-        records.pop()
-    state = fold(shape, records)
-    close_turn(state)
-    state.phase = Phase.NEW
-    if state.medium not in (None, shape.medium):  # the fork's sandbox cannot run the programs of another language
-        state.sandbox = Sandbox(data=state.sandbox.data)
-    state.has_header, state.medium = False, None
-    state.inherited = state.sequence
-    state.parent_id = shape.parent_turn
-    state.episode = Episode(trace=state.episode.trace)
-    state.usage, state.spawned = NO_USAGE, 0
-    state.remembered = {}  # a person decided for the other entity
-    return state
 
 
 def find_status(records: Iterable[Record]) -> Status:

@@ -7,8 +7,8 @@ import pytest
 from cantrip_actors.crystal.constructors import cohere
 from cantrip_actors.crystal.query import Invocation, Query, ask
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events
-from cantrip_actors.terms.cantrip import Retry
 from cantrip_actors.terms.messages import Message
+from cantrip_actors.terms.retry import Retry
 from tests.crystal.asking import TOOLS, request, result, said
 from tests.crystal.streams import Said, fed, framed
 from tests.crystal.streams import cohere as stream

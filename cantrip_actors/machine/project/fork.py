@@ -1,0 +1,34 @@
+"""The state that a fork begins with (SPEC 6.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cantrip_actors.machine.evolve import close_turn, fold
+from cantrip_actors.machine.project.record import as_forgotten, get_committed_turn
+from cantrip_actors.machine.state import Episode, Phase, Sandbox, Shape, State
+from cantrip_actors.records.records import Record
+from cantrip_actors.terms.messages import NO_USAGE
+
+
+def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
+    """Return the state that a fork begins with: what `lineage`, the records of a path of turns, leaves behind (LOOM-4).
+
+    The call comes from `shape`; the first intent stays first (INTENT-3), later ones stand where they came. An utterance
+    whose turn was not committed is left out.
+    """
+    records = list(lineage)
+    while records and get_committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
+        records.pop()
+    state = fold(shape, records)
+    close_turn(state)
+    state.phase = Phase.NEW
+    if state.medium not in (None, shape.medium):  # the fork's sandbox cannot run the programs of another language
+        state.sandbox = Sandbox(data=state.sandbox.data)
+    state.has_header, state.medium = False, None
+    state.inherited = state.sequence
+    state.parent_id = shape.parent_turn
+    state.episode = Episode(trace=state.episode.trace)
+    state.usage, state.spawned = NO_USAGE, 0
+    state.remembered = {}  # a person decided for the other entity
+    return state

@@ -1,0 +1,83 @@
+"""The cantrip of a child: what its parent may grant it, and what it inherits (COMP-1, COMP-6, COMP-7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+from cantrip_actors.terms.call import Call
+from cantrip_actors.terms.cantrip import Cantrip, replace_parts
+from cantrip_actors.terms.crystal import Crystal
+from cantrip_actors.terms.gate import AgentRequest, Refused
+from cantrip_actors.terms.messages import ALIASES, find_named_gate
+from cantrip_actors.terms.ward import NUMBERS, PROGRAMS, Wards
+
+
+def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
+    """Return the cantrip of a child that `parent` requests, or the reason for refusing it (COMP-1, COMP-6, COMP-7).
+
+    The child has some of the parent's open gates and at least its wards, one level less deep. Its crystal is the the
+    first of: the request's, the one of its depth, the child crystal, the parent's. Its call is the parent's, unless its
+    crystal has one of its own (as a program that acts as a crystal does) or the request names a system prompt.
+
+    Equal requests give one cantrip: the parent's cantrip caches the last child's.
+    """
+    alike = _ALIKE(request)
+    last: tuple[Any, Cantrip] | None = parent.__dict__.get("_last_carved")
+    if last is not None and last[0] == alike:
+        return last[1]
+    made = _carve_child(parent, request)
+    if isinstance(made, Cantrip) and getattr(made.crystal, "call", None) is None:  # it may differ next time
+        parent.__dict__["_last_carved"] = (alike, made)
+    return made
+
+
+_ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in ("intent", "context")))
+"""Return the cache key of a child's cantrip: everything that it depends on."""
+
+
+def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
+    if parent.circle.resolved.depth == 0:
+        return Refused("cannot delegate: no deeper delegation is allowed here (max_depth is 0)")
+    gates = parent.circle.open_gates
+    asked_for = gates if request.gates is None else [ALIASES.get(name, name) for name in request.gates]
+    names = list(dict.fromkeys((*asked_for, "done")))  # without `done` a child could not finish; every parent has it
+    for name in names:
+        if name not in gates:
+            return Refused(f'cannot grant gate "{name}": the parent\'s gates are {", ".join(gates)}')
+    idle = next((name for name in PROGRAMS if getattr(request, name) is not None), None)
+    if idle is not None and parent.circle.medium == "tools":
+        return Refused(
+            f"cannot narrow {idle}: it bounds programs, and your children call tools, as you do; leave it out"
+        )
+    numbers: dict[str, Any] = {name: getattr(request, name, None) for name in NUMBERS}
+    asked = Wards(
+        **numbers,
+        require_done_tool=bool(request.require_done_tool),
+        removed=frozenset(ALIASES.get(name, name) for name in request.remove_gates) - {"done"},
+    )
+    crystal = _child_crystal(parent, request)
+    if isinstance(crystal, Refused):
+        return crystal
+    own = getattr(crystal, "call", None)
+    call = own if isinstance(own, Call) else parent.call
+    if (named := find_named_gate(call.tool_choice)) is not None and named not in names:
+        call = replace(call, tool_choice=None)  # the parent's gate, which this child was not granted
+    if request.system_prompt is not None:
+        call = replace(call, system_prompt=request.system_prompt)
+    circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
+    return replace_parts(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
+
+
+def _child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Refused:
+    if request.crystal is not None:
+        named = parent.crystals.get(request.crystal)
+        if named is None:
+            known = ", ".join(name for name in parent.crystals if isinstance(name, str)) or "none"
+            return Refused(f'unknown crystal "{request.crystal}": crystals that may be named here: {known}')
+        return named
+    of_depth = parent.crystals.get(parent.level + 1)
+    if of_depth is not None:  # and not `or`: a crystal may have a length, and be empty
+        return of_depth
+    return parent.crystal if parent.child_crystal is None else parent.child_crystal

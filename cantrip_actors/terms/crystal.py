@@ -1,0 +1,43 @@
+"""What a crystal is to a cantrip: anything with `invoke`, or the text "family:model" (SPEC 2.1)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from cantrip_actors.terms.errors import InvalidCantrip
+
+
+@runtime_checkable
+class Crystal(Protocol):
+    """Anything with `invoke`: messages in, a response out, no state between invocations (CRYSTAL-1).
+
+    `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may
+    also have `name`, `context_window` (tokens), `call` (a `Call` for children that it drives, instead of their
+    parent's), and take `options` (the call's sampling parameters); see `crystal/signature.py`. If an answer has no
+    usage, its tokens are estimated. If `has_prices` is False, `max_cost` as the only bound is refused.
+    `check_server_tools(tools)`, if the object has it, raises InvalidCantrip for each of `Call(server_tools=…)` that it
+    does not support.
+    """
+
+    @property
+    def invoke(self) -> Any:
+        """Answer one query."""
+        ...
+
+
+def get_crystal_name(crystal: Crystal | str) -> str:
+    """Return the name of a crystal in the loom: its `name`, else its class."""
+    if isinstance(crystal, str):
+        return crystal
+    name = getattr(crystal, "name", None)
+    return name if isinstance(name, str) else type(crystal).__name__
+
+
+def check_crystal(what: str, crystal: object) -> None:
+    """Raise InvalidCantrip for what is not a crystal; `what` says where it stands."""
+    if isinstance(crystal, str) and ":" in crystal.strip(":"):
+        return
+    if isinstance(crystal, str) or not callable(getattr(crystal, "invoke", None)):
+        raise InvalidCantrip(
+            f"cantrip requires a crystal: {what}: expected 'family:model' or an object with invoke, got {crystal!r}"
+        )

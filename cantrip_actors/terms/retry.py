@@ -1,0 +1,51 @@
+"""Which failed attempts of a crystal are retried, and after how long (SPEC 7.3, PROD-2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cantrip_actors.terms.errors import InvalidCantrip
+
+_NEVER_RETRIED = (400, 401, 403, 404)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How a crystal's failed attempts are retried inside one turn (SPEC 7.3, D-006).
+
+    `max_retries` counts the attempts after the first. Delays double from `base_delay` to `max_delay` seconds, with
+    jitter; a provider's Retry-After takes precedence. Only `retryable_status_codes` and missing answers are retried.
+    """
+
+    max_retries: int = 5
+    retryable_status_codes: tuple[int, ...] = (429, 500, 502, 503, 504)
+    base_delay: float = 1.0
+    max_delay: float = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
+            raise InvalidCantrip(f"retry: max_retries: expected a whole number >= 0, got {self.max_retries!r}")
+        delays: tuple[object, ...] = (self.base_delay, self.max_delay)
+        numbers = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in delays)
+        if not numbers or not 0 <= self.base_delay <= self.max_delay:
+            raise InvalidCantrip(
+                f"retry: expected 0 <= base_delay <= max_delay, got {self.base_delay!r} and {self.max_delay!r}"
+            )
+        given: object = self.retryable_status_codes
+        if not isinstance(given, (tuple, list, set, frozenset)):
+            raise InvalidCantrip(f"retry: retryable_status_codes: expected a list of HTTP statuses, got {given!r}")
+        for status in (codes := tuple(given)):
+            if isinstance(status, bool) or not isinstance(status, int) or status in _NEVER_RETRIED:
+                raise InvalidCantrip(f"retry: retryable_status_codes: {status!r} cannot be retried (SPEC 7.3)")
+        object.__setattr__(self, "retryable_status_codes", codes)
+
+    def delay(self, attempt: int, status: int | None, retry_after: float | None, chance: float) -> float | None:
+        """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to give up.
+
+        `chance`, from 0 to 1, is the jitter's dice: half of each delay is fixed, half is random.
+        """
+        if attempt > self.max_retries or (status is not None and status not in self.retryable_status_codes):
+            return None
+        ceiling = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 62))
+        backoff = ceiling * (0.5 + 0.5 * chance)
+        return backoff if retry_after is None else min(max(backoff, retry_after), self.max_delay)
