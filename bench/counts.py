@@ -8,6 +8,7 @@ the machine of the limits (`turns`) a bytecode took about 6 ns, and each distinc
 - *turn*: turns 20 to 60 of one entity.
 - *many*: a turn of 20 entities of 20 turns at once.
 - *cast*: a one-shot entity of one turn.
+- *fresh*: the same, each with a cantrip and a crystal of its own, as in `turns`.
 - *send*: a further intent for an idle long-lived entity.
 """
 
@@ -35,10 +36,11 @@ from cantrip_actors.wards import max_turns
 __all__ = ["main"]
 
 ROOT = Path(__file__).parent.parent
-WHAT = ("turn", "many", "cast", "send")
 STORES = {"memory": "memory:", "jsonl": "jsonl:{folder}/loom.jsonl", "sqlite": "sqlite:{folder}/loom.db"}
 FIRST, LAST = 20, 60
 """The turns that are counted."""
+WARM = 5
+"""The casts that are not counted."""
 
 
 class _Count:
@@ -131,14 +133,20 @@ async def _many(runtime: Runtime, count: _Count) -> int:
 
 
 async def _cast(runtime: Runtime, count: _Count) -> int:
-    cantrip = cantrip_of(1)
-    for _ in range(5):
-        await runtime.cast(cantrip, "go")
-    count.begin()
-    for _ in range(10):
+    return await _cast_each([cantrip_of(1)] * 15, runtime, count)
+
+
+async def _fresh(runtime: Runtime, count: _Count) -> int:
+    return await _cast_each([cantrip_of(1) for _ in range(15)], runtime, count)
+
+
+async def _cast_each(cantrips: Sequence[Cantrip], runtime: Runtime, count: _Count) -> int:
+    for at, cantrip in enumerate(cantrips):
+        if at == WARM:
+            count.begin()
         await runtime.cast(cantrip, "go")
     count.end()
-    return 10
+    return len(cantrips) - WARM
 
 
 async def _send(runtime: Runtime, count: _Count) -> int:
@@ -155,11 +163,14 @@ async def _send(runtime: Runtime, count: _Count) -> int:
     return 40
 
 
+_SHAPES = {"turn": _turn, "many": _many, "cast": _cast, "fresh": _fresh, "send": _send}
+
+
 async def _count(what: str, store: str) -> dict[str, list[float]]:
     count = _Count()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with Runtime.open(STORES[store].format(folder=folder)) as runtime:
-            times = await {"turn": _turn, "many": _many, "cast": _cast, "send": _send}[what](runtime, count)
+            times = await _SHAPES[what](runtime, count)
     return count.summarise(times)
 
 
@@ -175,14 +186,14 @@ def _in_process(what: str, store: str, tree: Path) -> dict[str, list[float]]:
 def main(argv: Sequence[str]) -> int:
     """Count and print."""
     parser = argparse.ArgumentParser(prog="python -m bench counts", description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="*", choices=[*WHAT, []], help="default: all")
+    parser.add_argument("what", nargs="*", choices=[*_SHAPES, []], help="default: all")
     parser.add_argument("--store", choices=[*STORES], default="memory", help="default: %(default)s")
     parser.add_argument("--beside", type=Path, metavar="TREE", help="a checkout of another commit to compare with")
     parser.add_argument("--top", type=int, default=0, help="how many functions to print")
     options = parser.parse_args(argv)
     trees = [ROOT] if options.beside is None else [ROOT, options.beside]
     print(f"{'':<8}{'':<8}{'bytecodes':>10}{'distinct':>10}{'calls':>8}{'C calls':>9}")
-    for what in options.what or WHAT:
+    for what in options.what or _SHAPES:
         for tree in trees:
             functions = _in_process(what, options.store, tree)
             total = [sum(row[at] for row in functions.values()) for at in range(4)]

@@ -50,7 +50,7 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.records": _row("terms", "msgspec orjson", IMPURE),
     "cantrip_actors.machine": _row("terms records", "cronsim msgspec orjson", IMPURE),
     "cantrip_actors.stream": _row("terms redact records machine", "msgspec orjson", IMPURE),
-    "cantrip_actors.loom": _row("terms own_files redact records machine", f"{COMMON} psycopg"),
+    "cantrip_actors.loom": _row("terms own_files redact records machine", f"{COMMON} msgspec psycopg"),
     "cantrip_actors.crystal": _row("terms user_code redact records stream", f"{COMMON} genai_prices httpx yaml"),
     "cantrip_actors.circle": _row(
         "terms user_code own_files redact records machine",
@@ -59,7 +59,7 @@ ROWS: dict[str, Row] = {
     ),
     "cantrip_actors.mcp": _row("terms own_files redact", f"{COMMON} httpx2 mcp mcp_types"),
     "cantrip_actors.runtime": _row(
-        "terms user_code redact records machine stream loom crystal circle supervisors", f"{COMMON} uuid_utils"
+        "terms user_code redact records machine stream loom crystal circle supervisors", f"{COMMON} msgspec uuid_utils"
     ),
     "cantrip_actors.recipes": _row("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.agentic": _row("terms records machine runtime cantrip_actors", COMMON),

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from cantrip_actors.loom.lease import NO_LEASES, Fenced, name_lease
 from cantrip_actors.loom.seal_key import Head
@@ -34,6 +36,9 @@ from cantrip_actors.records.seal import NOTHING, add_link, link_of
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
+NO_LINKS: Iterable[bytes | None] = repeat(None)
+"""The links of any number of lines that have none yet."""
+
 
 class Waiting(NamedTuple):
     """How much mail waits in an inbox: in each lane, and how much of it loads an unloaded entity."""
@@ -46,8 +51,7 @@ class Waiting(NamedTuple):
 NONE_WAITS = Waiting()
 
 
-@dataclass(slots=True, eq=False)
-class Tree:
+class Tree(Struct, eq=False):
     """A root entity and everything it spawned: one hash chain, one lease, one inbox."""
 
     no: int
@@ -59,8 +63,7 @@ class Tree:
     waiting: Waiting = NONE_WAITS
 
 
-@dataclass(slots=True, eq=False)
-class Place:
+class Place(Struct, eq=False):
     """The facts about an entity that a store needs to append to it."""
 
     no: int
@@ -114,8 +117,6 @@ class Plan:
     timers: Mapping[tuple[str, str], tuple[Timer, bytes, int | None]] = MappingProxyType({})
     """Changed timers by entity and id: the new timer, without a line if it is removed, and the number of the record
     that changes it."""
-    timed_out: Sequence[str] = ()
-    """Entities that end, and lose all of their timers."""
 
     def __init__(self, records: Sequence[Record] = (), numbers: Sequence[int] = ()) -> None:
         self.records = records
@@ -132,7 +133,9 @@ class Plan:
         self.lives: dict[str, Life] = {}
         """The new phases of entities' lives."""
         self.over: list[tuple[Tree, int]] = []
-        """Root entities that end, and the numbers of the records that end them."""
+        """Root entities that end while mail waits for them, and the numbers of the records that end them."""
+        self.timed_out: list[str] = []
+        """Entities that end, and lose all of their timers."""
         self.keys: list[tuple[Tree, str, int]] = []
         """Keys of mail that records take, and the numbers of these records."""
 
@@ -247,8 +250,11 @@ def follow(record: Record, number: int, place: Place, made: Plan) -> None:
     after = compute_life(record, before, lasting=place.lasting)
     if after is not before:
         made.lives[entity] = after
-        if after is Life.OVER and entity == place.tree.root:
-            made.over.append((place.tree, number))
+        if after is Life.OVER:
+            if place.has_timers:
+                made.timed_out.append(entity)
+            if entity == place.tree.root and place.tree.waiting != NONE_WAITS:
+                made.over.append((place.tree, number))
 
 
 def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
@@ -262,7 +268,7 @@ def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
 
 
 def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Timer]]) -> None:
-    """Add timers to a plan, each with the index of its record, and remove the timers of entities that end.
+    """Add timers to a plan, each with the index of its record; an entity that ends with the batch loses them again.
 
     A timer that is never due is removed, unless it is a schedule. Raises LoomError.
     """
@@ -275,9 +281,8 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
         line = b"" if timer.due is None and timer.schedule is None else encode_timer(timer)
         changed[entity, timer.id] = timer, line, None if at is None else made.numbers[at]
     made.timers = changed
-    timed = {entity for entity, _ in changed}
-    ended = [entity for entity, life in made.lives.items() if life is Life.OVER]
-    made.timed_out = [one for one in ended if one in timed or (one not in made.new and known.places[one].has_timers)]
+    ended = {entity for entity, _ in changed if made.lives.get(entity) is Life.OVER}
+    made.timed_out += sorted(ended.difference(made.timed_out))
 
 
 def read_header_facts(header: Header) -> tuple[str | None, str | None, bool, str | None, bool]:
@@ -319,17 +324,17 @@ def seal_lines(
     made: Plan,
     lines: Iterable[bytes],
     find_head: Callable[[Tree], bytes],
-    links: Mapping[int, bytes] = MappingProxyType({}),
+    links: Iterable[bytes | None] = NO_LINKS,
     key: bytes = b"",
 ) -> None:
     """Add the lines to a plan, each sealed after the one before it in its tree, and the new last link of each tree.
 
-    `links` has the links of tombstones that come from another store, by their indexes.
+    `links` has the links of tombstones that come from another store, and None for each other line.
     """
     sealed: list[bytes] = []
     heads: dict[Tree, bytes] = {}
-    for at, (line, place) in enumerate(zip(lines, made.places, strict=True)):
-        tree, link = place.tree, links.get(at)
+    for line, place, link in zip(lines, made.places, links, strict=False):
+        tree = place.tree
         if link is None:
             before = heads.get(tree, tree.head)
             link = link_of(line, find_head(tree) if before is None else before, key)

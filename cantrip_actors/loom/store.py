@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
 from cantrip_actors.loom.blobs import bind_images, collect_blobs
@@ -41,7 +41,7 @@ from cantrip_actors.loom.lease import (
     make_not_root,
 )
 from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_lines
+from cantrip_actors.loom.rules import NO_LINKS, Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_lines
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.machine.project import Life, as_forgotten, find_settled_at
 from cantrip_actors.records.blob import Blob
@@ -58,8 +58,6 @@ T = TypeVar("T")
 
 A_FEW = 64
 """Records that most episodes have at most."""
-
-NO_LINKS: Mapping[int, bytes] = MappingProxyType({})
 
 Durability = Literal["process", "power", "none"]
 """The events that an acknowledged record survives: a kill of the process, a power cut, or none for certain."""
@@ -155,7 +153,7 @@ class Store(ABC):
         made = plan(records, numbers, self._known, leases)
         if taken or post or made.over:
             MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
-        if timers or (made.lives and Life.OVER in made.lives.values()):
+        if timers:
             plan_timers(made, self._known, timers)
         made.blobs = collect_blobs(records, [*mails, *_list_mails(timer for _, timer in timers)] if timers else mails)
         self._seal_lines(made, lines, end)
@@ -168,7 +166,7 @@ class Store(ABC):
         plain = {at: split_link(line) for at, line in tombstones.items()}
         kept = {at: line for at, (line, _) in plain.items()} if self.sealed else tombstones
         lines = [kept[at] if at in kept else encode(record) for at, record in enumerate(records)]
-        links = {at: link for at, (_, link) in plain.items() if link is not None}
+        links = [plain[at][1] if at in plain else None for at in range(len(records))]
 
         def work(db: Any) -> None:
             if not records:
@@ -186,7 +184,7 @@ class Store(ABC):
         numbers: Sequence[int],
         end: Head | None,
         leases: Mapping[str, int] = NO_LEASES,
-        links: Mapping[int, bytes] = NO_LINKS,
+        links: Iterable[bytes | None] = NO_LINKS,
     ) -> Plan:
         """Return the plan of a batch that neither takes nor posts mail; `end` is the head before it."""
         made = plan(records, numbers, self._known, leases)
@@ -195,7 +193,7 @@ class Store(ABC):
         return made
 
     def _seal_lines(
-        self, made: Plan, lines: Sequence[bytes], end: Head | None, links: Mapping[int, bytes] = NO_LINKS
+        self, made: Plan, lines: Sequence[bytes], end: Head | None, links: Iterable[bytes | None] = NO_LINKS
     ) -> None:
         """Add the lines of a batch to its plan, with their links, and the resulting head."""
         if not self.sealed:

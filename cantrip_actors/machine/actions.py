@@ -13,10 +13,15 @@ from cantrip_actors.terms.gate import AgentRequest, Gate
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall, ToolChoice, ToolDefinition
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.value import Value
 from cantrip_actors.terms.wrapper import Inquiry
 
 
-class Ask(NamedTuple):
+class Action(Value, frozen=True):
+    """What the loop asks its driver to do: one of the classes below."""
+
+
+class Ask(Action, frozen=True):
     """Query the crystal. Answer with Replied, Failed or Posted."""
 
     messages: Sequence[Message]
@@ -24,7 +29,7 @@ class Ask(NamedTuple):
     tool_choice: ToolChoice | None
 
 
-class Collect(NamedTuple):
+class Collect(Action, frozen=True):
     """Wait for the answer to a query that was posted, by its `handle`.
 
     Answer with Replied or Failed, or with Posted if it was posted again.
@@ -36,14 +41,14 @@ class Collect(NamedTuple):
     tool_choice: ToolChoice | None
 
 
-class Remember(NamedTuple):
+class Remember(Action, frozen=True):
     """Summarise the `messages` of the turns up to `last`, which will be folded. Answer with Remembered."""
 
     messages: Sequence[Message]
     last: int
 
 
-class Run(NamedTuple):
+class Run(Action, frozen=True):
     """Run a gate's function with checked arguments, in turn `turn_id`, and the steps after it. Answer with Observed.
 
     If it `checks`, run only the steps before the gate and the condition of `ask_first`. A refusal is an error; the
@@ -61,7 +66,7 @@ class Run(NamedTuple):
     inquired: Inquiry | None = None
 
 
-class Contact(NamedTuple):
+class Contact(Action, frozen=True):
     """Send a message to another entity (gates `post` and `ask`). Answer with Observed or, for `ask`, Questioned."""
 
     gate: Gate
@@ -70,7 +75,7 @@ class Contact(NamedTuple):
     turn_id: str
 
 
-class Await(NamedTuple):
+class Await(Action, frozen=True):
     """Wait for the episode of the intent with key `key` that was sent to entity `to`. Answer with Observed."""
 
     call: ToolCall
@@ -78,14 +83,17 @@ class Await(NamedTuple):
     key: str
 
 
-class Consult(NamedTuple):
+class Consult(Action, frozen=True):
     """Wait until a person has decided a request. Answer with Decide, Interrupt or Stopped."""
 
     request: Requested
 
 
-class Answer(NamedTuple):
-    """The result of a program's gate call; `closed` once `done` was called: the program ends without gates."""
+class Answer(Action, frozen=True, array_like=True):
+    """The result of a program's gate call; `closed` once `done` was called: the program ends without gates.
+
+    Checkpoints hold it as an array.
+    """
 
     value: Any
     is_error: bool = False
@@ -111,7 +119,7 @@ class SnapshotAfter(NamedTuple):
     snapshot: Snapshot
 
 
-class Compute(NamedTuple):
+class Compute(Action, frozen=True):
     """Run a program in the circle's sandbox. Answer with Called or Computed.
 
     `before` are the programs that the sandbox ran earlier, to rebuild it if needed, and `snapshots` are of the sandbox
@@ -135,7 +143,7 @@ class Child(NamedTuple):
     images: tuple[File, ...] = NO_IMAGES
 
 
-class Spawn(NamedTuple):
+class Spawn(Action, frozen=True):
     """Cast these children at once, below turn `turn_id`, and wait for all of them. Answer with Returned.
 
     `started` maps the index of each child that was started before a crash to its entity id.
@@ -147,16 +155,13 @@ class Spawn(NamedTuple):
     started: Mapping[int, str] = {}  # nothing writes to it
 
 
-class Finish(NamedTuple):
+class Finish(Action, frozen=True):
     """The episode is over: give its outcome to the callers that wait."""
 
     outcome: Outcome
 
 
-Action = Ask | Collect | Remember | Run | Contact | Await | Consult | Compute | Answer | Spawn | Finish
-
-
-class Step(NamedTuple):
+class Step(Value, frozen=True):
     """The records to append to the loom, in order, and then the action to carry out."""
 
     records: list[Record]

@@ -274,10 +274,10 @@ def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> 
     return Spawn(state.parent_id, call, children, started)
 
 
-def _due_end(plan: Plan, state: State, moment: Moment) -> Record | Action:
-    """Return the record of the entity's end, unless it is in the log; then Finish, with the outcome."""
+def _due_end(plan: Plan, state: State, moment: Moment) -> Action | Step:
+    """Return Finish, with the outcome; before it comes the record of the entity's end, unless it is in the log."""
     outcome = get_outcome(state, moment.budget.below)
     assert outcome is not None, "an episode that is over has an end"
     if is_end_recorded(state) or (plan.lasting and not is_of_life(state)):
         return Finish(outcome)
-    return Ended(plan.entity_id, outcome.reason, moment.at, outcome.summary)
+    return Step([Ended(plan.entity_id, outcome.reason, moment.at, outcome.summary)], Finish(outcome))

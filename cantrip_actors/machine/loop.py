@@ -152,8 +152,8 @@ def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: 
     while action is None:
         what = due(plan, state, live, moment)
         if isinstance(what, Step):  # a record, and the action that comes after it
-            (record,), action = what
-        elif isinstance(what, tuple):  # an action
+            (record,), action = what.records, what.action
+        elif isinstance(what, Action):
             if isinstance(what, Run) and what.checks:
                 live.wrapping = "before"
             elif isinstance(what, Answer):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +34,7 @@ from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import DONE, Gate, Refused
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
+from cantrip_actors.terms.value import Value
 from cantrip_actors.terms.ward import Wards
 
 
@@ -87,8 +87,7 @@ class Shape(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value, frozen=True):
     """The facts that stay fixed while an entity is loaded, computed once."""
 
     entity_id: str

@@ -179,8 +179,8 @@ class Beginnings:
         else:
             cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id, lasting=what.lasting)
         released = OneShotEvent() if waits else None
-        if released is not None and cell.start is not None:
-            cell.start = replace(cell.start, released=released)
+        if cell.start is not None:
+            cell.start.released = released
         if what.name is not None:
             await self._claim_name(what.name, what.tenant)
         entity = Entity(tree, cell.entity_id, what.name, cell, self._expect_first(cell))

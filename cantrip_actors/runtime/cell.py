@@ -6,9 +6,11 @@ The value `Cell` is what the runtime and the entity's actors share of it. `cell_
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.actions import Await, Child, Contact
@@ -141,8 +143,7 @@ class Bound(NamedTuple):
     """The crystals that answer its servers, by the servers' names."""
 
 
-@dataclass(slots=True)
-class Wait:
+class Wait(Struct):
     """The waits of an entity, and the callers that wait for it."""
 
     deadline: Deadline
@@ -155,8 +156,7 @@ class Wait:
     """Whether the whole tree waits for people or for posted queries, and is about to be unloaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct):
     """How an entity begins, until its first intent is recorded. `state` is that of a fork; None for a new entity."""
 
     begin: Begin
@@ -166,8 +166,7 @@ class Start:
     """The entity waits for this event once its beginning is recorded: its caller may subscribe to its events first."""
 
 
-@dataclass(slots=True)
-class Caller:
+class Caller(Struct):
     """The caller whose episode is under way: its context variables, and the spans of the episode if it is traced."""
 
     variables: ContextVariables = ()
@@ -183,14 +182,14 @@ class Caller:
         return self.variables if self.spans is None else self.spans.outer
 
 
-@dataclass(slots=True, eq=False)
-class Cell:
+class Cell(Struct, eq=False):
     """One loaded entity: its plan, its surroundings and its outcome."""
 
     plan: Plan
     crystal: Bound
     ledger: Ledger
     services: Services
+    wait: Wait
     parent: Cell | None = None
     """The cell of its parent, if it is a child."""
     start: Start | None = None
@@ -217,10 +216,6 @@ class Cell:
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)
     """Its end, once everything about it is recorded."""
-    wait: Wait = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.wait = Wait(Deadline(self.plan.wards))
 
     @property
     def entity_id(self) -> str:

@@ -18,8 +18,9 @@ from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import Life, find_outcome, fork_of, measure_waited
 from cantrip_actors.machine.state import Plan, State
-from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start
+from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start, Wait
 from cantrip_actors.runtime.core import Core
+from cantrip_actors.runtime.deadline import Deadline
 from cantrip_actors.runtime.tool_servers import ToolServers
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
@@ -139,6 +140,7 @@ class Cells:
             crystal,
             Ledger(plan.wards, None if parent is None else parent.ledger, is_new=begin is not None),
             self._services(),
+            Wait(Deadline(plan.wards)),
             parent,
             None if begin is None else Start(begin, state),
             Caller(core.capture_variables() if parent is None else parent.context_variables),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
@@ -53,7 +54,7 @@ class InUse:
     started: bool = False
     watched: list[Watched] = field(default_factory=list)
     """The posted queries that entities wait for."""
-    starting: anyio.Lock = field(default_factory=anyio.Lock)
+    starting: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     draw: Draw | None = None
     """Draws slices of limits that other processes share."""
     incarnation: CrystalActor | FallbackActor | None = None

@@ -119,25 +119,38 @@ _REASONS: dict[object, EndReason] = {
 class _Acting:
     """The action that an entity carries out, and what cuts it short."""
 
-    __slots__ = ("action", "cut", "is_acting", "is_cut", "scope", "unrecorded")
-
-    def __init__(self) -> None:
-        self.scope: anyio.CancelScope
-        """The cancel scope around all actions, until urgent mail cancels it; the next ones get a new one."""
-        self.action: Action | Awaited | None = None
-        """The action that is being carried out, or was last."""
-        self.is_acting = False
-        """Whether an action is being carried out: an action may be cancelled, the recording of a step may not."""
-        self.is_cut = False
-        """Whether urgent mail cancels the query or the gate under way."""
-        self.cut: Action | Awaited | None = None
-        """The action that urgent mail has cut short in this episode."""
-        self.unrecorded: Event | None = None
-        """The event of an action that had ended when the scope was cancelled."""
+    scope: anyio.CancelScope
+    """The cancel scope around all actions, until urgent mail cancels it; the next ones get a new one."""
+    action: Action | Awaited | None = None
+    """The action that is being carried out, or was last."""
+    is_acting = False
+    """Whether an action is being carried out: an action may be cancelled, the recording of a step may not."""
+    is_cut = False
+    """Whether urgent mail cancels the query or the gate under way."""
+    cut: Action | Awaited | None = None
+    """The action that urgent mail has cut short in this episode."""
+    unrecorded: Event | None = None
+    """The event of an action that had ended when the scope was cancelled."""
 
 
 class EntityActor(Actor):
     """Drives one entity from its first intent to its end."""
+
+    _recalled: str | None = None
+    """The companion's message for the next query."""
+    _awaited: Awaited | Consult | None = None
+    """The wait of the hibernating entity; None if it is idle."""
+    _hibernates = False
+    _unloads_at: float | None = None
+    """When it unloads if it stays idle or waits for people, in event loop time."""
+    _alarm: Alarm | None = None
+    _cut_off_at: str | None = None
+    """If a crash may have cut off the next query: the time of the last record."""
+    _outgoing: Sequence[Mail | Timer] = ()
+    """Mail to other entities and timers, for the next records."""
+    _should_unload = False
+    _since_checkpoint = 0
+    """The number of records since the last checkpoint."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
@@ -151,21 +164,6 @@ class EntityActor(Actor):
         """Its crystals."""
         self._held_servers: list[ServerInUse] = []
         self._acting = _Acting()
-        self._recalled: str | None = None
-        """The companion's message for the next query."""
-        self._awaited: Awaited | Consult | None = None
-        """The wait of the hibernating entity; None if it is idle."""
-        self._hibernates = False
-        self._unloads_at: float | None = None
-        """When it unloads if it stays idle or waits for people, in event loop time."""
-        self._alarm: Alarm | None = None
-        self._cut_off_at: str | None = None
-        """If a crash may have cut off the next query: the time of the last record."""
-        self._outgoing: Sequence[Mail | Timer] = ()
-        """Mail to other entities and timers, for the next records."""
-        self._should_unload = False
-        self._since_checkpoint = 0
-        """The number of records since the last checkpoint."""
 
     async def init(self) -> None:
         """Start the actors of the entity's crystals and servers of tools, if they do not run."""
@@ -379,7 +377,7 @@ class EntityActor(Actor):
                 await self._cancel_action(action)
             event = await (self._ask(action) if isinstance(action, Ask) else self._carry_out(action))
             acting.is_acting = False
-            if acting.scope.cancel_called:  # after the action had ended
+            if acting.is_cut and acting.scope.cancel_called:  # after the action had ended
                 acting.unrecorded = event
                 await anyio.lowlevel.checkpoint()  # leave the scope
             if event is None:
@@ -464,7 +462,7 @@ class EntityActor(Actor):
         return self._services.moment(self._cell.ledger.make_budget())
 
     async def _carry(self, step: Step, moment: Moment) -> Action:
-        services, cell, (records, action) = self._services, self._cell, step
+        services, cell, records, action = self._services, self._cell, step.records, step.action
         if isinstance(action, Finish):
             cell.outcome = action.outcome
             cell.is_over = self._state.phase is Phase.OVER

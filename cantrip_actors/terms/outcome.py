@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Usage
+from cantrip_actors.terms.value import Value
 
 EndReason = Literal[
     "terminated",
@@ -23,8 +23,7 @@ EndReason = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Value, frozen=True):
     """How an episode ended. Exactly one of terminated, truncated and `error` holds (SPEC 1.2).
 
     `ward` names the ward that truncated it; `summary` says what was accomplished before (LOOP-4). `usage` is the

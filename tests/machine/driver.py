@@ -265,7 +265,8 @@ class Drive:
         for outcome in event.outcomes if isinstance(event, Returned) else ():
             self.ledger.below += outcome.usage
         moment = replace(next(self.ticks), budget=self.spent or self.ledger.make_budget())
-        records, action = self.loop.advance(moment, event)
+        step = self.loop.advance(moment, event)
+        records, action = step.records, step.action
         self.ledger.add(sum_usage(records))
         self.records += records
         if len(self.records) < 60:
