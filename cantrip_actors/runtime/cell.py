@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.actions import Await, Child, Contact
@@ -43,6 +43,8 @@ from supervisors import (
 )
 from supervisors.reasons import text_of
 
+T = TypeVar("T")
+
 NEWS: Final = object()
 """Tells an entity's actor that its wait may be over."""
 
@@ -62,6 +64,13 @@ class Loaded(Protocol):
         """Take note that an episode has ended, or that an entity begins to wait for a person."""
 
 
+class InStore(Protocol):
+    """Return the result of work on the store, as `Core.in_store`."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        """Do the work."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """The services of the runtime that an entity uses."""
@@ -74,12 +83,13 @@ class Services:
     bus: Bus
     watchers: Watchers
     crystals: Crystals
-    contact: Callable[[Cell, Contact], tuple[Observed | Questioned, Sequence[Mail | Timer]]]
+    contact: Callable[[Cell, Contact], Awaitable[tuple[Observed | Questioned, Sequence[Mail | Timer]]]]
     """Return the event of a message, and the mail or the timer for the transaction that records it."""
     question: Callable[[Cell, Await], Awaited]
     """Return the answer of another entity, to be waited for."""
     loom: Callable[[], Loom]
-    child: Callable[[Cell, str, Child, str | None], Cell]
+    in_store: InStore
+    child: Callable[[Cell, str, Child, str | None], Awaitable[Cell]]
     """Make, find or load the cell of a child."""
     start_child: Callable[[Cell], Awaitable[None]]
     """Start the cell of a child, below its parent's."""

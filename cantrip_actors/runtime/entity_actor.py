@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -258,19 +259,19 @@ class EntityActor(Actor):
             # being stopped: without its state, the entity could not be ended.
             with anyio.CancelScope(shield=True):
                 await self._services.append((), (), ())
-            is_new = is_new and not loom.has(cell.entity_id)
+            is_new = is_new and not await self._services.in_store(partial(loom.has, cell.entity_id))
         if not is_new:
-            self._state, below = load_state(loom, self._plan)
+            self._state, below = await self._services.in_store(partial(load_state, loom, self._plan))
             cell.ledger.load(self._state.usage, below)
         elif start is not None and start.state is not None:
             self._state = start.state.copy()
         if cell.inbox is not None:
-            self._open(cell.inbox)
+            await self._open(cell.inbox)
         if self._state.phase is Phase.NEW:
             assert start is not None, "a log without an intent is not loaded"
             return await self._begin(start.begin)
         if isinstance(cell.crystal.crystal, PostingCrystal):
-            self._cut_off_at = last_time(loom, cell.entity_id)
+            self._cut_off_at = await self._services.in_store(partial(last_time, loom, cell.entity_id))
         await self._adopt_at_once()
         moment = self._moment()
         step = resume(self._plan, self._state, self._transient, moment)
@@ -286,8 +287,8 @@ class EntityActor(Actor):
         self._settle(cell.outcome)
         return None
 
-    def _open(self, inbox: Inbox) -> None:
-        inbox.open(self._signal, lambda key: key == self._state.episode.key)
+    async def _open(self, inbox: Inbox) -> None:
+        await inbox.open(self._signal, lambda key: key == self._state.episode.key)
         self._acting.is_cut = inbox.has_urgent(self._state.episode.number)
 
     def _signal(self) -> None:
@@ -523,7 +524,7 @@ class EntityActor(Actor):
             case Consult():
                 event = await self._consult(action)
             case Contact():
-                event, self._outgoing = self._services.contact(cell, action)
+                event, self._outgoing = await self._services.contact(cell, action)
             case _:
                 assert isinstance(action, Collect), action
                 event = await self._wait_for(
@@ -679,7 +680,7 @@ class EntityActor(Actor):
         if self._cell.is_for_episode and inbox.has_intents:
             self._should_unload = True  # and it is loaded with the cantrip that it moves to
             return None
-        while (one := inbox.take_intent()) is not None:
+        while (one := await inbox.take_intent()) is not None:
             event = await self._read(one.mail)
             if event is not None:
                 assert isinstance(event, Begin), "intents are in a lane of their own"
@@ -717,8 +718,10 @@ class EntityActor(Actor):
             return
         below, self._since_checkpoint = self._cell.ledger.below, 0
         # the loom is redacted at rest, and a restart must fold to the same state
-        at_rest = self._services.guard.at_rest
-        state, below = load_state(self._services.loom(), self._plan) if at_rest else (self._state, below)
+        state = self._state
+        if self._services.guard.at_rest:
+            load = partial(load_state, self._services.loom(), self._plan)
+            state, below = await self._services.in_store(load)
         data = encode_checkpoint(self._plan, state, below)
         if data is not None:
             await self._services.checkpoint(self._plan.entity_id, data)
@@ -728,7 +731,7 @@ class EntityActor(Actor):
         cell, services = self._cell, self._services
         inbox = services.attach(cell)
         if inbox.signal is None:
-            self._open(inbox)
+            await self._open(inbox)
         inbox.is_watched = False
         cell.wait_for_person()
         services.living.note_rest()

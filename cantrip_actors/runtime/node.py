@@ -12,7 +12,7 @@ import itertools
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -31,8 +31,6 @@ from cantrip_actors.runtime.placing import candidate_of, member_of
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import Actor
-
-T = TypeVar("T")
 
 MANY: Final = 1000
 """Entities without an owner that a node looks at in one beat."""
@@ -73,7 +71,7 @@ class NodeActor(Actor):
     async def init(self) -> None:
         """Look every beat; log once how the loom may lose acknowledged records (N-70)."""
         with contextlib.suppress(LoomError):  # logged at the next start
-            for risk in await self._in_store(self._core.store.risks):
+            for risk in await self._core.in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
         self._membership.on_handed_over = self._inboxes.tell
         self._inboxes.on_hint = self._heed
@@ -106,7 +104,7 @@ class NodeActor(Actor):
             return
         self._note_unclear()
         self._carry_out(ours.advance(Checked([cell.entity_id for cell in roots])))
-        found = await self._in_store(self._find)
+        found = await self._core.in_store(self._find)
         ours.members = [member_of(row) for row in found.nodes if row.is_living]
         ours.members = [
             one._replace(busy=ours.busy, is_draining=ours.is_draining, unclear=ours.info.unclear)
@@ -215,9 +213,6 @@ class NodeActor(Actor):
         except CantripError as error:
             _log.warning("an entity without an owner cannot be read", entity=entity_id, error=str(error))
             return None
-
-    async def _in_store(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
 
 def admits(core: Core, membership: Membership, facts: EntityFacts) -> bool:

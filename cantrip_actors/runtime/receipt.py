@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import anyio
@@ -73,18 +74,21 @@ class Receipt:
         """
         if timeout is not None:
             check_timeout(timeout)
-        if timeout is None or self.state in ("settled", "refused"):
+        if timeout is None or await self._find_state() in ("settled", "refused"):
             return await self._episode()
         with anyio.move_on_after(timeout):
             return await self._episode()
-        raise NoAnswer(self, timeout)
+        raise await self._tree.in_store(partial(NoAnswer, self, timeout))
+
+    async def _find_state(self) -> MailState:
+        return await self._tree.in_store(lambda: self.state)
 
     async def _episode(self) -> Episode:
         tree = self._tree
         tree.check_open()
-        is_open = self.state in ("waiting", "working")
+        is_open = await self._find_state() in ("waiting", "working")
         try:
-            with tree.questions.waiting(self.entity_id) if is_open else nullcontext():
+            async with tree.questions.waiting(self.entity_id) if is_open else nullcontext():
                 outcome = await tree.inboxes.outcome(self.entity_id, self.key)
         except CantripError as error:
             error.entity_id = self.entity_id
