@@ -39,6 +39,7 @@ COMMANDS = {
         "entities",
         "Give a long-lived entity a further intent, print the receipt, and do not wait for the answer.",
     ),
+    "submit": ("entities", "Have some node cast a cantrip, and do not wait for the answer."),
     "stop": ("entities", "End an entity for good, wherever it runs."),
     "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
     "entities": ("entities", "List the long-lived entities: their names, their states, and their last answers."),

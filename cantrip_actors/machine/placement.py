@@ -40,6 +40,8 @@ class Member(NamedTuple):
     release_no: int = 0
     unclear: Collection[str] = ()
     """Which of these contents it knows with several crystals or dependencies: it continues no entity with them."""
+    aliases: Mapping[str, str] = MappingProxyType({})
+    """The content ids of the cantrips that it offers under further names, by these names."""
 
     @property
     def room(self) -> int:
@@ -183,4 +185,5 @@ def _served(member: Member, one: Candidate) -> Mapping[str, str | None]:
 
 
 def _names(member: Member, one: Candidate) -> set[str | None]:
-    return set(_served(member, one).values())
+    served = _served(member, one)
+    return {*served.values(), *(name for name, id in member.aliases.items() if id in served)}

@@ -228,5 +228,5 @@ def _view(row: NodeRow) -> NodeView:
         row.busy,
         row.is_living,
         row.is_draining,
-        sorted(name or id for id, name in info.serves.items()),
+        sorted({*info.names, *(id for id, name in info.serves.items() if name is None)}),
     )

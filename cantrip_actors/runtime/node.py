@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -246,10 +246,12 @@ def admits_timer(membership: Membership, id: str, late: float) -> bool:
     return late >= LOOK * order_among(owners, membership.owner, id)
 
 
-def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership:
-    """Return the membership of a runtime that is about to join."""
+def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
+    """Return the membership of a runtime that is about to join, and offers these cantrips."""
+    serves = {one.id: one.name for one in offered}
+    aliases = {one.name: one.id for one in offered if one.name is not None and one.name != serves[one.id]}
     unclear = core.cantrips.unclear(serves)
-    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), dict(serves), unclear)
+    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), serves, unclear, aliases)
     membership = Membership(node, info)
     core.admits = partial(admits, core, membership)
     core.admits_cast = partial(admits_cast, membership)

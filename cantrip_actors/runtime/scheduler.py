@@ -244,7 +244,7 @@ class Scheduler:
         name = scoped(schedule.tenant, schedule.name)
         if schedule.to == "entity":
             return living.named(name) is None and living.get(schedule.name) is None
-        return any(schedule.name in one.info.serves.values() for one in self._nodes)
+        return any(schedule.name in one.info.names for one in self._nodes)
 
     async def _cast(self, timer: Timer, now: float) -> None:
         try:

@@ -43,10 +43,12 @@ _STEP: Final = 1e10
 class Submission:
     """A cast that is durable, and begins on some node. `entity_id` is the id that its entity has or will have."""
 
-    def __init__(self, tree: Tree, entity_id: str, key: str) -> None:
+    def __init__(self, tree: Tree, entity_id: str, key: str, *, is_new: bool = True) -> None:
         self._tree = tree
         self.entity_id = entity_id
         self.key = key
+        self.is_new = is_new
+        """Whether this call made it; otherwise an earlier one with its key did."""
 
     @property
     def has_begun(self) -> bool:
@@ -94,7 +96,7 @@ async def submit(
     key = key or tree.moment().fresh
     id = scoped(tenant, f"submit:{key}")
     fired = firing_key(id, DUE)
-    made = Submission(tree, beginnings.id_of(fired, tenant), key)
+    made = Submission(tree, beginnings.id_of(fired, tenant), key, is_new=False)
     rule = Rule(at=DUE)
     trace = None if tree.instrument is None else tree.instrument.trace()
     schedule = Scheduled(
@@ -106,7 +108,8 @@ async def submit(
     has_begun = await _has_begun(tree, made.entity_id)
     if old is None and not has_begun:
         await tree.scheduler.check_room(row.position.due, queue, most)
-        if not await tree.scheduler.replace(None, row):
+        made.is_new = await tree.scheduler.replace(None, row)
+        if not made.is_new:
             old = await tree.scheduler.find(id)  # submitted at the same moment by another process
             has_begun = await _has_begun(tree, made.entity_id)
     if has_begun:

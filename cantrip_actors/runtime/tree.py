@@ -238,8 +238,8 @@ class Tree(Core):
             if self._node is not None:
                 self._check_node(store, self._node)
                 labels = self._node.labels.items()
-                serves = {one.id: one.name for one in self.cantrips.given if one.needs.items() <= labels}
-                self.membership = join(self._node, self, serves)
+                offered = [one for one in self.cantrips.given if one.needs.items() <= labels]
+                self.membership = join(self._node, self, offered)
             await self.scheduler.queues.declare()
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
             self._system.on_end = self._end_cells
