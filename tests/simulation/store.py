@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from cantrip_actors.loom import Lease
-from cantrip_actors.loom.postgres import PostgresStore
+from cantrip_actors.loom.postgres import PostgresStore, _Sql
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.loom.seal_key import UNSEALED
 from cantrip_actors.loom.tables import _BY_KEY
@@ -47,6 +48,12 @@ class SimStore(PostgresStore):
 
     def _check(self, connection: Any) -> None:  # the tables are there
         self._version, self.seal = VERSION, UNSEALED
+
+    @contextmanager
+    def _begin(self, connection: Any) -> Iterator[Any]:
+        """Return a transaction of the model, which has no pipelines."""
+        with connection.transaction():
+            yield _Sql(connection)
 
     def _each(self, db: Any, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
         """The same query, with the rows as SQLite takes them."""
