@@ -644,24 +644,37 @@ class _Transaction(_Sql):
 
     def __enter__(self) -> Self:
         self._pipeline = self._pipelined.enter_context(self.connection.pipeline())
-        self.connection.execute("begin")
-        for one in self._settings:
-            self.connection.execute(one)
+        try:
+            self.connection.execute("begin")
+            for one in self._settings:
+                self.connection.execute(one)
+        except BaseException:
+            self._abandon()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._abandon()
+            return
         try:
-            if kind is None:
-                self.connection.execute("commit")
-            elif not self.connection.closed:
-                with suppress(psycopg.Error):  # of statements that the server skipped
-                    self._pipeline.sync()
+            self.connection.execute("commit")
             self._pipelined.close()  # waits for all answers
-        finally:
-            if not self.connection.closed:
-                self.connection.rollback()  # nothing to do after a commit
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Leave the pipeline, whatever the server says of the statements that it skipped, and roll back."""
+        with suppress(psycopg.Error):
+            if not self.connection.closed and self.connection.info.pipeline_status is not _OFF:
+                self._pipeline.sync()
+        with suppress(psycopg.Error):
+            self._pipelined.close()
+        if not self.connection.closed:
+            self.connection.rollback()
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> psycopg.Cursor[TupleRow]:
         cursor = super().execute(query, values)
