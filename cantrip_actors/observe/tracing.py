@@ -651,7 +651,7 @@ def backfill(settings: Settings, cell: Cell) -> None:
     """Export the spans of an entity that an earlier process began and did not end."""
 
     def work() -> None:
-        loom = cell.services.loom()
+        loom = cell.services.reading.loom
         header = loom.header(cell.entity_id)
         emit(settings, spans_of(loom.records(cell.entity_id), header, parent_trace(loom, header)))
 

@@ -64,11 +64,15 @@ class Loaded(Protocol):
         """Take note that an episode has ended, or that an entity begins to wait for a person."""
 
 
-class InStore(Protocol):
-    """Return the result of work on the store, as `Core.in_store`."""
+class Reading(Protocol):
+    """Access to the loom, as `Core` has it."""
 
-    async def __call__(self, work: Callable[[], T], /) -> T:
-        """Do the work."""
+    @property
+    def loom(self) -> Loom:
+        """The loom. On a server it waits for answers: read it `in_store`."""
+
+    async def in_store(self, work: Callable[[], T], /) -> T:
+        """Return the result of work on the loom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,7 @@ class Services:
     """Return the event of a message, and the mail or the timer for the transaction that records it."""
     question: Callable[[Cell, Await], Awaited]
     """Return the answer of another entity, to be waited for."""
-    loom: Callable[[], Loom]
-    in_store: InStore
+    reading: Reading
     child: Callable[[Cell, str, Child, str | None], Awaitable[Cell]]
     """Make, find or load the cell of a child."""
     start_child: Callable[[Cell], Awaitable[None]]

@@ -143,7 +143,8 @@ async def _outcome(cell: Cell | CantripError) -> ChildOutcome:
         return ChildOutcome(None, f"child cannot be cast: {cell}")
     outcome = cell.outcome
     if outcome is None:
-        usage = await cell.services.in_store(partial(usage_under, cell.services.loom(), cell.entity_id))
+        reading = cell.services.reading
+        usage = await reading.in_store(partial(usage_under, reading.loom, cell.entity_id))
         return ChildOutcome(None, f"child crashed: {cell.error or cell.crash_error()}", usage)
     usage = outcome.subtree_usage
     if outcome.terminated:

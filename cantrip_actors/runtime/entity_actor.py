@@ -252,16 +252,16 @@ class EntityActor(Actor):
 
     async def _start(self) -> Action | None:
         """Begin the log, or resume from it; return the first action, or None if the entity is idle or over."""
-        cell, start, loom = self._cell, self._cell.start, self._services.loom()
+        cell, start, loom = self._cell, self._cell.start, self._services.reading.loom
         is_new = start is not None  # then the state is that of a new entity
         if self.ref.last_exit is not None:
             # The last incarnation may have been killed while the loom wrote. Wait for that write even if this one is
             # being stopped: without its state, the entity could not be ended.
             with anyio.CancelScope(shield=True):
                 await self._services.append((), (), ())
-            is_new = is_new and not await self._services.in_store(partial(loom.has, cell.entity_id))
+            is_new = is_new and not await self._services.reading.in_store(partial(loom.has, cell.entity_id))
         if not is_new:
-            self._state, below = await self._services.in_store(partial(load_state, loom, self._plan))
+            self._state, below = await self._services.reading.in_store(partial(load_state, loom, self._plan))
             cell.ledger.load(self._state.usage, below)
         elif start is not None and start.state is not None:
             self._state = start.state.copy()
@@ -271,7 +271,7 @@ class EntityActor(Actor):
             assert start is not None, "a log without an intent is not loaded"
             return await self._begin(start.begin)
         if isinstance(cell.crystal.crystal, PostingCrystal):
-            self._cut_off_at = await self._services.in_store(partial(last_time, loom, cell.entity_id))
+            self._cut_off_at = await self._services.reading.in_store(partial(last_time, loom, cell.entity_id))
         await self._adopt_at_once()
         moment = self._moment()
         step = resume(self._plan, self._state, self._transient, moment)
@@ -720,8 +720,8 @@ class EntityActor(Actor):
         # the loom is redacted at rest, and a restart must fold to the same state
         state = self._state
         if self._services.guard.at_rest:
-            load = partial(load_state, self._services.loom(), self._plan)
-            state, below = await self._services.in_store(load)
+            load = partial(load_state, self._services.reading.loom, self._plan)
+            state, below = await self._services.reading.in_store(load)
         data = encode_checkpoint(self._plan, state, below)
         if data is not None:
             await self._services.checkpoint(self._plan.entity_id, data)

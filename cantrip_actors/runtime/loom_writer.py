@@ -174,7 +174,6 @@ class LoomActor(Actor):
         """Leases that could not be released; they are retried, because renewals would keep them for good."""
         self._last = ""
         """The entity that wrote last."""
-        self._is_forgetting = False
         self._thread = anyio.CapacityLimiter(1)
         """Its own, since the threads of a service may all wait for what it writes."""
 
@@ -380,15 +379,18 @@ class LoomActor(Actor):
         """Forget entities; the slow part runs in a thread, and nothing is written meanwhile."""
         try:
             with anyio.CancelScope(shield=True):
-                tokens, self._is_forgetting = dict(self._tokens), True
+                tokens = dict(self._tokens)
                 finish = await anyio.to_thread.run_sync(
                     begin_forget, self._store, message.wanted, tokens, message.is_loaded, limiter=self._thread
                 )
                 caller.reply(finish())
         except LoomError as error:
             caller.fail(error)
-        finally:
-            self._is_forgetting = False
+
+    @property
+    def _is_forgetting(self) -> bool:
+        """Whether its thread forgets entities; for other work only stores that wait need it."""
+        return self._thread.borrowed_tokens > 0
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
         claim = partial(claim_lease, self._store, message.entity_id, self._owner, self._ttl, lift=message.lift)
