@@ -40,6 +40,10 @@ LISTED = {
     griffe.DocstringSectionKind.raises: "Raises",
 }
 
+GENERATORS = ("_direct", "_in_loop", "_blocking", "_blocking_object")
+"""The functions of `runtime/blocking.py` that make a method from one of another class. The first argument of the last
+one is what the result becomes."""
+
 HEAD = """\
 # Reference
 
@@ -95,7 +99,22 @@ def _member(name: str, module: griffe.Module) -> Iterator[str]:
             method = own.final_target if own.is_alias else own  # type: ignore[attr-defined]  # griffe types aliases away
             if not method.name.startswith("_") and method.docstring:
                 yield f"- `{_signature(method, method.name)}`: {_first_paragraph(method.docstring.value)}"
+        for attribute in target.attributes.values():
+            yield from _generated(attribute)
         yield ""
+
+
+def _generated(attribute: griffe.Attribute) -> Iterator[str]:
+    """Yield the line of a method that is made from one of another class: `cast = _blocking(Runtime.cast)`."""
+    made = attribute.value
+    if not (isinstance(made, griffe.ExprCall) and str(made.function) in GENERATORS):
+        return
+    *wraps, source = made.arguments
+    assert isinstance(source, griffe.Expr)
+    method = attribute.modules_collection.get_member(source.canonical_path)
+    if method.docstring:
+        parts = f"({_parameters(method.parameters)})", "".join(map(str, wraps)) or method.returns
+        yield f"- `{attribute.name}{parts[0]} -> {parts[1]}`: {_first_paragraph(method.docstring.value)}"
 
 
 def _docstring(docstring: griffe.Docstring) -> Iterator[str]:

@@ -31,6 +31,7 @@ SECTIONS = {
         "send": ("entities", "Send a long-lived entity an intent, and print the answer."),
         "post": ("entities", "Post an intent, and print its receipt without waiting."),
         "withdraw": ("entities", "Take back an intent that still waits in an entity's inbox."),
+        "submit": ("entities", "Have some node cast a cantrip, and do not wait for the answer."),
         "stop": ("entities", "End an entity for good, wherever it runs."),
         "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
         "entities": ("entities", "List the long-lived entities, their states and last answers."),

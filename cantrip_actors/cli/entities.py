@@ -201,6 +201,42 @@ def withdraw(
             raise typer.Exit(FAILED)
 
 
+@app.command(
+    epilog=examples(
+        'cantrip submit desk "Find the parcel." --key job-9',
+        'cantrip submit desk "Report on May." --queue reports --priority 5',
+    )
+)
+def submit(
+    cantrip: Annotated[str, typer.Argument(metavar="CANTRIP", help="The name of a cantrip that a node serves.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do.")],
+    queue: Annotated[str, typer.Option("--queue", help="The queue that it waits in: cantrip cluster queues.")] = "",
+    priority: Annotated[
+        int, typer.Option("--priority", min=-100, max=100, help="Those of a higher priority begin first.")
+    ] = 0,
+    key: Key = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Have some node cast a cantrip, print the id that its entity has or will have, and do not wait for the answer.
+
+    This needs no recipe. A node, or another runtime that is open and offers a cantrip of that name, begins it once
+    there is room. Repeated with the same key it is cast once.
+    """
+    with report_errors(json=as_json, loom=loom):
+
+        async def work(runtime: Runtime) -> dict[str, str]:
+            made = await runtime.submit(cantrip, intent, key=key, priority=priority, queue=queue)
+            return {"entity_id": made.entity_id, "key": made.key}
+
+        made = run(loom, work, backend=backend, quiet=True)
+        if as_json:
+            output.print_json({**made, "loom": render_url(loom)})
+        else:
+            output.print_lines([" ".join(made.values())])
+
+
 @app.command(epilog=examples("cantrip stop notes"))
 def stop(name: Name, loom: Url = LOOM, as_json: Json = False) -> None:
     """End an entity for good, wherever it runs. Its turns stay in the loom, and its name is free again."""

@@ -54,6 +54,27 @@ async def cast(call: Call) -> Answer:
     )
 
 
+async def submit(call: Call) -> Answer:
+    """Have some node of the loom cast a cantrip, once there is room; the same key finds the same cast."""
+    said: models.Submit = call.body
+    _check_wait(call, said.wait)
+    find_cantrip(call, said.cantrip)
+    async with nullcontext() if call.key is None else call.service.key_lock(f"{call.token.tenant or ''}\0{call.key}"):
+        await call.service.limiter.check_cost(call.token)
+        made = await call.runtime.submit(
+            said.cantrip, said.intent, key=call.key, priority=said.priority, queue=said.queue
+        )
+    headers = {"location": f"{ENTITIES}/{made.entity_id}", **({} if made.is_new else REPLAYED)}
+    if said.wait is not None:
+        waited = await wait_for(made.episode, call.receive, said.wait)
+        if waited.error is not None:
+            raise waited.error
+        if waited.value is not None:
+            return Answer(call.redact_for_token(episode_shape(waited.value)), 200, headers)
+    has_begun = await to_thread.run_sync(lambda: made.has_begun)
+    return Answer({"entity_id": made.entity_id, "key": made.key, "has_begun": has_begun}, 202, headers)
+
+
 async def begin_entity(call: Call) -> Answer:
     """Make a long-lived entity with a name."""
     said: models.Begin = call.body

@@ -49,6 +49,16 @@ class Cast(_Intent):
     cantrip: Text
 
 
+class Submit(Strict):
+    """Have some node of the loom cast a cantrip."""
+
+    cantrip: Text
+    intent: Text
+    queue: str = Field(default="", description="The queue that it waits in: one of the loom's.")
+    priority: int = Field(default=0, ge=-100, le=100, description="Those of a higher priority begin first.")
+    wait: Wait = None
+
+
 class Begin(_Intent):
     """Make a long-lived entity."""
 
@@ -227,6 +237,14 @@ class Started(BaseModel):
     entity_id: str
     name: str | None
     state: str
+
+
+class Submission(BaseModel):
+    """A cast that is durable; `entity_id` is the id that its entity has or will have."""
+
+    entity_id: str
+    key: str
+    has_begun: bool
 
 
 class Episode(BaseModel):

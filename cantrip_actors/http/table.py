@@ -41,6 +41,14 @@ _SSE = "text/event-stream"
 ROUTES: tuple[Row, ...] = (
     Row("GET", f"{BASE}/cantrips", "read", entities.list_cantrips, {200: models.Items}),
     Row("POST", f"{BASE}/casts", "cast", entities.cast, _NEW, models.Cast),
+    Row(
+        "POST",
+        f"{BASE}/submissions",
+        "cast",
+        entities.submit,
+        {202: models.Submission, 200: models.Episode},
+        models.Submit,
+    ),
     Row("POST", f"{BASE}/entities", "cast", entities.begin_entity, _NEW, models.Begin),
     Row(
         "GET", f"{BASE}/entities", "read", entities.list_entities, {200: models.EntityPage}, query=models.EntitiesQuery

@@ -40,6 +40,13 @@ class NodeInfo(NamedTuple):
     """The names of the cantrips that it offers, by their content ids."""
     unclear: tuple[str, ...] = ()
     """Which of these contents it knows with several crystals or dependencies: it takes over no entity of them."""
+    aliases: Mapping[str, str] = {}
+    """The content ids of the cantrips that it offers under further names, by these names."""
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the cantrips that it offers."""
+        return {name for name in self.serves.values() if name is not None} | {*self.aliases}
 
 
 class NodeRow(NamedTuple):
@@ -67,7 +74,8 @@ class Unowned(NamedTuple):
 
 def encode_info(info: NodeInfo) -> str:
     """Return the text of a row."""
-    return orjson.dumps({**info._asdict(), "labels": dict(info.labels), "serves": dict(info.serves)}).decode()
+    plain = {"labels": dict(info.labels), "serves": dict(info.serves), "aliases": dict(info.aliases)}
+    return orjson.dumps({**info._asdict(), **plain}).decode()
 
 
 def decode_info(text: str | bytes) -> NodeInfo:

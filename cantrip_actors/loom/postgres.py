@@ -5,7 +5,8 @@ The rules of this file:
 - A batch is one transaction, and `append` waits for the server (`blocking`): call it from a thread.
 - Writers of different trees do not wait for each other. Writers of one tree take turns: each locks its row of `trees`
   first, so the tree's chain and lease do not change during the transaction.
-- The facts that a batch depends on are read in one round trip before it is planned, and forgotten after it.
+- The facts that a batch depends on are read before it is planned, and forgotten after it. A batch waits for the server
+  twice: for these facts, and for its commit (0094).
 - This store has one connection to write with, one to read with and one to renew leases with. If one is lost, its user
   gets a LoomError, and the next call connects again. An append that failed because the connection was lost may still
   have been committed, if only the server's answer was lost: read the entity again before it continues.
@@ -28,10 +29,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -171,6 +173,9 @@ class PostgresStore(TableStore):
         return connection
 
     def _compose_settings(self, how: Literal["set", "set local"], *, appends: bool = False) -> sql.Composed:
+        return sql.SQL("; ").join(self._each_setting(how, appends=appends))
+
+    def _each_setting(self, how: Literal["set", "set local"], *, appends: bool = False) -> list[sql.Composed]:
         patience = f"{WAITING * 1000:.0f}ms"
         given = {"search_path": sql.Identifier(self.schema), "lock_timeout": sql.Literal(patience)}
         given |= {"enable_seqscan": sql.Literal("off"), "jit": sql.Literal("off")}  # whatever the statistics say (N-77)
@@ -181,16 +186,16 @@ class PostgresStore(TableStore):
         if appends:  # frees the locks of a writer that was frozen or whose machine vanished
             given["idle_in_transaction_session_timeout"] = sql.Literal(patience)
         each = sql.SQL(f"{how} {{}} to {{}}")
-        return sql.SQL("; ").join(each.format(sql.Identifier(name), value) for name, value in given.items())
+        return [each.format(sql.Identifier(name), value) for name, value in given.items()]
 
     @contextmanager
-    def _set_up(self, connection: psycopg.Connection[TupleRow], *, appends: bool = False) -> Iterator[None]:
+    def _set_up(self, connection: psycopg.Connection[TupleRow]) -> Iterator[None]:
         """Behind a pooler, make the block one transaction with our settings."""
         if not self.is_pooled:
             yield
             return
         with connection.transaction():
-            connection.execute(self._compose_settings("set local", appends=appends))
+            connection.execute(self._compose_settings("set local"))
             yield
 
     def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
@@ -289,8 +294,8 @@ class PostgresStore(TableStore):
                 self._known.forget()
                 self._new_tips.clear()
                 try:
-                    with self._set_up(self._writer, appends=True), self._writer.transaction():
-                        done = work(_Sql(self._writer))
+                    with self._begin(self._writer) as db:
+                        done = work(db)
                         committing = True
                 except expected:
                     raise
@@ -302,6 +307,11 @@ class PostgresStore(TableStore):
                 self._note_tips()
                 return done
         raise AssertionError  # the second time either returns or fails
+
+    def _begin(self, connection: psycopg.Connection[TupleRow]) -> AbstractContextManager[_Sql]:
+        """Return a transaction, which is committed at the end of the block."""
+        settings = self._each_setting("set local", appends=True) if self.is_pooled else ()
+        return _Transaction(connection, settings)
 
     def _note_tips(self) -> None:
         for root, tip in self._new_tips.items():
@@ -372,7 +382,7 @@ class PostgresStore(TableStore):
 
     def _pipeline(self, db: Connection) -> AbstractContextManager[object]:
         assert isinstance(db, _Sql)
-        return db.connection.pipeline()
+        return db.at_once()
 
     def _fail(self, what: str, error: Exception, *, unsure: bool = False) -> NoReturn:
         advice = "".join(text for kind, text in _ADVICE.items() if isinstance(error, kind))
@@ -620,6 +630,78 @@ class _Sql:
     def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
         with self.connection.cursor() as cursor:
             cursor.executemany(query.replace("?", "%s"), rows)
+
+    def at_once(self) -> AbstractContextManager[object]:
+        """Send the statements of the block without waiting for the answers."""
+        return self.connection.pipeline()
+
+
+class _Transaction(_Sql):
+    """A transaction that waits for the server as rarely as it can.
+
+    Its beginning is sent with the first statement, and its end with the last ones: an append waits once for what it
+    depends on, and once for its commit. The server skips the end if a statement before it fails, whose error is raised.
+    """
+
+    def __init__(self, connection: psycopg.Connection[TupleRow], settings: Sequence[sql.Composed]) -> None:
+        super().__init__(connection)
+        self._settings = settings
+        self._pipelined = ExitStack()
+        self._is_at_once = False
+
+    def __enter__(self) -> Self:
+        self._pipeline = self._pipelined.enter_context(self.connection.pipeline())
+        try:
+            self.connection.execute("begin")
+            for one in self._settings:
+                self.connection.execute(one)
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._abandon()
+            return
+        try:
+            self.connection.execute("commit")
+            self._pipelined.close()  # waits for all answers
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Leave the pipeline, whatever the server says of the statements that it skipped, and roll back."""
+        with suppress(psycopg.Error):
+            if not self.connection.closed and self.connection.info.pipeline_status is not _OFF:
+                self._pipeline.sync()
+        with suppress(psycopg.Error):
+            self._pipelined.close()
+        if not self.connection.closed:
+            self.connection.rollback()
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> psycopg.Cursor[TupleRow]:
+        cursor = super().execute(query, values)
+        if not self._is_at_once:
+            self._pipeline.sync()
+        return cursor
+
+    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
+        super().executemany(query, rows)
+        if not self._is_at_once:
+            self._pipeline.sync()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Send the statements of the block without waiting: an answer is waited for where it is read."""
+        self._is_at_once = True
+        try:
+            yield
+        finally:
+            self._is_at_once = False
 
 
 _NOW = "extract(epoch from clock_timestamp())::float8"

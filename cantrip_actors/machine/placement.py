@@ -40,6 +40,8 @@ class Member(NamedTuple):
     release_no: int = 0
     unclear: Collection[str] = ()
     """Which of these contents it knows with several crystals or dependencies: it continues no entity with them."""
+    aliases: Mapping[str, str] = MappingProxyType({})
+    """The content ids of the cantrips that it offers under further names, by these names."""
 
     @property
     def room(self) -> int:
@@ -185,4 +187,5 @@ def _get_served(member: Member, one: Candidate) -> Mapping[str, str | None]:
 
 
 def _get_names(member: Member, one: Candidate) -> set[str | None]:
-    return set(_get_served(member, one).values())
+    served = _get_served(member, one)
+    return {*served.values(), *(name for name, id in member.aliases.items() if id in served)}

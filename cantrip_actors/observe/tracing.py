@@ -642,7 +642,7 @@ def backfill(settings: Settings, cell: Cell) -> None:
     """Export the spans of an entity that an earlier process began and did not end."""
 
     def work() -> None:
-        loom = cell.services.loom()
+        loom = cell.services.reading.loom
         header = loom.header(cell.entity_id)
         emit(settings, build_spans(loom.records(cell.entity_id), header, find_parent_trace(loom, header)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
@@ -16,7 +17,7 @@ from cantrip_actors.loom import Held, KeyUsed, name_lease
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import find_first_intent, fold_state
 from cantrip_actors.machine.state import Phase, Plan
-from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Scheduled
 from cantrip_actors.runtime.cell import Cell
@@ -66,10 +67,13 @@ class Beginnings:
 
     async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
         """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
-        if not self._tree.loom.has_begun(self.make_id(key, schedule.tenant)):
+        if not await self._has_begun(self.make_id(key, schedule.tenant)):
             begin = Begin(schedule.intent, trace=schedule.trace)
             what = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue)
             await self._begin(what, key, waits=True)
+
+    async def _has_begun(self, entity_id: str) -> bool:
+        return await self._tree.in_store(partial(self._tree.loom.has_begun, entity_id))
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity, and wait until it has ended."""
@@ -90,7 +94,7 @@ class Beginnings:
         tree.check_taking()
         entity_id = self.make_id(key, what.tenant)
         async with tree.lock(entity_id):
-            while not tree.loom.has_begun(entity_id):
+            while not await self._has_begun(entity_id):
                 cell = tree.living.get(entity_id)
                 if cell is not None:
                     await cell.wait_until_begun()
@@ -100,7 +104,7 @@ class Beginnings:
                 if entity is not None:
                     return entity
                 await anyio.sleep(LOOK)
-            self._check_same(entity_id, what, key)
+            self._check_same(what, key, *await tree.in_store(partial(self._read_beginning, entity_id, key)))
             with anyio.CancelScope(shield=True):
                 found = await self._handle_of(entity_id, what)
             return found  # noqa: RET504  # mypy: a cancel scope may swallow an exception
@@ -110,19 +114,25 @@ class Beginnings:
         tree = self._tree
         try:
             await tree.claim(entity_id)
-            return None if tree.loom.has_begun(entity_id) else await self._launch(what, entity_id, key, waits=waits)
+            return None if await self._has_begun(entity_id) else await self._launch(what, entity_id, key, waits=waits)
         except Held:
             return None
         finally:
             if tree.living.get(entity_id) is None:
                 tree.writer.cast(Release(entity_id))
 
-    def _check_same(self, entity_id: str, what: Beginning, key: str) -> None:
-        """Raise KeyUsed if the entity began with something else."""
-        tree, at = self._tree, ""
-        if tree.loom.is_forgotten(entity_id):
+    def _read_beginning(self, entity_id: str, key: str) -> tuple[IntentGiven, Header]:
+        """Return the first intent and the header of an entity. Raises KeyUsed if it is forgotten."""
+        loom = self._tree.loom
+        if loom.is_forgotten(entity_id):
             raise KeyUsed(f"key {key!r} was used for entity {entity_id}, which is forgotten: use another key")
-        given, header = find_first_intent(tree.loom.records(entity_id)), tree.loom.header(entity_id)
+        given = find_first_intent(loom.records(entity_id))
+        assert given is not None, "it has begun"
+        return given, loom.header(entity_id)
+
+    def _check_same(self, what: Beginning, key: str, given: IntentGiven, header: Header) -> None:
+        """Raise KeyUsed if the entity began with something else."""
+        tree, at, entity_id = self._tree, "", header.entity_id
         begin = what.begin
         plan = Plan.of(
             what.cantrip,
@@ -137,7 +147,6 @@ class Beginnings:
         )
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
         ours = plan.make_header(header.at)
-        assert given is not None, "it has begun"
         if what.cantrip.has_id(header.cantrip_id):  # another version of this library may have described it otherwise
             ours = replace(ours, **{name: getattr(header, name) for name in _OF_CANTRIP})
         if list(tree.guard.redact_records([ours, wanted])) != [header, replace(given, at=at, sender=None, trace=None)]:
@@ -147,12 +156,15 @@ class Beginnings:
         """Return a handle to an entity that has begun; resume the entity if a crash interrupted it."""
         tree = self._tree
         cell = tree.living.get(entity_id)
-        if cell is None and fold_state(tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER):
+        if cell is None and await tree.in_store(partial(self._is_under_way, entity_id)):
             try:
                 cell = await tree.restore(entity_id, what.cantrip)
             except Held:
                 cell = None
         return Entity(tree, entity_id, what.name, cell)
+
+    def _is_under_way(self, entity_id: str) -> bool:
+        return fold_state(self._tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER)
 
     async def _launch(
         self, what: Beginning, entity_id: str | None = None, key: str | None = None, *, waits: bool
@@ -177,7 +189,7 @@ class Beginnings:
                 queue=what.queue,
             )
         else:
-            cell = tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id, lasting=what.lasting)
+            cell = await tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id, lasting=what.lasting)
         released = OneShotEvent() if waits else None
         if cell.start is not None:
             cell.start.released = released
@@ -188,7 +200,7 @@ class Beginnings:
             await tree.launch(cell)
             if waits:
                 await cell.wait_until_begun()
-                if cell.error is not None and not tree.loom.has(cell.entity_id):
+                if cell.error is not None and not await tree.in_store(partial(tree.loom.has, cell.entity_id)):
                     raise tree.guard.redact_error(cell.error)
         except anyio.get_cancelled_exc_class():  # the caller gets no handle, and the name must be free again
             with anyio.CancelScope(shield=True):
@@ -214,13 +226,13 @@ class Beginnings:
         """
         check_name("name", name)
         taken = NameTaken(f'an entity called "{name}" is there already: runtime.entity("{name}")')
-        if self.find_named(name, tenant) is not None:
+        if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
             raise taken
         try:
             await self._tree.claim(name_lease(scope_name(tenant, name)))
         except Held as held:
             raise NameTaken(f'another process is about to make an entity called "{name}"') from held
-        if self.find_named(name, tenant) is not None:
+        if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
             raise taken
 
     def find_named(self, name: str, tenant: str = "") -> str | None:

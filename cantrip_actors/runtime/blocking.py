@@ -248,6 +248,7 @@ class BlockingSubmission(_Blocking[Submission]):
     entity_id: _Value[str] = _Value()
     key: _Value[str] = _Value()
     has_begun: _Value[bool] = _Value()
+    is_new: _Value[bool] = _Value()
     episode = _call_blocking(Submission.episode)
 
 

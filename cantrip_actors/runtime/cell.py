@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct, field
 
@@ -46,6 +46,8 @@ from supervisors import (
 )
 from supervisors.reasons import render_exception
 
+T = TypeVar("T")
+
 NEWS: Final = object()
 """Tells an entity's actor that its wait may be over."""
 
@@ -65,6 +67,17 @@ class Loaded(Protocol):
         """Take note that an episode has ended, or that an entity begins to wait for a person."""
 
 
+class Reading(Protocol):
+    """Access to the loom, as `Core` has it."""
+
+    @property
+    def loom(self) -> Loom:
+        """The loom. On a server it waits for answers: read it `in_store`."""
+
+    async def in_store(self, work: Callable[[], T], /) -> T:
+        """Return the result of work on the loom."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """The services of the runtime that an entity uses."""
@@ -77,12 +90,12 @@ class Services:
     bus: Bus
     watchers: Watchers
     crystals: Crystals
-    contact: Callable[[Cell, Contact], tuple[Observed | Questioned, Sequence[Mail | Timer]]]
+    contact: Callable[[Cell, Contact], Awaitable[tuple[Observed | Questioned, Sequence[Mail | Timer]]]]
     """Return the event of a message, and the mail or the timer for the transaction that records it."""
     question: Callable[[Cell, Await], Awaited]
     """Return the answer of another entity, to be waited for."""
-    loom: Callable[[], Loom]
-    child: Callable[[Cell, str, Child, str | None], Cell]
+    reading: Reading
+    child: Callable[[Cell, str, Child, str | None], Awaitable[Cell]]
     """Make, find or load the cell of a child."""
     start_child: Callable[[Cell], Awaitable[None]]
     """Start the cell of a child, below its parent's."""

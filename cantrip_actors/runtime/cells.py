@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -18,6 +19,7 @@ from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import Life, find_outcome, fork_of, measure_waited
 from cantrip_actors.machine.state import Plan, State
+from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start, Wait
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.deadline import Deadline
@@ -163,7 +165,7 @@ class Cells:
         self._capabilities.append((about, text))
         return text
 
-    def fork(
+    async def fork(
         self,
         turn_id: str,
         cantrip: Cantrip,
@@ -174,10 +176,7 @@ class Cells:
         lasting: bool = False,
     ) -> Cell:
         """Return the cell of an entity that begins at a turn of another (LOOM-4). Raises LoomError."""
-        if self._core.loom.is_forgotten(self._core.loom.owner(turn_id)):
-            raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because nothing of its context is left")
-        records = self._core.loom.lineage(turn_id)
-        tenant = self._core.loom.header(self._core.loom.owner(turn_id)).tenant
+        records, tenant = await self._core.in_store(partial(self._read_origin, turn_id))
         cell = self.make_cell(
             cantrip,
             begin,
@@ -191,13 +190,25 @@ class Cells:
         cell.start = Start(begin, fork_of(cell.plan.shape, records))
         return cell
 
-    def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
+    def _read_origin(self, turn_id: str) -> tuple[Sequence[Record], str]:
+        """Return the records of the path to a turn, and the tenant whose it is. Raises LoomError."""
+        loom = self._core.loom
+        origin = loom.owner(turn_id)
+        if loom.is_forgotten(origin):
+            raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because nothing of its context is left")
+        return loom.lineage(turn_id), loom.header(origin).tenant
+
+    async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
         """Return the cell of a child: a new cell or, after a crash, the running cell or one loaded from the log."""
         loom, request = self._core.loom, child.request
         if known is not None and (running := self._core.living.get(known)) is not None:
             return running
-        if known is not None and known in loom.below(parent.entity_id):
-            return self._load_cell(loom.facts(known), child.cantrip, "at_once", parent, child)
+        if known is not None:
+            facts = await self._core.in_store(
+                lambda: loom.facts(known) if known in loom.below(parent.entity_id) else None
+            )
+            if facts is not None:
+                return await self._load_cell(facts, child.cantrip, "at_once", parent, child)
         begin = begin_of(request.intent, request.context, child.images)
         return self.make_cell(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
 
@@ -213,11 +224,11 @@ class Cells:
             return cantrip, None if move is None else "with_intent"
         return cantrip, "after_episode" if self._core.will_move(facts, cantrip) else "at_once"
 
-    def restore_cell(self, facts: EntityFacts, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
+    async def restore_cell(self, facts: EntityFacts, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
         """Return the cell of a root entity to load, with the results of `choose_cantrip`. Raises LoomError."""
-        return self._load_cell(facts, cantrip, adoption)
+        return await self._load_cell(facts, cantrip, adoption)
 
-    def _load_cell(
+    async def _load_cell(
         self,
         facts: EntityFacts,
         cantrip: Cantrip,
@@ -249,12 +260,13 @@ class Cells:
             self._attach(cell)
         if cell.wait.deadline.is_set:
             now = self._core.store.clock()
-            cell.wait.deadline.start(
-                now - datetime.fromisoformat(header.at).timestamp(), self._measure_waited(entity_id, now)
-            )
+            waited = await self._core.in_store(partial(self._measure_waited, entity_id, now))
+            cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), waited)
         if parent is not None and facts.life >= Life.OVER:
             cell.is_over = True
-            cell.outcome = find_outcome(loom.records(entity_id), loom.usage_below(entity_id))
+            cell.outcome = await self._core.in_store(
+                lambda: find_outcome(loom.records(entity_id), loom.usage_below(entity_id))
+            )
         return cell
 
     def _measure_waited(self, entity_id: str, now: float) -> float:

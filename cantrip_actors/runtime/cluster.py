@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import anyio
-
 from cantrip_actors.loom import Store, mark_gone, this_process
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
@@ -76,9 +74,8 @@ class Cluster:
 
         Raises LoomError for an unknown entity.
         """
-        entity_id = self._tree.store.named(entity) or entity
-        root = self._tree.find_root(entity_id)
-        owner = await self._run_in_store(partial(self._tables.place, root))
+        tree = self._tree
+        owner = await self._run_in_store(lambda: self._tables.place(tree.find_root(tree.store.named(entity) or entity)))
         return next((one for one in await self.nodes() if one.id == owner), None)
 
     def events(self, entity: str) -> LogFeed[EntityEvent]:
@@ -132,7 +129,7 @@ class Cluster:
         """
         asked = [one for one in await self.nodes() if one.is_living and node in (one.name, one.id)]
         for one in asked:
-            await self._run_in_store(partial(self._tables.ask_to_drain, one.id))
+            await self._run_in_store(partial(self._ask_to_drain, one.id))
         return len(asked)
 
     async def free(self, entity: str) -> bool:
@@ -143,11 +140,11 @@ class Cluster:
         """
         tree = self._tree
         tree.check_open()
-        root = tree.find_root(tree.store.named(entity) or entity)
+        root = await self._run_in_store(lambda: tree.find_root(tree.store.named(entity) or entity))
         is_lifted = await self._run_in_store(partial(self._lift, root))
-        if is_lifted and tree.store.count_mail(root).loads:
+        if is_lifted and await self._run_in_store(lambda: tree.store.count_mail(root).loads > 0):
             tree.inboxes.tell()
-            if tree.membership is not None or not tree.has_living_node():
+            if tree.membership is not None or not await self._run_in_store(tree.has_living_node):
                 tree.inboxes.load(root)
         return is_lifted
 
@@ -162,7 +159,10 @@ class Cluster:
 
         Raises LoomError for a release that no node has had.
         """
-        await self._run_in_store(partial(self._tables.use_release, release))
+        await self._run_in_store(lambda: self._tables.use_release(release))
+
+    def _ask_to_drain(self, owner: str) -> None:
+        self._tables.ask_to_drain(owner)
 
     def _lift(self, root: str) -> bool:
         """Claim an entity and release it at once, also if mail waits: a node runs it, and not this process."""
@@ -205,7 +205,7 @@ class Cluster:
 
     async def _run_in_store(self, work: Callable[[], T]) -> T:
         self._tree.check_open()
-        return await anyio.to_thread.run_sync(work) if self._store.blocking else work()
+        return await self._tree.in_store(work)
 
 
 def _count_beginnable(queue: QueueStatus) -> int:
@@ -228,5 +228,5 @@ def _make_view(row: NodeRow) -> NodeView:
         row.busy,
         row.is_living,
         row.is_draining,
-        sorted(name or id for id, name in info.serves.items()),
+        sorted({*info.names, *(id for id, name in info.serves.items() if name is None)}),
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import anyio
 import uuid_utils
@@ -46,6 +46,11 @@ from supervisors import ActorRef, NotRunning, SupervisorRef
 if TYPE_CHECKING:
     from cantrip_actors.runtime.membership import Membership
 
+T = TypeVar("T")
+
+THREADS: Final = 8
+"""Threads that work on the store at once, apart from the loom's writer. More would only wait for its connections."""
+
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
 
 ELSEWHERE = (
@@ -73,6 +78,7 @@ class _Opened(NamedTuple):
     loom: Loom
     home: EventLoopToken
     outside: Context
+    threads: anyio.CapacityLimiter
 
 
 class Core:
@@ -120,7 +126,9 @@ class Core:
 
     def attach(self, store: Store) -> None:
         """Use this store, in this event loop."""
-        self._opened = _Opened(store, Loom(store, self.append), current_token(), copy_context())
+        self._opened = _Opened(
+            store, Loom(store, self.append), current_token(), copy_context(), anyio.CapacityLimiter(THREADS)
+        )
 
     def capture_variables(self) -> ContextVariables:
         """Return the caller's context variables whose values differ from the runtime's."""
@@ -150,7 +158,7 @@ class Core:
 
         work = partial(self.store.change_account, name, change, anyio.current_time())
         try:
-            grant = await anyio.to_thread.run_sync(work) if self.store.blocking else work()
+            grant = await self.in_store(work)
         except LoomError:
             self._note(StoreFailed())
             raise
@@ -176,6 +184,16 @@ class Core:
         if self._opened is None:
             raise RuntimeClosed(NOT_OPEN)
         return self._opened.loom
+
+    async def in_store(self, work: Callable[[], T], /) -> T:
+        """Return the result of `work`, which reads or writes the store and may wait for a server: then in a thread.
+
+        The threads are the runtime's own: those of a service may all wait for the runtime.
+        """
+        if not self.store.blocking:
+            return work()
+        assert self._opened is not None, "it has a store"
+        return await anyio.to_thread.run_sync(work, limiter=self._opened.threads)
 
     def make_moment(self, budget: Budget = NO_BUDGET) -> Moment:
         """Return the present moment, with a fresh unique id that sorts by time (reading 20)."""
@@ -249,12 +267,12 @@ class Core:
         wanted = now if move is None else CantripRef(move.cantrip.id, now.name)
         return self.cantrips.find_cantrip(facts.entity_id, wanted), move
 
-    def find_cantrip_at(self, turn_id: str, crystal: Crystal | str | None = None) -> Cantrip:
+    async def find_cantrip_at(self, turn_id: str, crystal: Crystal | str | None = None) -> Cantrip:
         """Return the cantrip in force at a turn; with `crystal`, that one is its crystal.
 
         Raises CantripUnknown, LoomError.
         """
-        header = self.loom.header_at(turn_id)
+        header = await self.in_store(partial(self.loom.header_at, turn_id))
         living = self.living.get(header.entity_id)
         if living is not None and living.plan.cantrip.has_id(header.cantrip_id):
             cantrip = living.plan.cantrip
@@ -306,6 +324,11 @@ class Core:
             return cell.root.entity_id
         header = self.loom.header(entity_id)
         return entity_id if header.parent_entity is None else self.find_root(header.parent_entity)
+
+    async def look_up_root(self, entity_id: str) -> str:
+        """Return what `find_root` returns, without blocking the event loop."""
+        is_loaded = self.living.get(entity_id) is not None
+        return self.find_root(entity_id) if is_loaded else await self.in_store(partial(self.find_root, entity_id))
 
     def is_tenants(self, entity_id: str, tenant: str | None) -> bool:
         """Return whether an entity is that tenant's; without a tenant, any entity is."""

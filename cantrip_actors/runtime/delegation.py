@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar, Literal
 
 import anyio
@@ -73,7 +74,7 @@ class Delegation(Awaited):
         for one in self._children:
             if isinstance(one, Cell) and one.outcome is None and isinstance(one.error, LoomError):
                 raise one.error
-        return Returned(tuple(map(_make_outcome, self._children)))
+        return Returned(tuple([await _make_outcome(one) for one in self._children]))
 
     def listen(self, tell: Callable[[], object]) -> None:
         """Call `tell` when the next child in order has ended."""
@@ -95,7 +96,7 @@ class Delegation(Awaited):
 
     async def _start(self, action: Spawn) -> None:
         parent, services = self._parent, self._parent.services
-        self._children = tuple(_make_child(parent, action, n) for n in range(len(action.children)))
+        self._children = tuple([await _make_child(parent, action, n) for n in range(len(action.children))])
         trace = None if parent.spans is None else parent.spans.trace
         begun = [
             ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n, trace)
@@ -128,22 +129,22 @@ def _is_started(cell: Cell) -> bool:
     return cell.supervisor.parent is not None
 
 
-def _make_child(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
+async def _make_child(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
     try:
-        return parent.services.child(parent, action.turn_id, action.children[n], action.started.get(n))
+        return await parent.services.child(parent, action.turn_id, action.children[n], action.started.get(n))
     except LoomError:
         raise
     except CantripError as error:
         return error
 
 
-def _make_outcome(cell: Cell | CantripError) -> ChildOutcome:
+async def _make_outcome(cell: Cell | CantripError) -> ChildOutcome:
     if isinstance(cell, CantripError):
         return ChildOutcome(None, f"child cannot be cast: {cell}")
     outcome = cell.outcome
     if outcome is None:
-        loom = cell.services.loom()
-        usage = sum_usage_under(loom, cell.entity_id)
+        reading = cell.services.reading
+        usage = await reading.in_store(partial(sum_usage_under, reading.loom, cell.entity_id))
         return ChildOutcome(None, f"child crashed: {cell.error or cell.crash_error()}", usage)
     usage = outcome.subtree_usage
     if outcome.terminated:

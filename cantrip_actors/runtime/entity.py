@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -100,7 +101,7 @@ class Entity:
         elif cell is not None:
             cell.wait.callers += 1
             try:
-                with tree.questions.mark_waiting(self._id):
+                async with tree.questions.mark_waiting(self._id):
                     await cell.ending.wait()
             finally:
                 cell.wait.callers -= 1
@@ -109,32 +110,40 @@ class Entity:
                 return make_episode(self._id, cell.outcome, error, tree.loom)
             if not (cell.root.wait.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
                 raise self._add_entity_id(cell.make_interruption_error())
-        state = fold_state(tree.loom.records(self._id))
-        if state.episode.end is None and (
+        will_go_on, key, ended = await tree.in_store(self._read_episode)
+        if will_go_on:
+            return await self._wait_for_episode(key)
+        if ended is None:
+            raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
+        return make_episode(self._id, ended, None, tree.loom)
+
+    def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
+        """Return whether the last episode goes on, here or elsewhere, its key, and its outcome, from the log."""
+        tree = self._tree
+        records = tree.loom.records(self._id)
+        episode = fold_state(records).episode
+        if episode.end is None and (
             self._find_cell() is not None
             or tree.is_held(self._id)
             or tree.is_waiting(self._id)
             or tree.has_living_node()
         ):
-            return await self._wait_for_episode(state.episode.key)
-        ended = find_outcome(tree.loom.records(self._id), tree.loom.usage_below(self._id))
-        if ended is None:
-            raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
-        return make_episode(self._id, ended, None, tree.loom)
+            return True, episode.key, None
+        return False, episode.key, find_outcome(tree.loom.records(self._id), tree.loom.usage_below(self._id))
 
     async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
         if first.is_settled.is_set():
             return await first.wait()
         first.callers += 1
         try:
-            with self._tree.questions.mark_waiting(self._id):
+            async with self._tree.questions.mark_waiting(self._id):
                 return await first.wait()
         finally:
             first.callers -= 1
 
     async def _wait_for_episode(self, key: str | None) -> Episode:
         self._tree.check_open()  # else no caller is ever told
-        with self._tree.questions.mark_waiting(self._id):
+        async with self._tree.questions.mark_waiting(self._id):
             outcome = await self._await_with_entity_id(self._tree.inboxes.wait_for_outcome(self._id, key or ""))
         return make_episode(self._id, outcome, None, self._tree.loom)
 
@@ -168,7 +177,7 @@ class Entity:
         if timeout is not None:
             await self._await_with_entity_id(self._tree.inboxes.post(mail))
             return await Receipt(self._tree, self._id, mail.key).episode(timeout=timeout)
-        with self._tree.questions.mark_waiting(self._id):
+        async with self._tree.questions.mark_waiting(self._id):
             outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
         return make_episode(self._id, outcome, None, self._tree.loom)
 
@@ -190,15 +199,15 @@ class Entity:
             await tree.adopt(self._id, self._cantrip)
         elif cell is None:
             known = None if self._cell is None or self._cell.is_for_episode else self._cell.plan.cantrip
-            tree.check_sendable(self._id, known, key, waits=waits)
+            await tree.check_sendable(self._id, known, key, waits=waits)
         if cell is not None:
             if not cell.plan.lasting:
                 raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
             await cell.wait_until_begun()
-        self._check_files(begin.images)
+        await self._check_files(begin.images)
         return tree.inboxes.make_intent(self._id, begin.intent, begin.context, begin.images, key=key, sender=by)
 
-    def _check_files(self, files: Iterable[File]) -> None:
+    async def _check_files(self, files: Iterable[File]) -> None:
         """Raise InvalidFile for a file that the entity's crystal does not take, as far as this process knows it."""
         if not select_files(files):
             return
@@ -206,7 +215,7 @@ class Entity:
         cantrip = self._cantrip or (None if cell is None else cell.plan.cantrip)
         if cantrip is None:
             with suppress(LoomError):  # this process only posts
-                cantrip, _ = tree.find_cantrip(tree.loom.facts(self._id))
+                cantrip, _ = tree.find_cantrip(await tree.in_store(partial(tree.loom.facts, self._id)))
         if cantrip is not None:
             tree.check_files(cantrip, files)
 
@@ -219,7 +228,7 @@ class Entity:
         an empty one, InvalidFile, EntityEnded, and KeyUsed.
         """
         message, images = split_message(text, "steer: expected a text for the entity")
-        self._check_files(images)
+        await self._check_files(images)
         await self._post_control("steer", {"text": message}, images, key, by)
 
     async def interrupt(
@@ -238,7 +247,8 @@ class Entity:
             await cell.wait_until_begun()
             number = None if cell.episode is None else cell.episode.number
         else:
-            state = fold_state(self._tree.loom.records(self._id))
+            loom = self._tree.loom
+            state = await self._tree.in_store(lambda: fold_state(loom.records(self._id)))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
         if number is not None or key is not None:  # with a key the mail is the memory that it was asked for
             named = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
@@ -252,7 +262,8 @@ class Entity:
         _check_sent(key, by)
         if cell is not None:
             await cell.wait_until_begun()
-        mail = tree.inboxes.make_mail(self._id, kind, body, images, key=key, sender=by)
+        root = await tree.look_up_root(self._id)
+        mail = tree.inboxes.make_mail(self._id, kind, body, images, key=key, sender=by, root=root)
         await self._await_with_entity_id(tree.inboxes.post(mail))
 
     async def stop(self, reason: str = "cancelled", *, by: str = "") -> None:
@@ -268,7 +279,7 @@ class Entity:
             cell = self._find_cell()
             if cell is not None:
                 await tree.terminate(cell, reason, by)
-            if not tree.loom.has(self._id) or tree.loom.is_over(self._id):
+            if await tree.in_store(self._is_gone):
                 return
             try:
                 await tree.abandon(self._id, reason, by)
@@ -277,6 +288,10 @@ class Entity:
                     await self._post_control("stop", {"reason": reason}, by=by)
                 is_requested = True
                 await anyio.sleep(LOOK)
+
+    def _is_gone(self) -> bool:
+        """Return whether the loom has no such entity, or has its end."""
+        return not self._tree.loom.has(self._id) or self._tree.loom.is_over(self._id)
 
     def unload(self) -> None:
         """Unload it as soon as it is idle, and not after `passivate_after` only; its next intent loads it again.
@@ -323,11 +338,11 @@ class Entity:
         tree, cell = self._tree, self._find_cell()
         if cell is not None:
             await tree.terminate(cell, "cancelled")
-        if not tree.is_open or not tree.loom.has(self._id) or tree.loom.is_over(self._id):
+        if not tree.is_open or await tree.in_store(self._is_gone):
             return
-        if tree.is_waiting(self._id):  # it may have been unloaded just before it was terminated
+        if await tree.in_store(partial(tree.is_waiting, self._id)):  # it may have been unloaded just before
             await self.stop()
-        elif not tree.drains and tree.is_held(self._id):  # the entity was handed over, and continues there
+        elif not tree.drains and await tree.in_store(partial(tree.is_held, self._id)):  # it continues elsewhere
             with suppress(EntityEnded):
                 await self._post_control("stop", {"reason": "cancelled"})
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -261,26 +262,26 @@ class EntityActor(Actor):
 
     async def _start(self) -> Action | None:
         """Begin the log, or resume from it; return the first action, or None if the entity is idle or over."""
-        cell, start, loom = self._cell, self._cell.start, self._services.loom()
+        cell, start, loom = self._cell, self._cell.start, self._services.reading.loom
         is_new = start is not None  # then the state is that of a new entity
         if self.ref.last_exit is not None:
             # The last incarnation may have been killed while the loom wrote. Wait for that write even if this one is
             # being stopped: without its state, the entity could not be ended.
             with anyio.CancelScope(shield=True):
                 await self._services.append((), (), ())
-            is_new = is_new and not loom.has(cell.entity_id)
+            is_new = is_new and not await self._services.reading.in_store(partial(loom.has, cell.entity_id))
         if not is_new:
-            self._state, below = load_state(loom, self._plan)
+            self._state, below = await self._services.reading.in_store(partial(load_state, loom, self._plan))
             cell.ledger.load(self._state.usage, below)
         elif start is not None and start.state is not None:
             self._state = start.state.copy()
         if cell.inbox is not None:
-            self._open(cell.inbox)
+            await self._open(cell.inbox)
         if self._state.phase is Phase.NEW:
             assert start is not None, "a log without an intent is not loaded"
             return await self._begin(start.begin)
         if isinstance(cell.crystal.crystal, PostingCrystal):
-            self._cut_off_at = find_last_time(loom, cell.entity_id)
+            self._cut_off_at = await self._services.reading.in_store(partial(find_last_time, loom, cell.entity_id))
         await self._adopt_at_once()
         moment = self._make_moment()
         step = resume(self._plan, self._state, self._transient, moment)
@@ -298,7 +299,8 @@ class EntityActor(Actor):
 
     async def _restore(self) -> Action | None:
         """Restore the state from the log: the intent that it was about to record was withdrawn at this moment."""
-        cell, records = self._cell, self._services.loom().records(self._cell.entity_id)
+        cell, reading = self._cell, self._services.reading
+        records = await reading.in_store(partial(reading.loom.records, cell.entity_id))
         cell.end_spans()
         cell.caller, cell.episode, self._transient = Caller(), None, Transient(self._make_moment().fresh)
         inbox = cell.inbox
@@ -310,8 +312,8 @@ class EntityActor(Actor):
         with bind_variables(cell.context_variables):
             return await self._start()
 
-    def _open(self, inbox: Inbox) -> None:
-        inbox.open(self._signal, lambda key: key == self._state.episode.key)
+    async def _open(self, inbox: Inbox) -> None:
+        await inbox.open(self._signal, lambda key: key == self._state.episode.key)
         self._acting.is_cut = inbox.has_urgent(self._state.episode.number)
 
     def _signal(self) -> None:
@@ -547,7 +549,7 @@ class EntityActor(Actor):
             case Consult():
                 event = await self._consult(action)
             case Contact():
-                event, self._outgoing = self._services.contact(cell, action)
+                event, self._outgoing = await self._services.contact(cell, action)
             case _:
                 assert isinstance(action, Collect), action
                 event = await self._wait_for(
@@ -706,7 +708,7 @@ class EntityActor(Actor):
         if self._cell.is_for_episode and inbox.has_intents:
             self._should_unload = True  # and it is loaded with the cantrip that it moves to
             return None
-        while (one := inbox.take_intent()) is not None:
+        while (one := await inbox.take_intent()) is not None:
             event = await self._read(one.mail)
             if event is not None:
                 assert isinstance(event, Begin), "intents are in a lane of their own"
@@ -744,8 +746,10 @@ class EntityActor(Actor):
             return
         below, self._since_checkpoint = self._cell.ledger.below, 0
         # the loom is redacted at rest, and a restart must fold to the same state
-        at_rest = self._services.guard.at_rest
-        state, below = load_state(self._services.loom(), self._plan) if at_rest else (self._state, below)
+        state = self._state
+        if self._services.guard.at_rest:
+            load = partial(load_state, self._services.reading.loom, self._plan)
+            state, below = await self._services.reading.in_store(load)
         data = encode_checkpoint(self._plan, state, below)
         if data is not None:
             await self._services.checkpoint(self._plan.entity_id, data)
@@ -755,7 +759,7 @@ class EntityActor(Actor):
         cell, services = self._cell, self._services
         inbox = services.attach(cell)
         if inbox.signal is None:
-            self._open(inbox)
+            await self._open(inbox)
         inbox.is_watched = False
         cell.wait_for_person()
         services.living.note_rest()

@@ -11,7 +11,7 @@ once. Its sender waits for it, and can withdraw the offer until the actor takes 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import anyio
@@ -88,6 +88,7 @@ class Inbox:
     """
 
     __slots__ = (
+        "_arrived",
         "_control",
         "_has_more",
         "_in_hand",
@@ -103,7 +104,7 @@ class Inbox:
         "signal",
     )
 
-    def __init__(self, load: Callable[[], Sequence[Pending]], tell: Callable[[], object]) -> None:
+    def __init__(self, load: Callable[[], Awaitable[Sequence[Pending]]], tell: Callable[[], object]) -> None:
         self._load = load
         self._tell = tell
         self.signal: Callable[[], object] | None = None
@@ -115,6 +116,8 @@ class Inbox:
         """Mails that are being posted: an offer may not overtake them."""
         self._control: list[Pending] = []
         self._intents: list[Pending] = []
+        self._arrived: list[Pending] | None = None
+        """The mail that was delivered while the store is read; None while it is not. It comes after what is read."""
         self._has_more = False
         """Whether the store has mail that this inbox has not read."""
         self._known: set[int] = set()
@@ -151,14 +154,14 @@ class Inbox:
 
     # Mail
 
-    def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
+    async def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
         """Read all mail from the store, for a new incarnation: mail in hand of the last incarnation waits again.
 
         `is_recorded` says whether the log has taken the intent with a key.
         """
         offers = self._clear(is_recorded)
         self.signal = signal
-        self._insert(self._load())
+        await self._read()
         self._intents = offers + self._intents  # they were taken while nothing else waited
 
     def close(self, is_recorded: Callable[[str], bool]) -> list[Mail]:
@@ -174,6 +177,7 @@ class Inbox:
             elif one.no == OFFER:
                 offers.insert(0, one)
         self.signal, self.is_watched, self._is_signalled, self._has_more = None, False, False, False
+        self._arrived = None
         self._known.clear()
         self._control.clear()
         self._intents.clear()
@@ -182,8 +186,23 @@ class Inbox:
 
     def add(self, mail: Sequence[Pending]) -> None:
         """Add mail that is durable and that no record has taken, and notify the actor."""
-        if self._insert(mail):
+        if self._arrived is not None:
+            self._arrived += mail  # the actor waits for what is read
+        elif self._insert(mail):
             self._notify_actor()
+
+    async def _read(self) -> None:
+        """Read the first mail from the store, and insert it."""
+        self._arrived = []
+        page: Sequence[Pending] = ()
+        try:
+            with anyio.CancelScope(shield=True):  # what has arrived meanwhile must not be lost
+                page = await self._load()
+            self._has_more = False
+        finally:
+            arrived, self._arrived = self._arrived, None
+            self._insert(page)
+            self._insert(arrived or ())
 
     def offer(self, mail: Mail) -> bool:
         """Offer an intent to an idle entity; return False if it does not wait for mail, or other intents wait."""
@@ -244,12 +263,11 @@ class Inbox:
         del self._in_hand[mail.mail.key]
         insort(self._control, mail, key=_get_number)
 
-    def take_intent(self) -> Pending | None:
+    async def take_intent(self) -> Pending | None:
         """Take the next intent in hand and return it; None if no intent waits."""
         self._is_signalled = False
         if not self._intents and self._has_more:
-            self._has_more = False
-            self._insert(self._load())
+            await self._read()
         if not self._intents:
             return None
         one = self._intents.pop(0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import anyio
 
@@ -30,15 +30,13 @@ from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.hints import Hints
 from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter, refusal_error
 from cantrip_actors.runtime.loading import sum_usage_under
-from cantrip_actors.runtime.loom_writer import Post, is_outage
+from cantrip_actors.runtime.loom_writer import Fetch, Post, is_outage
 from cantrip_actors.runtime.placing import find_stranding
 from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
 from supervisors import Actor, ActorRef, ExitReason, NotRunning
-
-T = TypeVar("T")
 
 LOOK: Final = 0.5
 """Seconds between two searches for mail that other processes have posted."""
@@ -89,11 +87,12 @@ class Inboxes:
             cell.inbox = self.get_inbox(cell.entity_id)
         return cell.inbox
 
-    def _load(self, entity_id: str) -> Sequence[Pending]:
+    async def _load(self, entity_id: str) -> Sequence[Pending]:
         cell = self._core.living.get(entity_id)
         root = entity_id if cell is None else cell.root.entity_id
         child = None if root == entity_id else entity_id
-        return [one for one in self._core.store.pending(root, PAGE) if one.mail.child == child]
+        found = await self._core.in_store(partial(self._core.store.pending, root, PAGE))
+        return [one for one in found if one.mail.child == child]
 
     def detach(self, cell: Cell) -> None:
         """Detach the inbox of a cell that has ended, and fail the callers that will get no outcome here."""
@@ -147,7 +146,7 @@ class Inboxes:
     # Posting
 
     def address(self, to: str, tenant: str = "") -> str:
-        """Return the id of a tenant's long-lived entity with that name or id.
+        """Return the id of a tenant's long-lived entity with that name or id. Reads the loom: call it `in_store`.
 
         Raises LoomError, EntityEnded, InvalidIntent.
         """
@@ -176,9 +175,9 @@ class Inboxes:
         key: str | None,
         sender: str = "",
     ) -> Mail:
-        """Return the mail of an intent."""
+        """Return the mail of an intent for a root entity."""
         body = {"intent": text} if context is None else {"intent": text, "context": context}
-        return self.make_mail(entity_id, "intent", body, images, key=key, sender=sender)
+        return self.make_mail(entity_id, "intent", body, images, key=key, sender=sender, root=entity_id)
 
     def make_mail(
         self,
@@ -189,9 +188,11 @@ class Inboxes:
         *,
         key: str | None = None,
         sender: str = "",
+        root: str | None = None,
     ) -> Mail:
-        """Return mail for an entity; for a child it goes to the inbox of its root."""
-        moment, root, instrument = self._core.make_moment(), self._core.find_root(entity_id), self._core.instrument
+        """Return mail for an entity; for a child it goes to the inbox of its root, which is looked up if not given."""
+        moment, instrument = self._core.make_moment(), self._core.instrument
+        root = self._core.find_root(entity_id) if root is None else root
         child = None if root == entity_id else entity_id
         return Mail(
             entity_id=root,
@@ -229,6 +230,10 @@ class Inboxes:
             self.tell()
         return row
 
+    async def can_hint(self) -> bool:
+        """Return whether the loom has nodes that hear hints."""
+        return await self._core.in_store(self._core.store.can_hint)
+
     def tell(self) -> None:
         """Tell other processes to look."""
         if self.hints is not None:
@@ -261,10 +266,9 @@ class Inboxes:
             episode.cut()
 
     def load(self, entity_id: str) -> None:
-        """Load an entity for which mail waits, if it may be loaded here."""
-        cell = self._core.living.get(entity_id)
-        if cell is not None:
-            self.deliver(self._core.store.pending(entity_id, PAGE))
+        """Load an entity for which mail waits, if it may be loaded here; deliver the mail if it is loaded."""
+        if self._core.living.get(entity_id) is not None:
+            self._core.writer.cast(Fetch(entity_id))
         elif self._core.is_open:
             self.actor.cast(entity_id)
 
@@ -283,7 +287,7 @@ class Inboxes:
             if not is_offered:
                 row = await self.post(mail)
                 if row.taken is not None:
-                    self._settle_from_log(entity_id, inbox)
+                    await self._settle_from_log(entity_id, inbox)
                 if self._core.living.get(entity_id) is None:
                     self.load(entity_id)
             return await waiter.wait()
@@ -297,13 +301,13 @@ class Inboxes:
 
         If no living node of a cluster can run the entity, it raises Stranded after `stranded_after` seconds (N-61).
         """
-        waiter = self.expect(entity_id, key, self._core.capture_variables())
+        waiter = await self.expect(entity_id, key, self._core.capture_variables())
         try:
             return await waiter.wait()
         finally:
             self.forget(entity_id, key, waiter)
 
-    def expect(
+    async def expect(
         self,
         entity_id: str,
         key: str,
@@ -313,9 +317,13 @@ class Inboxes:
         """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
         inbox, waiter = self.get_inbox(entity_id), Waiter(context_variables, on_settled)
         inbox.expect(key, waiter)
-        row = self._core.store.find_mail(entity_id, key)
-        if row is None or row.taken is not None:
-            self._settle_from_log(entity_id, inbox)
+        try:
+            row = await self._core.in_store(partial(self._core.store.find_mail, entity_id, key))
+            if row is None or row.taken is not None:
+                await self._settle_from_log(entity_id, inbox)
+        except BaseException:
+            self.forget(entity_id, key, waiter)
+            raise
         if not waiter.is_settled.is_set() and self._core.living.get(entity_id) is None:
             self.load(entity_id)
         return waiter
@@ -329,7 +337,7 @@ class Inboxes:
         Raises InvalidIntent for control mail, LoomError, RuntimeClosed.
         """
         core = self._core
-        row = await self._run_in_store(partial(core.store.find_mail, entity_id, key))
+        row = await self._core.in_store(partial(core.store.find_mail, entity_id, key))
         if row is None or row.taken is not None:
             return
         if row.lane == CONTROL:
@@ -365,22 +373,30 @@ class Inboxes:
         self.get_inbox(entity_id).forget(key, waiter)
         self._drop(entity_id)
 
-    def _settle_from_log(self, entity_id: str, inbox: Inbox) -> None:
+    async def _settle_from_log(self, entity_id: str, inbox: Inbox) -> None:
         """Settle the waiters whose episodes have ended according to the log."""
+        for ended in await self._core.in_store(partial(self._find_ends, entity_id, inbox.awaited)):
+            inbox.settle(*ended)
+
+    def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:
+        """Return those of the intents with these keys that have ended according to the log, and how."""
         loom = self._core.loom
         if not loom.has(entity_id):
-            return
+            return []
+        is_over = loom.is_over(entity_id)  # read first, so that the records include the end
         records = loom.records(entity_id)
-        for key in inbox.awaited:
+        found: list[tuple[str, Outcome | None, CantripError | None]] = []
+        for key in keys:
             refusal = find_refusal(records, key)
             outcome = find_episode(records, key, partial(sum_usage_under, loom))
             if refusal is not None:
-                inbox.settle(key, None, refusal_error(refusal))
+                found.append((key, None, refusal_error(refusal)))
             elif outcome is not None:
                 failed = outcome.reason == "failed"
-                inbox.settle(key, outcome, CrystalError(outcome.error or "") if failed else None)
-            elif loom.is_over(entity_id):
-                inbox.settle(key, None, EntityEnded(f"entity {entity_id} ended before it took the intent"))
+                found.append((key, outcome, CrystalError(outcome.error or "") if failed else None))
+            elif is_over:
+                found.append((key, None, EntityEnded(f"entity {entity_id} ended before it took the intent")))
+        return found
 
     async def look(self, *, is_hinted: bool = False) -> None:
         """Read the mail and the records that other processes have written.
@@ -389,20 +405,20 @@ class Inboxes:
         """
         store = self._core.store
         self._looks += not is_hinted
-        self._seen, rows = await self._run_in_store(partial(store.new_mail, self._seen))
+        self._seen, rows = await self._core.in_store(partial(store.new_mail, self._seen))
         roots = {row.entity_id: None for row in rows if row.loads or self._core.living.get(row.entity_id)}
         if self._looks % LOOK_AT_ALL == 0 and not is_hinted:
-            roots.update(dict.fromkeys(await self._run_in_store(store.waiting)))
+            roots.update(dict.fromkeys(await self._core.in_store(store.waiting)))
         for entity_id in roots:
             self.load(entity_id)
         for entity_id, inbox in list(self._inboxes.items()):
             if inbox.awaited and self._core.living.get(entity_id) is not None:
                 await self._settle_withdrawn(entity_id, inbox)
             elif inbox.awaited:
-                tip = store.tip(entity_id)
+                tip = await self._core.in_store(partial(store.tip, entity_id))
                 if tip is not None and tip.position != inbox.position:
                     inbox.position = tip.position
-                    self._settle_from_log(entity_id, inbox)
+                    await self._settle_from_log(entity_id, inbox)
                 if inbox.awaited:
                     self.load(entity_id)
                     await self._fail_stranded(entity_id, inbox)
@@ -414,10 +430,10 @@ class Inboxes:
         store = self._core.store
         if not inbox.has_intents:
             return
-        waiting = await self._run_in_store(partial(store.count_mail, entity_id))
+        waiting = await self._core.in_store(partial(store.count_mail, entity_id))
         if not inbox.lacks(waiting.intents):
             return
-        records = await self._run_in_store(partial(store.records, entity_id))
+        records = await self._core.in_store(partial(store.records, entity_id))
         for key in inbox.awaited:
             refusal = find_refusal(records, key)
             if refusal is not None:
@@ -427,7 +443,7 @@ class Inboxes:
         """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""
         late = inbox.list_waiting_since(anyio.current_time(), self._core.limits.stranded_after)
         if late:
-            why = await self._run_in_store(partial(find_stranding, self._core, self._core.find_root(entity_id)))
+            why = await self._core.in_store(lambda: find_stranding(self._core, self._core.find_root(entity_id)))
             if why is not None:
                 inbox.settle_all(lambda waiter: why if waiter in late else None)
 
@@ -435,10 +451,7 @@ class Inboxes:
         """Remove the keys of mail that was settled more than `keep_keys` seconds ago."""
         before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        await self._run_in_store(partial(self._core.store.expire_mail, text))
-
-    async def _run_in_store(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
+        await self._core.in_store(partial(self._core.store.expire_mail, text))
 
     async def load_now(self, entity_id: str, *, is_placed: bool = False) -> None:
         """Load an entity. If another process runs it, or its cantrip is not known here, its mail waits.
@@ -450,10 +463,10 @@ class Inboxes:
         if core.living.get(entity_id) is not None:
             return
         try:
-            facts = core.loom.facts(entity_id, "always" if is_placed else "unless_held")
+            facts = await core.in_store(partial(core.loom.facts, entity_id, "always" if is_placed else "unless_held"))
             if facts.life >= Life.OVER:
                 if inbox is not None:
-                    self._settle_from_log(entity_id, inbox)
+                    await self._settle_from_log(entity_id, inbox)
                 return
             if facts.is_held or not core.is_clear(facts):
                 return
@@ -526,11 +539,9 @@ class MailActor(Actor):
     async def _begin_hints(self) -> None:
         """Send and hear hints as soon as the loom has nodes; look for that from time to time."""
         self._asked += 1
-        if self._asked % LOOK_AT_ALL == 1 and not self._hints.has_started:
-            can_hint = self._store.can_hint
-            if await anyio.to_thread.run_sync(can_hint) if self._store.blocking else can_hint():
-                self._hints.start()
-                self._inboxes.hints = self._hints
+        if self._asked % LOOK_AT_ALL == 1 and not self._hints.has_started and await self._inboxes.can_hint():
+            self._hints.start()
+            self._inboxes.hints = self._hints
 
     async def handle_cast(self, message: str | Mail) -> None:
         """Load the entity with that id, or post that mail."""

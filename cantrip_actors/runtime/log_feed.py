@@ -62,10 +62,7 @@ class LogFeed(AsyncIterator[T], Generic[T]):
 
     async def _look(self) -> None:
         try:
-            is_blocking = self._tree.store.blocking
-            is_over, records = (
-                await anyio.to_thread.run_sync(self._read_records) if is_blocking else self._read_records()
-            )
+            is_over, records = await self._tree.in_store(self._read_records)
         except RuntimeClosed:
             self.close()
             return

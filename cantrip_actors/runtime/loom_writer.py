@@ -27,6 +27,7 @@ from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.inbox import PAGE
 from cantrip_actors.runtime.instrument import Instrument, StoreFailed
 from cantrip_actors.runtime.lease_renewal import LeaseRenewal
 from cantrip_actors.runtime.leases import claim_lease, release_leases, release_strays
@@ -117,6 +118,15 @@ class Release(NamedTuple):
     entity_id: str
 
 
+class Fetch(NamedTuple):
+    """Deliver the mail that waits for a root entity that is loaded here.
+
+    The writer reads it, between its appends: so no record takes mail that is read and not delivered yet.
+    """
+
+    entity_id: str
+
+
 def is_outage(error: BaseException | None) -> bool:
     """Return whether an error says that the store could not be reached, or did not answer."""
     return type(error) in (LoomError, Unsure)
@@ -164,7 +174,8 @@ class LoomWriter(Actor):
         """Leases that could not be released; they are retried, because renewals would keep them for good."""
         self._last = ""
         """The entity that wrote last."""
-        self._is_forgetting = False
+        self._thread = anyio.CapacityLimiter(1)
+        """Its own, since the threads of a service may all wait for what it writes."""
 
     async def init(self) -> None:
         """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
@@ -221,8 +232,15 @@ class LoomWriter(Actor):
             await self._settle()
         return NO_REPLY
 
-    async def handle_cast(self, message: Release) -> None:
-        """Release a lease once the records of its holder are written; release many at once if many entities ended."""
+    async def handle_cast(self, message: Release | Fetch) -> None:
+        """Fetch mail, or release a lease once the records of its holder are written.
+
+        Many leases are released at once if many entities ended.
+        """
+        if isinstance(message, Fetch):
+            await self._settle()
+            await self._fetch(message.entity_id)
+            return
         self._ended.append(message.entity_id)
         if not self.ref.mailbox_depth or len(self._ended) >= GROUP:
             await self._settle()
@@ -335,6 +353,13 @@ class LoomWriter(Actor):
             leases = self._tokens if self._store.shared else None
             self._store.keep_checkpoint(message.entity_id, tip, message.data, leases)
 
+    async def _fetch(self, entity_id: str) -> None:
+        try:
+            self._deliver(await self._run_in_store(partial(self._store.pending, entity_id, PAGE)))
+        except LoomError as error:  # the search for all mail finds it
+            self._note_failure(error)
+            _log.warning("mail could not be read", entity=entity_id, error=str(error))
+
     async def _attempt(self, what: str, work: Callable[[], None]) -> bool:
         try:
             await self._run_in_store(work)
@@ -354,15 +379,18 @@ class LoomWriter(Actor):
         """Forget entities; the slow part runs in a thread, and nothing is written meanwhile."""
         try:
             with anyio.CancelScope(shield=True):
-                tokens, self._is_forgetting = dict(self._tokens), True
+                tokens = dict(self._tokens)
                 finish = await anyio.to_thread.run_sync(
-                    begin_forget, self._store, message.wanted, tokens, message.is_loaded
+                    begin_forget, self._store, message.wanted, tokens, message.is_loaded, limiter=self._thread
                 )
                 caller.reply(finish())
         except LoomError as error:
             caller.fail(error)
-        finally:
-            self._is_forgetting = False
+
+    @property
+    def _is_forgetting(self) -> bool:
+        """Whether its thread forgets entities; for other work only stores that wait need it."""
+        return self._thread.borrowed_tokens > 0
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
         claim = partial(claim_lease, self._store, message.entity_id, self._owner, self._ttl, lift=message.lift)
@@ -462,7 +490,7 @@ class LoomWriter(Actor):
             return work()
         scope = anyio.CancelScope(shield=True)  # a thread completes its write, so its callers need the result
         with scope:
-            done = await anyio.to_thread.run_sync(work)
+            done = await anyio.to_thread.run_sync(work, limiter=self._thread)
         return done  # noqa: RET504  # a scope may end without its return, for all that types can publish
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -31,8 +31,6 @@ from cantrip_actors.runtime.placing import make_candidate, make_member
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import Actor
-
-T = TypeVar("T")
 
 MANY: Final = 1000
 """Entities without an owner that a node looks at in one beat."""
@@ -73,7 +71,7 @@ class NodeActor(Actor):
     async def init(self) -> None:
         """Look every beat; log once how the loom may lose acknowledged records (N-70)."""
         with contextlib.suppress(LoomError):  # logged at the next start
-            for risk in await self._run_in_store(self._core.store.risks):
+            for risk in await self._core.in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
         self._membership.on_handed_over = self._inboxes.tell
         self._inboxes.on_hint = self._heed
@@ -106,7 +104,7 @@ class NodeActor(Actor):
             return
         self._note_unclear()
         self._carry_out(ours.advance(Checked([cell.entity_id for cell in roots])))
-        found = await self._run_in_store(self._find)
+        found = await self._core.in_store(self._find)
         ours.members = [make_member(row) for row in found.nodes if row.is_living]
         ours.members = [
             one._replace(busy=ours.busy, is_draining=ours.is_draining, unclear=ours.info.unclear)
@@ -216,9 +214,6 @@ class NodeActor(Actor):
             _log.warning("an entity without an owner cannot be read", entity=entity_id, error=str(error))
             return None
 
-    async def _run_in_store(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
-
 
 def can_load_here(core: Core, membership: Membership, facts: EntityFacts) -> bool:
     """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
@@ -251,10 +246,12 @@ def can_fire_here(membership: Membership, id: str, late: float) -> bool:
     return late >= LOOK * order_among(owners, membership.owner, id)
 
 
-def join(node: Node, core: Core, serves: Mapping[str, str | None]) -> Membership:
-    """Return the membership of a runtime that is about to join."""
+def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
+    """Return the membership of a runtime that is about to join, and offers these cantrips."""
+    serves = {one.id: one.name for one in offered}
+    aliases = {one.name: one.id for one in offered if one.name is not None and one.name != serves[one.id]}
     unclear = core.cantrips.list_unclear(serves)
-    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), dict(serves), unclear)
+    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), serves, unclear, aliases)
     membership = Membership(node, info)
     core.admits = partial(can_load_here, core, membership)
     core.admits_cast = partial(can_cast_here, membership)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
@@ -28,8 +30,9 @@ def make_candidate(core: Core, facts: EntityFacts) -> Candidate:
 
 def make_member(row: NodeRow) -> Member:
     """Return a node as placement sees it."""
+    info = row.info
     return Member(
-        row.owner, row.info.capacity, row.busy, row.is_draining, row.info.serves, row.release_no, row.info.unclear
+        row.owner, info.capacity, row.busy, row.is_draining, info.serves, row.release_no, info.unclear, info.aliases
     )
 
 
@@ -53,7 +56,10 @@ def find_stranding(core: Core, entity_id: str) -> LoomError | None:
     if core.is_waiting(entity_id, facts.life) or any(can_run(member, one, members) for member in members):
         return None
     why = _UNCLEAR if any(one.cantrip_id in member.unclear for member in members) else ""
-    served = sorted({(name, id) for member in members for id, name in member.serves.items()}, key=str)
+    offered = chain.from_iterable(
+        (*((name, id) for id, name in member.serves.items()), *member.aliases.items()) for member in members
+    )
+    served = sorted({*offered}, key=str)
     shown = ", ".join(name or id for name, id in served) or "nothing"
     return Stranded(
         f"no living node serves the cantrip of entity {entity_id}, {one.name or one.cantrip_id} ({one.cantrip_id}), or "

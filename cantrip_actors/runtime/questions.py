@@ -8,10 +8,11 @@ the error shows the path. For entities of other processes, the waits are read fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import anyio
@@ -47,14 +48,14 @@ class Questions:
         self._calls: dict[str, list[str]] = {}
         """For each entity whose Python gates wait for episodes: the entities of those episodes."""
 
-    def mark_waiting(self, entity_id: str) -> AbstractContextManager[None]:
+    def mark_waiting(self, entity_id: str) -> AbstractAsyncContextManager[None]:
         """Return a context in which the calling gate's entity, if any, waits for another. Raises AskCycle."""
         asker = ASKER.get()
         return nullcontext() if asker is None else self._mark_calling(asker, entity_id)
 
-    @contextmanager
-    def _mark_calling(self, asker: str, entity_id: str) -> Iterator[None]:
-        self.check(asker, entity_id)
+    @asynccontextmanager
+    async def _mark_calling(self, asker: str, entity_id: str) -> AsyncIterator[None]:
+        await self.check(asker, entity_id)
         calls = self._calls.setdefault(asker, [])
         calls.append(entity_id)
         try:
@@ -64,41 +65,65 @@ class Questions:
             if not calls:
                 self._calls.pop(asker, None)
 
-    def begin(self, asker: str, asked: str) -> None:
+    async def begin(self, asker: str, asked: str) -> None:
         """Note that an `ask` waits. Raises AskCycle."""
-        self.check(asker, asked)
+        await self.check(asker, asked)
         self._asks[asker] = asked
 
     def end(self, asker: str) -> None:
         """Note that an `ask` has stopped waiting."""
         self._asks.pop(asker, None)
 
-    def check(self, asker: str, asked: str) -> None:
-        """Raise AskCycle if `asked` already waits, directly or through others, for `asker`."""
+    async def check(self, asker: str, asked: str) -> None:
+        """Raise AskCycle if `asked` already waits, directly or through others, for `asker`.
+
+        The last look for a cycle reads no log, so nothing happens between it and what the caller notes next.
+        """
+        logged: dict[str, Sequence[str]] = {}
+        while True:
+            path, unread = self._find_cycle(asker, asked, logged)
+            if path:
+                raise AskCycle(await self._core.in_store(partial(self._find_names, path)))
+            if not unread:
+                return
+            logged |= await self._core.in_store(partial(self._read_awaited, unread))
+
+    def _find_cycle(
+        self, asker: str, asked: str, logged: Mapping[str, Sequence[str]]
+    ) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the path from `asker` to itself, empty without one, and the entities whose logs may have more."""
         paths = {asked: [asker, asked]}
-        todo = [asked]
+        todo, unread = [asked], []
         while todo:
             one = todo.pop()
             if one == asker:
-                raise AskCycle([self._core.find_name(entity) or entity for entity in paths[one]])
-            for other in self._find_awaited(one):
+                return paths[one], ()
+            awaited = [*self._calls.get(one, ())]
+            if self._core.living.get(one) is not None:
+                awaited += [self._asks[one]] if one in self._asks else []
+                awaited += self._core.living.list_below(one)
+            elif one in logged:
+                awaited += logged[one]
+            else:
+                unread.append(one)
+            for other in awaited:
                 if other not in paths:
                     paths[other] = [*paths[one], other]
                     todo.append(other)
+        return (), unread
 
-    def _find_awaited(self, entity_id: str) -> Iterator[str]:
-        """Yield the entities that an entity waits for: the ones it asks, and its children."""
-        yield from self._calls.get(entity_id, ())
-        living, loom = self._core.living, self._core.loom
-        if living.get(entity_id) is not None:
-            if entity_id in self._asks:
-                yield self._asks[entity_id]
-            yield from living.list_below(entity_id)
-        elif loom.has(entity_id) and not loom.is_over(entity_id):  # another process may run it
-            yield from list_asked(loom.records(entity_id))
-            yield from loom.below(entity_id)
+    def _find_names(self, entities: Sequence[str]) -> list[str]:
+        return [self._core.find_name(one) or one for one in entities]
 
-    def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, Sequence[Mail | Timer]]:
+    def _read_awaited(self, entities: Sequence[str]) -> dict[str, Sequence[str]]:
+        """Return whom each entity waits for according to its log: the entities that it asks, and its children."""
+        loom, found = self._core.loom, dict[str, Sequence[str]]()
+        for one in entities:
+            is_unfinished = loom.has(one) and not loom.is_over(one)  # another process may run it
+            found[one] = [*list_asked(loom.records(one)), *loom.below(one)] if is_unfinished else ()
+        return found
+
+    async def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, Sequence[Mail | Timer]]:
         """Return the event of a message, and the mail or the timer for the transaction that records it.
 
         If the message cannot be sent, the event is an error observation.
@@ -112,14 +137,14 @@ class Questions:
             if not any(fnmatchcase(to, pattern) for pattern in allowed):
                 known = ", ".join(allowed) or "none"
                 raise LoomError(f'expected an entity that this circle may reach ({known}), got "{to}"')
-            entity_id = inboxes.address(to, cell.plan.tenant)
+            entity_id = await self._core.in_store(partial(inboxes.address, to, cell.plan.tenant))
             if gate.name == ASK.name:
-                self.check(cell.entity_id, entity_id)
+                await self.check(cell.entity_id, entity_id)
             key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
             mail = inboxes.make_intent(entity_id, message, key=key, sender=cell.plan.name or cell.entity_id)
             if cell.spans is not None:
                 mail = replace(mail, trace=cell.spans.trace)
-            inboxes.check_room(mail)
+            await self._core.in_store(partial(inboxes.check_room, mail))
         except CantripError as error:
             return Observed(Observation(gate.name, call.args, f"{gate.name}: {error}", True, call.id)), []
         if gate.name == ASK.name:
@@ -150,10 +175,10 @@ class Question(Awaited):
         self._listener = None
         if self._waiter is None:
             try:
-                self._questions.begin(asker, to)
+                await self._questions.begin(asker, to)
             except AskCycle as cycle:
                 return self._make_observed(f"{ASK.name}: {cycle}", is_error=True)
-            self._waiter = self._inboxes.expect(to, self._action.key, on_settled=self._notify)
+            self._waiter = await self._inboxes.expect(to, self._action.key, on_settled=self._notify)
         waiter = self._waiter
         try:
             with anyio.move_on_after(patience):

@@ -101,10 +101,10 @@ class Queues:
         """Give the declared queues their bounds, for all processes of the loom. Raises LoomError."""
         if not self._declared:
             return
-        known = await self._run_in_store(partial(self._core.store.accounts, PREFIX))
+        known = await self._core.in_store(partial(self._core.store.accounts, PREFIX))
         running: dict[str, list[str]] = {}
         if any(PREFIX + queue.name not in known for queue in self._declared):
-            running = await self._run_in_store(partial(_find_unfinished, self._core.store))
+            running = await self._core.in_store(partial(_find_unfinished, self._core.store))
         for queue in self._declared:
             found = running.get(queue.name, ())
             before = await self._change(queue.name, partial(declare, queue, found, self._owner))
@@ -119,7 +119,7 @@ class Queues:
 
     async def get_bounds(self, name: object) -> Queue:
         """Return the bounds of a queue. Raises InvalidIntent for a name that is no queue of the loom."""
-        known = await self._run_in_store(partial(self._core.store.accounts, PREFIX))
+        known = await self._core.in_store(partial(self._core.store.accounts, PREFIX))
         if isinstance(name, str) and PREFIX + name in known:
             return decode_account(known[PREFIX + name]).queue
         names = sorted(one.removeprefix(PREFIX) for one in known)
@@ -153,7 +153,7 @@ class Queues:
         left, freed = self._left, 0
         for queue in {queue for queue, _ in left}:
             entities = [one for name, one in left if name == queue and one not in self._here.get(queue, ())]
-            over = await self._run_in_store(partial(self._select_over, entities))
+            over = await self._core.in_store(partial(self._select_over, entities))
             if over:
                 freed += await self._change(queue, partial(free, over, []))
         self._left = self._left[len(left) :]
@@ -201,13 +201,13 @@ class Queues:
     async def _learn(self, now: float) -> list[Account]:
         """Read the accounts of all queues, and count from time to time what waits."""
         store = self._core.store
-        found = await self._run_in_store(partial(store.accounts, PREFIX))
+        found = await self._core.in_store(partial(store.accounts, PREFIX))
         accounts = sorted(map(decode_account, found.values()), key=lambda one: one.queue.name)
         self._learns_at = -math.inf if accounts else now + (COUNT if store.can_hint() else LOOK * SELDOM)
         if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
             names = [one.queue.name for one in accounts]
-            self._waiting = await self._run_in_store(lambda: {name: store.count_queued(name) for name in names})
+            self._waiting = await self._core.in_store(lambda: {name: store.count_queued(name) for name in names})
         self.status = [_make_status(one, self._waiting.get(one.queue.name, 0), len(one.places)) for one in accounts]
         return accounts
 
@@ -219,7 +219,7 @@ class Queues:
         room = account.count_room(here)
         capacity = self._compute_capacity()
         if room <= 0 or capacity <= 0:
-            waits = await self._run_in_store(partial(self._core.store.has_due, math.inf, 1, name))
+            waits = await self._core.in_store(partial(self._core.store.has_due, math.inf, 1, name))
             if not waits:
                 return Claimed((), math.inf)
             if await self._sweep(account, list(account.places), now):
@@ -282,7 +282,7 @@ class Queues:
         after = FIRST
         while True:
             read = partial(self._core.store.timers_due, math.inf, after=after, limit=PAGE, queue=queue)
-            page = await self._run_in_store(read)
+            page = await self._core.in_store(read)
             found = [one for one in page if one.due is not None and may_begin(one) and self.may_run(one)]
             if found or len(page) < PAGE:
                 return found, bool(page) or after != FIRST, len(page) < PAGE
@@ -302,7 +302,7 @@ class Queues:
             return False
         self._sweeps_at[name] = now + max(LOOK * SELDOM, len(entities) * SWEEP)
         ours = frozenset(self._here.get(name, ()))
-        over, absent = await self._run_in_store(partial(self._select_without_entity, account, entities, ours))
+        over, absent = await self._core.in_store(partial(self._select_without_entity, account, entities, ours))
         return bool(over or absent) and await self._change(name, partial(free, over, absent)) > 0
 
     def _select_without_entity(
@@ -324,14 +324,11 @@ class Queues:
 
     async def read_status(self) -> list[QueueStatus]:
         """Return all queues of the loom by their names, as they are now. Raises LoomError."""
-        return await self._run_in_store(partial(_read_status, self._core.store))
+        return await self._core.in_store(partial(_read_status, self._core.store))
 
     async def _change(self, name: str, change: Callable[[str | None, float], tuple[str, T]]) -> T:
         work = partial(self._core.store.change_account, PREFIX + name, change, anyio.current_time())
-        return await self._run_in_store(work)
-
-    async def _run_in_store(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
+        return await self._core.in_store(work)
 
 
 def _is_over(life: Life | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import anyio
@@ -78,18 +79,21 @@ class Receipt:
         """
         if timeout is not None:
             check_timeout(timeout)
-        if timeout is None or self.state not in ("waiting", "working"):
+        if timeout is None or await self._find_state() not in ("waiting", "working"):
             return await self._wait_for_episode()
         with anyio.move_on_after(timeout):
             return await self._wait_for_episode()
-        raise NoAnswer(self, timeout)
+        raise await self._tree.in_store(partial(NoAnswer, self, timeout))
+
+    async def _find_state(self) -> MailState:
+        return await self._tree.in_store(lambda: self.state)
 
     async def _wait_for_episode(self) -> Episode:
         tree = self._tree
         tree.check_open()
-        is_open = self.state in ("waiting", "working")
+        is_open = await self._find_state() in ("waiting", "working")
         try:
-            with tree.questions.mark_waiting(self.entity_id) if is_open else nullcontext():
+            async with tree.questions.mark_waiting(self.entity_id) if is_open else nullcontext():
                 outcome = await tree.inboxes.wait_for_outcome(self.entity_id, self.key)
         except CantripError as error:
             error.entity_id = self.entity_id
@@ -108,7 +112,7 @@ class Receipt:
         self._tree.check_open()
         check_texts(why=why, by=by)
         await self._tree.inboxes.withdraw(self.entity_id, self.key, why, by)
-        return self.state
+        return await self._find_state()
 
     async def cancel(self, why: str = "cancelled", *, now: bool = False, by: str = "") -> MailState:
         """Withdraw the intent if it still waits, else interrupt its episode, and no other one, if that is under way.
@@ -119,7 +123,8 @@ class Receipt:
         state = await self.withdraw(why, by=by)
         if state == "working":
             inboxes = self._tree.inboxes
-            mail = inboxes.interrupt(self.entity_id, self.key, why, now=now, sender=by)
+            find = partial(inboxes.interrupt, self.entity_id, self.key, why, now=now, sender=by)
+            mail = await self._tree.in_store(find)
             if mail is not None:
                 with suppress(EntityEnded):
                     await inboxes.post(mail)

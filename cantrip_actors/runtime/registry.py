@@ -7,14 +7,17 @@ callers that wait for its end. An entity that is over or unloaded uses no memory
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import find_outcome
 from cantrip_actors.records.records import Ended
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.outcome import Outcome
 from supervisors import Actor, Crash, Down, ExitReason, Killed, RestartedWith, Shutdown
 
 _log = get_logger("cantrip_actors.runtime")
@@ -59,18 +62,26 @@ class RegistryActor(Actor):
         core, entity, why = self._core, cell.entity_id, cell.entity.last_exit
         try:
             await core.append(())
-            loom = core.loom
-            if not loom.has(entity):  # there is no log to end
+            has_log, is_over, outcome = await core.in_store(partial(_read_end, core.loom, entity))
+            if not has_log:
                 return
-            if loom.is_over(entity):
-                cell.is_over = True
-                cell.outcome = find_outcome(loom.records(entity), loom.usage_below(entity))
+            if is_over:
+                cell.is_over, cell.outcome = True, outcome
             elif isinstance(why, Crash):
                 text = f"{type(why.exception).__name__}: {why.exception}"
                 await core.append([Ended(entity, "crashed", core.make_moment().at, text)])
                 cell.is_over = True
         except LoomError as error:
             _log.error("an entity's end could not be recorded", entity=entity, error=str(error))
+
+
+def _read_end(loom: Loom, entity: str) -> tuple[bool, bool, Outcome | None]:
+    """Return whether an entity has a log, whether it is over, and how it ended."""
+    if not loom.has(entity):
+        return False, False, None
+    if not loom.is_over(entity):
+        return True, False, None
+    return True, True, find_outcome(loom.records(entity), loom.usage_below(entity))
 
 
 def _is_cut_off(why: ExitReason | None) -> bool:

@@ -83,8 +83,9 @@ class RequestFeed(AsyncIterator[Request]):
         self._requests = requests
         self._tenant = tenant
         self._events = bus.subscribe(lambda event: isinstance(event, RequestedEvent))
-        self._todo = deque(requests.open(tenant))
-        self._known = {(request.id, request.asked_at) for request in self._todo}
+        self._todo: deque[Request] = deque()
+        self._known: set[tuple[str, str]] = set()
+        self._has_looked = False
 
     def close(self) -> None:
         """Stop following."""
@@ -97,6 +98,9 @@ class RequestFeed(AsyncIterator[Request]):
         return self._events.is_over
 
     async def __anext__(self) -> Request:
+        if not self._has_looked:
+            await self._look()
+            self._has_looked = True
         while not self._todo:
             if self.is_over:
                 raise StopAsyncIteration
@@ -109,9 +113,12 @@ class RequestFeed(AsyncIterator[Request]):
         with anyio.move_on_after(LOOK if looks else None):
             event = await anext(self._events)
         if event is not None or looks:
-            found = await self._requests.find_open(self._tenant)
-            self._todo.extend(request for request in found if (request.id, request.asked_at) not in self._known)
-            self._known = {(request.id, request.asked_at) for request in found}
+            await self._look()
+
+    async def _look(self) -> None:
+        found = await self._requests.find_open(self._tenant)
+        self._todo.extend(request for request in found if (request.id, request.asked_at) not in self._known)
+        self._known = {(request.id, request.asked_at) for request in found}
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,7 +182,8 @@ class Requests:
 
     async def find_open(self, tenant: str | None) -> list[Request]:
         """Return the open requests; the sources are read in a thread."""
-        found = [*self.list_of_entities(tenant), *self._list_of_servers(tenant)]
+        of_entities = await self._core.in_store(lambda: [*self.list_of_entities(tenant)])
+        found = [*of_entities, *self._list_of_servers(tenant)]
         return [*found, *await anyio.to_thread.run_sync(self._list_of_sources, tenant)] if self._sources else found
 
     def _list_of_sources(self, tenant: str | None) -> list[Request]:
@@ -284,11 +292,12 @@ class Requests:
             return self.elicitations.settle(elicitation, answer, by, door)
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
+        in_store = self._core.in_store
         make_mail = partial(self._make_mail, request_id, decision, answer, args, remember, who)
         try:
-            requested = self._find(request_id, tenant)
+            requested = await in_store(partial(self._find, request_id, tenant))
         except AlreadyDecided:
-            if key is None or not self._is_repeated(make_mail()):
+            if key is None or not await in_store(lambda: self._is_repeated(make_mail())):
                 raise
             return None
         request, foreign = self._request(requested), bool(requested.round)
@@ -296,11 +305,11 @@ class Requests:
             await self._load_checks()
         check_decision(request, decision, answer, args, remember, foreign=foreign)
         if args is not None:
-            self._check_args(requested, args)
+            await in_store(partial(self._check_args, requested, args))
         try:
-            await self._inboxes.post(make_mail())
+            await self._inboxes.post(await in_store(make_mail))
         except (KeyUsed, EntityEnded) as why:
-            raise self._make_already_decided(request_id) from why
+            raise await in_store(partial(self._make_already_decided, request_id)) from why
 
     async def _load_checks(self) -> None:
         """Import jsonschema in a thread, because that takes long; a decision without a schema never needs it."""

@@ -575,7 +575,7 @@ class Runtime:
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        what = self._fork(turn_id, intent, crystal, cantrip, context, by)
+        what = await self._fork(turn_id, intent, crystal, cantrip, context, by)
         entity = await self._beginnings.begin(what, key)
         return await (entity.result() if key is None else entity.episode())
 
@@ -595,10 +595,10 @@ class Runtime:
 
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
-        what = self._fork(turn_id, intent, crystal, cantrip, context, by)._replace(lasting=lasting)
-        return await self._beginnings.begin(what, key, waits=True)
+        what = await self._fork(turn_id, intent, crystal, cantrip, context, by)
+        return await self._beginnings.begin(what._replace(lasting=lasting), key, waits=True)
 
-    def _fork(
+    async def _fork(
         self,
         turn_id: str,
         intent: Said,
@@ -608,9 +608,10 @@ class Runtime:
         by: str,
     ) -> Beginning:
         check_texts(by=by)
-        tenant = self.loom.header(self.loom.owner(turn_id)).tenant
+        loom = self.loom
+        tenant = await self._tree.in_store(lambda: loom.header(loom.owner(turn_id)).tenant)
         if cantrip is None:
-            cantrip = self._tree.find_cantrip_at(turn_id, crystal)
+            cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
         begin = begin_of(intent, context, sender=by or None)
@@ -815,7 +816,7 @@ class Runtime:
         Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with a different cantrip;
         Held if another process runs it; EntityEnded if it has ended.
         """
-        self._check_here(entity_id)
+        await self._tree.in_store(partial(self._check_here, entity_id))
         before = self._tree.living.get(entity_id)
         cell = await self._tree.restore(entity_id, cantrip, lift=True, by=by)
         if cell is before and cantrip is not None and cantrip.id != cell.plan.cantrip.id:
@@ -832,7 +833,7 @@ class Runtime:
         `by` says who ends them, for the record.
         """
         check_texts(by=by)
-        self._check_here(entity_id)
+        await self._tree.in_store(partial(self._check_here, entity_id))
         if self._tree.living.get(entity_id) is not None:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
         await self._tree.abandon(entity_id, sender=by)
@@ -854,7 +855,7 @@ class Runtime:
         Held if another process runs it.
         """
         check_texts(by=by, why=why)
-        entity_id = self._find_id(entity)
+        entity_id = await self._tree.in_store(partial(self._find_id, entity))
         return await self._tree.forget(Wanted([entity_id], by, why, forks, parents=parents))
 
     async def prune(self, older_than: Duration, *, dry_run: bool = False) -> Pruned:
@@ -875,13 +876,15 @@ class Runtime:
     async def _recover_interrupted(self) -> None:
         """Resume, abandon or list interrupted entities, as `recover` says; load the entities for which mail waits."""
         tree = self._tree
-        for header in self.interrupted():
+        for header in await tree.in_store(self.interrupted):
             if self._recover == "abandon":
                 await self.abandon(header.entity_id)
-            elif not tree.store.shared and not tree.loom.has_begun(header.entity_id):
+            elif not tree.store.shared and not await tree.in_store(partial(tree.loom.has_begun, header.entity_id)):
                 # no caller has its id, and it cannot be resumed; in a shared loom it may just be beginning
                 await tree.abandon(header.entity_id, f"it {NEVER_BEGAN}")
-            elif self._recover == "resume" and tree.is_clear(facts := tree.loom.facts(header.entity_id)):
+            elif self._recover == "resume" and tree.is_clear(
+                facts := await tree.in_store(partial(tree.loom.facts, header.entity_id))
+            ):
                 try:
                     await tree.restore(header.entity_id, facts=facts)
                 except (Held, Quarantined) as why:

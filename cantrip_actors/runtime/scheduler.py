@@ -17,7 +17,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import anyio
 
@@ -39,8 +39,6 @@ from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, Ru
 from cantrip_actors.terms.queue import Queue
 from supervisors import Actor, ActorRef, NotRunning
 from supervisors.backend import Timer as Alarm
-
-T = TypeVar("T")
 
 RETRY: Final = 30.0
 """Seconds after which a firing that was set aside is tried again."""
@@ -187,7 +185,7 @@ class Scheduler:
 
     async def _find_first_after(self, time: float) -> float:
         """Return when the first timer after a time is due."""
-        found = await self._run_in_store(
+        found = await self._core.in_store(
             partial(self._core.store.timers_due, math.inf, after=_make_due_after(time), limit=1)
         )
         return found[0].position.due if found else math.inf
@@ -196,7 +194,7 @@ class Scheduler:
         """Fire the due timers; return whether there was anything."""
         after, page = _make_due_after(self._looked), None
         while page is None or len(page) == PAGE:
-            page = await self._run_in_store(partial(self._core.store.timers_due, now, after=after, limit=PAGE))
+            page = await self._core.in_store(partial(self._core.store.timers_due, now, after=after, limit=PAGE))
             if not page:
                 break
             await self._learn_nodes()
@@ -229,7 +227,7 @@ class Scheduler:
         """Read which nodes live, from time to time, if this runtime is not one itself."""
         now = anyio.current_time()
         if self._core.membership is None and self._core.store.shared and now >= self._learns_at:
-            self._nodes = [one for one in await self._run_in_store(self._core.store.nodes) if one.is_living]
+            self._nodes = [one for one in await self._core.in_store(self._core.store.nodes) if one.is_living]
             self._learns_at = now + (LOOK * SELDOM if self._nodes else RETRY)
 
     def _is_left_to_node(self, timer: Timer) -> bool:
@@ -247,7 +245,7 @@ class Scheduler:
         name = scope_name(schedule.tenant, schedule.name)
         if schedule.to == "entity":
             return living.find_named(name) is None and living.get(schedule.name) is None
-        return any(schedule.name in one.info.serves.values() for one in self._nodes)
+        return any(schedule.name in one.info.names for one in self._nodes)
 
     async def _cast(self, timer: Timer, now: float) -> None:
         try:
@@ -259,11 +257,12 @@ class Scheduler:
     async def _cast_queued(self, timer: Timer, now: float) -> None:
         """Cast the entity of a submission that has its place; give the place back if that is not possible."""
         entity_id = self.queues.make_entity_id(timer)
+        self._failed[timer.id] = now + RETRY
         try:
             await self._cast(timer, now)
+            if await self._core.in_store(partial(self._core.loom.has_begun, entity_id)):
+                self._failed.pop(timer.id, None)
         finally:
-            if not self._core.is_open or not self._core.loom.has_begun(entity_id):
-                self._failed[timer.id] = now + RETRY
             self.queues.leave(timer.queue, entity_id)
 
     async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]], now: float) -> None:
@@ -294,7 +293,7 @@ class Scheduler:
         alone: list[Timer] = []
         for timer in timers:
             try:
-                firing = self._plan_mail(timer, now)
+                firing = await self._core.in_store(partial(self._plan_mail, timer, now))
             except CantripError:
                 firing = None
             except _SetAside as aside:
@@ -334,14 +333,14 @@ class Scheduler:
 
     async def _fire_mail(self, timer: Timer, now: float) -> Timer | None:
         """Post the mail of an entity's timer, or of a schedule for an entity; return the new row."""
-        firing = self._plan_mail(timer, now)
+        firing = await self._core.in_store(partial(self._plan_mail, timer, now))
         self._note_fired(timer, now, firing.fires)
         if firing.change.new == timer:
             return timer
         return await self._replace(timer, firing.change.new, firing.change.post)
 
     def _plan_mail(self, timer: Timer, now: float) -> _Firing:
-        """Return the current action of an entity's timer, or of a schedule for an entity."""
+        """Return the current action of an entity's timer, or of a schedule for an entity. Reads the loom."""
         schedule = timer.schedule
         if schedule is None:
             assert timer.mail is not None, "a timer of an entity has mail"
@@ -358,9 +357,8 @@ class Scheduler:
                 return _Firing(TimerChange(timer, _note_last_firing(what.becomes, schedule.last)))
         if what.fires is not None:
             body, key = {"intent": schedule.intent}, make_firing_key(timer.id, what.fires)
-            mail.append(
-                self._inboxes.make_mail(entity_id, "timer", body, key=key, sender=f"schedule {unscope_name(timer.id)}")
-            )
+            who = f"schedule {unscope_name(timer.id)}"
+            mail.append(self._inboxes.make_mail(entity_id, "timer", body, key=key, sender=who, root=entity_id))
         return _Firing(TimerChange(timer, what.becomes, mail), what.fires)
 
     def _note_fired(self, timer: Timer, now: float, due: float | None) -> None:
@@ -401,7 +399,7 @@ class Scheduler:
         if cantrip is None:
             raise _SetAside(_find_later(schedule, now))
         last = None if schedule.last is None else self.casts.make_id(schedule.last, schedule.tenant)
-        is_busy = last is not None and self._is_running(last)
+        is_busy = last is not None and await core.in_store(partial(self._is_running, last))
         what = look(timer, now, is_busy=is_busy)
         if what.stops_last and last is not None:
             await self.casts.stop(last, STOPPED)
@@ -416,7 +414,7 @@ class Scheduler:
         running = None if last is None else core.living.get(last)
         if running is not None:
             running.ending.listen(self.wake)
-        elif last is None or not self._is_running(last):  # it has just ended
+        elif last is None or not await core.in_store(partial(self._is_running, last)):  # it has just ended
             return await self._fire_cast(becomes, now)
         raise _SetAside(_find_later(becomes.schedule, now))
 
@@ -462,7 +460,7 @@ class Scheduler:
 
     async def check_room(self, place: float, queue: str, most: int) -> None:
         """Raise QueueFull if too many submissions wait before a place."""
-        if await self._run_in_store(partial(self._core.store.has_due, place, most, queue)):
+        if await self._core.in_store(partial(self._core.store.has_due, place, most, queue)):
             where = f'in the queue "{queue}"' if queue else "for a node"
             raise QueueFull(
                 f"{most} submissions of this priority or a higher one wait {where}: no more are accepted, submit it "
@@ -474,14 +472,11 @@ class Scheduler:
         return await self._find("", id)
 
     async def _find(self, entity_id: str, id: str) -> Timer | None:
-        return await self._run_in_store(partial(self._core.store.find_timer, entity_id, id))
+        return await self._core.in_store(partial(self._core.store.find_timer, entity_id, id))
 
     async def replace(self, old: Timer | None, new: Timer | None) -> bool:
         """Replace the row of a schedule, None for none; return False if the row is not `old` any more."""
         return await self._change(TimerChange(old, new)) is not None
-
-    async def _run_in_store(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work) if self._core.store.blocking else work()
 
 
 class _Firing(NamedTuple):

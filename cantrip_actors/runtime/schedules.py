@@ -185,7 +185,7 @@ class Schedules:
         if not isinstance(intent, str):
             raise InvalidIntent(f"schedule: expected an intent that is a text, got {type(intent).__name__}")
         begin_of(intent, None)
-        name, kind = self._resolve(target, to, tenant)
+        name, kind = await self._resolve(target, to, tenant)
         now = tree.read_time_of_day()
         made = make_rule(now, **rule)
         key = scope_name(tenant, tree.make_moment().fresh if id is None else check_name("id", id, InvalidSchedule))
@@ -217,7 +217,7 @@ class Schedules:
             if await tree.scheduler.replace(old, row):
                 return Schedule(tree, row)
 
-    def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
+    async def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
         """Return the name that a schedule stores, and the kind of thing that it names."""
         if to is not None and to not in get_args(Target):
             raise InvalidSchedule(f"to: expected one of {', '.join(get_args(Target))}, got {to!r}")
@@ -238,7 +238,7 @@ class Schedules:
         if to is not None:
             return target, to
         with suppress(CantripError):
-            self._tree.inboxes.address(target, tenant)
+            await self._tree.in_store(partial(self._tree.inboxes.address, target, tenant))
             return target, "entity"
         offered = self._tree.cantrips
         if offered.find_offered(target) is None:

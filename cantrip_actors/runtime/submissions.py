@@ -8,13 +8,15 @@ the bounds of the queue let it begin (`queues.py`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from cantrip_actors.loom import KeyUsed
+from cantrip_actors.loom import KeyUsed, Loom
 from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.machine.schedule import make_firing_key
+from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.cells import begin_of
@@ -41,10 +43,12 @@ _STEP: Final = 1e10
 class Submission:
     """A cast that is durable, and begins on some node. `entity_id` is the id that its entity has or will have."""
 
-    def __init__(self, tree: Tree, entity_id: str, key: str) -> None:
+    def __init__(self, tree: Tree, entity_id: str, key: str, *, is_new: bool = True) -> None:
         self._tree = tree
         self.entity_id = entity_id
         self.key = key
+        self.is_new = is_new
+        """Whether this call made it; otherwise an earlier one with its key did."""
 
     @property
     def has_begun(self) -> bool:
@@ -57,7 +61,7 @@ class Submission:
         Cancelling the wait does not stop the entity.
         """
         tree = self._tree
-        while not self.has_begun:  # another process begins it
+        while not await _has_begun(tree, self.entity_id):  # another process begins it
             tree.check_open()
             await anyio.sleep(LOOK)
         return await Entity(tree, self.entity_id).episode()
@@ -92,7 +96,7 @@ async def submit(
     key = key or tree.make_moment().fresh
     id = scope_name(tenant, f"submit:{key}")
     fired = make_firing_key(id, DUE)
-    made = Submission(tree, beginnings.make_id(fired, tenant), key)
+    made = Submission(tree, beginnings.make_id(fired, tenant), key, is_new=False)
     rule = Rule(at=DUE)
     trace = None if tree.instrument is None else tree.instrument.trace()
     schedule = Scheduled(
@@ -103,19 +107,30 @@ async def submit(
     )
     assert row.schedule is not None
     old = await tree.scheduler.find(id)
-    if old is None and not made.has_begun:
+    has_begun = await _has_begun(tree, made.entity_id)
+    if old is None and not has_begun:
         await tree.scheduler.check_room(row.position.due, queue, most)
-    if old is None and not made.has_begun and not await tree.scheduler.replace(None, row):
-        old = await tree.scheduler.find(id)  # submitted at the same moment by another process
-    if made.has_begun:
-        begun = find_first_intent(tree.loom.records(made.entity_id))
-        is_same = begun is not None and begun.intent == row.schedule.intent
-        is_same = is_same and tree.loom.header(made.entity_id).queue == queue
+        made.is_new = await tree.scheduler.replace(None, row)
+        if not made.is_new:
+            old = await tree.scheduler.find(id)  # submitted at the same moment by another process
+            has_begun = await _has_begun(tree, made.entity_id)
+    if has_begun:
+        begun, in_queue = await tree.in_store(partial(_read_begun, tree.loom, made.entity_id))
+        is_same = begun is not None and begun.intent == row.schedule.intent and in_queue == queue
     else:
         is_same = old is None or (old.schedule is not None and _get_content(old.schedule) == _get_content(row.schedule))
     if not is_same:
         raise KeyUsed(f"key {key!r} was used to submit something else: use another key")
     return made
+
+
+async def _has_begun(tree: Tree, entity_id: str) -> bool:
+    return await tree.in_store(partial(tree.loom.has_begun, entity_id))
+
+
+def _read_begun(loom: Loom, entity_id: str) -> tuple[IntentGiven | None, str]:
+    """Return the first intent of a submission's entity, and the queue that it began from."""
+    return find_first_intent(loom.records(entity_id)), loom.header(entity_id).queue
 
 
 def _get_content(schedule: Scheduled) -> tuple[str, str, str]:

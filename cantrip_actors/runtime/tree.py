@@ -163,7 +163,7 @@ class Tree(Core):
             self.crystals,
             self.questions.contact,
             self.questions.make_question,
-            lambda: self.loom,
+            self,
             self.cells.get_child_cell,
             self._start_child,
             self._unload,
@@ -237,8 +237,8 @@ class Tree(Core):
             if self._node is not None:
                 self._check_node(store, self._node)
                 labels = self._node.labels.items()
-                serves = {one.id: one.name for one in self.cantrips.given if one.needs.items() <= labels}
-                self.membership = join(self._node, self, serves)
+                offered = [one for one in self.cantrips.given if one.needs.items() <= labels]
+                self.membership = join(self._node, self, offered)
             await self.scheduler.queues.declare()
             self._system = await ActorSystem(reports=Reports(GuardedLogger(self.guard))).__aenter__()
             self._system.on_end = self._end_cells
@@ -395,17 +395,18 @@ class Tree(Core):
 
     # Entities
 
-    def check_sendable(self, entity_id: str, cantrip: Cantrip | None, key: str | None, *, waits: bool) -> None:
+    async def check_sendable(self, entity_id: str, cantrip: Cantrip | None, key: str | None, *, waits: bool) -> None:
         """Raise EntityEnded, InvalidIntent or LoomError if an entity that is not loaded here could not take an intent.
 
         `cantrip` is that of the caller's handle. An intent with a `key` may be a repeated one.
         """
-        facts = self.loom.facts(entity_id, "unless_held" if waits else "never")
+        facts = await self.in_store(partial(self.loom.facts, entity_id, "unless_held" if waits else "never"))
         if not facts.header.lasting:
             raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
         if facts.life >= Life.OVER:
             if key is None:
-                raise EntityEnded(f"entity {entity_id} has ended ({self.loom.state(entity_id)})")
+                how = await self.in_store(partial(self.loom.state, entity_id))
+                raise EntityEnded(f"entity {entity_id} has ended ({how})")
             return
         if cantrip is not None and self.cantrips.own(entity_id) is None:
             self.cantrips.note_unloaded(entity_id, cantrip)
@@ -413,7 +414,7 @@ class Tree(Core):
             try:
                 self.find_cantrip(facts)
             except CantripUnknown:
-                if not self.has_living_node():  # else a node takes the mail
+                if not await self.in_store(self.has_living_node):  # else a node takes the mail
                     raise
 
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
@@ -505,12 +506,14 @@ class Tree(Core):
             cell = self.living.get(entity_id)
             if cell is not None:
                 return cell
-            facts = facts or self.loom.facts(entity_id)
+            if facts is None:
+                facts = await self.in_store(partial(self.loom.facts, entity_id))
             cantrip, adoption = self.cells.choose_cantrip(facts, cantrip)
-            complete = cantrip.circle.is_complete
-            recorded = None if complete else read_recorded_circle(cantrip, self.loom, entity_id)
+            recorded = None
+            if not cantrip.circle.is_complete:
+                recorded = await self.in_store(partial(read_recorded_circle, cantrip, self.loom, entity_id))
             async with self.tool_servers.complete(cantrip, recorded) as cantrip:
-                cell = self.cells.restore_cell(facts, cantrip, adoption)
+                cell = await self.cells.restore_cell(facts, cantrip, adoption)
                 cell.caller.resumed_by = by
                 await self.launch(cell, lift=lift)
         return cell
@@ -579,26 +582,31 @@ class Tree(Core):
         try:
             await above.terminate_child(cell.supervisor, Shutdown(Dismissed(reason, sender)))
         except (ChildNotFound, NotRunning):  # it is about to start and will read its mail, or it has just ended
-            if self.loom.has(cell.entity_id):
+            if await self.in_store(partial(self.loom.has, cell.entity_id)):
                 with contextlib.suppress(EntityEnded):
-                    mail = self.inboxes.make_mail(cell.entity_id, "stop", {"reason": reason}, sender=sender)
+                    root = cell.root.entity_id
+                    mail = self.inboxes.make_mail(cell.entity_id, "stop", {"reason": reason}, sender=sender, root=root)
                     await self.inboxes.post(mail)
         await cell.ending.wait()
 
     async def _end_below(self, cell: Cell) -> None:
         """Record the ends of an entity's unfinished children that are not loaded, and of theirs."""
         at, loom = self.make_moment().at, self.loom
-        below = [one for child in loom.below(cell.entity_id) for one in loom.subtree(child)]
-        over = [one for one in below if self.living.get(one) is None and not loom.is_over(one)]
-        if over:
-            await self.append([Ended(one, "parent_ended", at, "its parent ended") for one in over])
+
+        def find_unfinished() -> list[str]:
+            below = [one for child in loom.below(cell.entity_id) for one in loom.subtree(child)]
+            return [one for one in below if self.living.get(one) is None and not loom.is_over(one)]
+
+        unfinished = await self.in_store(find_unfinished)
+        if unfinished:
+            await self.append([Ended(one, "parent_ended", at, "its parent ended") for one in unfinished])
 
     async def forget(self, wanted: Wanted) -> Forgotten:
         """Forget entities. Raises RuntimeClosed, and LoomError if one has not ended or a fork is loaded."""
         self.check_open()
         for entity_id in wanted.entities:
             cell = self.living.get(entity_id) or self.living.leaving.get(entity_id)
-            if cell is not None and not self.loom.is_over(entity_id):
+            if cell is not None and not await self.in_store(partial(self.loom.is_over, entity_id)):
                 raise LoomError(f"entity {entity_id} is loaded: stop it first, and then forget it")
             if cell is not None:  # it has just ended
                 await cell.ending.wait()
@@ -626,7 +634,8 @@ class Tree(Core):
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
         at = self.make_moment().at
-        over = [one for one in self.loom.subtree(entity_id) if not self.loom.is_over(one)]
+        loom = self.loom
+        over = await self.in_store(lambda: [one for one in loom.subtree(entity_id) if not loom.is_over(one)])
         await self.claim(entity_id, lift=True)
         if self.living.get(entity_id) is not None:
             raise Held(f"entity {entity_id} is being loaded: stop it instead")

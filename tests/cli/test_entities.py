@@ -183,6 +183,20 @@ class TestKeys:
         assert cantrip("send", "notes", "bread", "--key", "new", "--json").json["error"]["type"] == "EntityEnded"
 
 
+@pytest.mark.rule("N-50")
+class TestSubmit:
+    def test_a_submission_prints_the_id_that_its_entity_will_have(self, cantrip):
+        said = cantrip("submit", "desk", "Find the parcel.", "--key", "k", "--priority", "5")
+        again = cantrip("submit", "desk", "Find the parcel.", "--key", "k", "--priority", "5", "--json").json
+        assert (said.code, said.out) == (0, f"{again['entity_id']} k\n")
+        other = cantrip("submit", "desk", "Find the letter.", "--key", "k", "--json")
+        assert (other.code, other.json["error"]["type"]) == (1, "KeyUsed")
+
+    def test_a_submission_to_an_unknown_queue_is_an_error(self, cantrip):
+        said = cantrip("submit", "desk", "Find the parcel.", "--queue", "bulk", "--json")
+        assert (said.code, said.json["error"]["type"]) == (2, "InvalidIntent")
+
+
 class TestPost:
     def test_a_post_prints_its_receipt_and_the_next_send_works_on_it_first(self, cantrip, place):
         entity = cantrip("invoke", "notes.yaml", "milk", "--name", "notes", "--json").json["entity_id"]

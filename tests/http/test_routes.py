@@ -70,6 +70,8 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         begun = await check("POST", "casts", 201, {"cantrip": "echo", "intent": "hi", "context": {"n": 1}})
         assert (await check("POST", "casts", 200, {"cantrip": "echo", "intent": "hi", "wait": 5}))["terminated"]
         assert (await check("POST", "casts", 202, {"cantrip": "echo", "intent": "nap 9", "wait": 0.01}))["entity_id"]
+        assert (await check("POST", "submissions", 202, {"cantrip": "echo", "intent": "hi"}))["entity_id"]
+        assert (await check("POST", "submissions", 200, {"cantrip": "echo", "intent": "hi", "wait": 5}))["terminated"]
         await check("POST", "entities", 201, {"cantrip": "echo", "intent": "one", "name": "bob"})
         await check("GET", "entities?limit=2&state=terminated", 200)
         assert (await check("GET", "entities/bob", 200))["intent"] == "one"

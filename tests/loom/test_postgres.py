@@ -1,11 +1,14 @@
 """The Postgres store under lost connections, other writers, other tables and a missing server."""
 
 import os
+import select
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -49,6 +52,68 @@ def cut(connection):
     pid = connection.info.backend_pid
     with psycopg.connect(servers.server(), autocommit=True) as admin:
         admin.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+
+
+# --------------------------------------------------------------------------------------------------------- round trips
+
+
+class Wire:
+    """A proxy before the server that counts how often a client speaks after the server has answered."""
+
+    def __init__(self, folder):
+        self.trips = 0
+        self._server = str(servers.running().folder / ".s.PGSQL.5432")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / ".s.PGSQL.5432"))
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self):
+        with suppress(OSError):  # it is closed
+            while True:
+                client, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._forward, args=(client,)))
+                self._threads[-1].start()
+
+    def _forward(self, client):
+        with client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(self._server)
+            last = server
+            while True:
+                for one in select.select([client, server], [], [])[0]:
+                    data = one.recv(1 << 16)
+                    if not data:
+                        return
+                    self.trips += one is client and last is server
+                    last = one
+                    (server if one is client else client).sendall(data)
+
+    def close(self):
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def wire(tmp_path):
+    wire = Wire(tmp_path)
+    yield wire
+    wire.close()
+
+
+@pytest.mark.rule("LOOM-1")
+def test_an_append_waits_twice_for_the_server(place, wire, tmp_path):
+    folder = quote(str(servers.running().folder), safe="")
+    assert folder in place.url
+    with open_store(place.url.replace(folder, quote(str(tmp_path), safe=""))) as store:
+        lease = store.claim("e", "me", 60)
+        store.append(run("e", "t1", ends=False), {"e": lease.token})
+        before = wire.trips
+        store.append(turn("e", "t2", parent="t1", number=2), {"e": lease.token})
+        assert wire.trips - before == 2
 
 
 # ----------------------------------------------------------------------------------------------------- lost connections

@@ -119,6 +119,14 @@ def test_an_idle_entity_goes_to_the_newest_release_and_a_busy_one_to_its_own() -
     assert [rank(one, idle, rolled_back) for one in rolled_back] == [0, math.inf]
 
 
+@pytest.mark.rule("N-59")
+def test_an_idle_entity_goes_to_a_node_that_offers_its_cantrip_under_a_further_name() -> None:
+    one = Member("one", 10, serves={"c1": "help"}, aliases={"desk": "c1"})
+    assert rank(one, Candidate("e", "c0", "desk", may_move=True), [one]) == 0
+    unclear = one._replace(unclear=("c1",))
+    assert rank(unclear, Candidate("e", "c0", "desk", may_move=True), [unclear]) == math.inf
+
+
 @pytest.mark.rule("N-63")
 def test_a_node_that_drains_takes_nothing() -> None:
     nodes = [one._replace(is_draining=True) for one in members((10, 0))]

@@ -64,6 +64,18 @@ async def test_a_node_is_listed_until_it_leaves(url: str) -> None:
         assert client._tree.store._fetch_rows("select * from holders") == []
 
 
+@pytest.mark.rule("N-59")
+async def test_a_node_announces_every_name_of_one_content(url: str) -> None:
+    alias = answering(name="help")
+    assert alias.id == DESK.id
+    async with node(url, "w1", DESK, alias) as worker, Runtime.open(url) as client:
+        assert [one.serves for one in await client.cluster.nodes()] == [["desk", "help"]]
+        for name in ("desk", "help"):
+            submission = await client.submit(name, "hello")
+            assert (await submission.episode()).result == "hello"
+            assert worker.loom.header(submission.entity_id).cantrip_name == name
+
+
 @pytest.mark.rule("N-02")
 async def test_nodes_with_the_same_name_have_different_ids(url: str) -> None:
     async with node(url, "w"), node(url, "w") as second:

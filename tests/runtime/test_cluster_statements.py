@@ -21,6 +21,10 @@ LOOKS = ("from mails", "union all select 'holder'", "from timers where due", "se
 """Parts of the statements that a node sends again and again, whatever it runs."""
 
 
+TOGETHER = ("begin", "commit")
+"""Statements that are sent together with others."""
+
+
 class Counted:
     """The statements that this process sends, apart from those of looks."""
 
@@ -28,7 +32,7 @@ class Counted:
         self.statements: list[str] = []
 
     def note(self, query: Any) -> None:
-        if not any(part in str(query) for part in LOOKS):
+        if query not in TOGETHER and not any(part in str(query) for part in LOOKS):
             self.statements.append(" ".join(str(query).split()))
 
     @contextmanager

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import Ask, draw
 from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, mark_gone, postgres
+from cantrip_actors.loom.lease import is_gone
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.loom.postgres import WAITING
 from cantrip_actors.machine.node import (
@@ -40,15 +41,17 @@ from cantrip_actors.machine.node import (
 )
 from cantrip_actors.machine.placement import Candidate, Take, UnloadIdle, can_run, may_load
 from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.queues import PREFIX, Account, declare, decode_account, free, take
 from cantrip_actors.machine.schedule import find_next, look, make_firing_key
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import Mail, get_key
-from cantrip_actors.records.records import Adopted, Committed, Header, IntentGiven, Record
+from cantrip_actors.records.records import Adopted, Committed, Ended, Header, IntentGiven, Record
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.inboxes import LOOK, LOOK_AT_ALL
 from cantrip_actors.runtime.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.runtime.placing import make_member
 from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.queue import Queue
 from tests.loom.histories import AT, turn
 from tests.simulation.server import Change, Server, Transaction
 from tests.simulation.store import SimStore
@@ -65,6 +68,10 @@ PROGRAM = 6.0
 """Seconds for which the leases of a program without a node last."""
 RATE = Limits(requests_per_minute=90)
 NAME = "desk"
+QUEUE = Queue("bulk", max_running=2)
+ACCOUNT = PREFIX + QUEUE.name
+SWEEP = 2.0
+"""Seconds between two searches for places that can be freed."""
 
 
 class Violation(AssertionError):
@@ -108,6 +115,11 @@ class Loader(Process):
         self.is_tidying = False
         self._leasing = Mutex(sim.world)
         self._look_soon: Task | None = None
+        self.queued: set[str] = set()
+        """Entities of the queue that run here or are about to begin here."""
+        self.left: set[str] = set()
+        """Entities of the queue that do not run here any more."""
+        self._sweeps_at = 0.0
 
     @property
     def busy(self) -> int:
@@ -136,6 +148,9 @@ class Loader(Process):
             self.do(LoadEnded(entity, is_loaded))
         if cell is None:
             return
+        self._run_begun(entity, cell)
+
+    def _run_begun(self, entity: str, cell: Cell) -> None:
         try:
             self.work(entity, cell)
         except Fenced:
@@ -145,6 +160,7 @@ class Loader(Process):
         finally:
             if self.cells.get(entity) is cell:
                 del self.cells[entity]
+            self.leave(entity)
         self.release(cell.lease)
 
     def load(self, entity: str, *, is_placed: bool) -> Cell | None:
@@ -160,6 +176,8 @@ class Loader(Process):
             self.tokens[entity] = claimed.token
             self.unreleased.pop(entity, None)
             cell = self.cells[entity] = Cell(claimed)
+            if is_submitted(entity):
+                self.queued.add(entity)
         return cell
 
     def admits(self, entity: str) -> bool:
@@ -198,10 +216,11 @@ class Loader(Process):
                     first, second = (records := turn(entity, made, tip, number, terminated=last))[:2], records[2:]
                     self.append(first)
                     self.pause(0.02)
-                    self.append(second)
+                    is_end = last and is_submitted(entity)
+                    self.append([*second, Ended(entity, "terminated", AT)] if is_end else second)
                     tip = made
                 cell.is_busy, idle_since = False, self.world.now
-            if self.state.is_draining:
+            if self.state.is_draining or is_submitted(entity):
                 return
             waiting = self.store.pending(entity, 5)
             if waiting:
@@ -263,6 +282,7 @@ class Loader(Process):
             pass
         finally:
             self.cells.pop(entity, None)
+            self.leave(entity)
         self.release(cell.lease)
 
     # Writing: what comes while a group is written is the next group
@@ -360,6 +380,92 @@ class Loader(Process):
         if self.store.replace_timer(timer, what.becomes, [mail]) is not None:
             self.sim.hint()
 
+    # The queue of submissions
+
+    def leave(self, entity: str) -> None:
+        """Take note that an entity of the queue does not run here any more."""
+        if is_submitted(entity) and entity not in self.cells:
+            self.queued.discard(entity)
+            self.left.add(entity)
+
+    def serve_queue(self) -> None:
+        """Free places, and begin what waits as far as there is room (N-50)."""
+        while True:
+            self.world.sleep(LOOK)
+            with suppress(LoomError):
+                self._free_left()
+                self._begin_some()
+
+    def _free_left(self) -> None:
+        left = self.left - self.queued
+        over = [one for one in sorted(left) if self.store.frees_left(self.store.life(one), one)]
+        if over:
+            self._change_places(partial(free, over, []))
+        self.left -= left
+
+    def _begin_some(self) -> None:
+        if self.state.is_draining:
+            return
+        account = decode_account(self.store.accounts(PREFIX)[ACCOUNT])
+        waiting = self.store.timers_due(math.inf, queue=QUEUE.name)
+        if not waiting:
+            return
+        if account.count_room(len(self.queued)) <= 0:
+            self._sweep(account, list(account.places))
+            return
+        ids = [one.id for one in waiting]
+        taken = self._change_places(partial(take, ids, self.owner, len(ids)))
+        self.queued.update(taken)
+        for timer in waiting:
+            if timer.id in taken:
+                self.spawn(partial(self._begin_submitted, timer))
+        self._sweep(account, [one for one in ids if one in account.places and one not in taken])
+
+    def _sweep(self, account: Account, entities: Sequence[str]) -> None:
+        """Free the places of entities that are over, or that a dead process took and did not begin."""
+        if self.world.now < self._sweeps_at or not entities:
+            return
+        self._sweeps_at = self.world.now + SWEEP
+        over, absent = [], []
+        for one in entities:
+            if one in self.queued:
+                continue
+            life = self.store.life(one)
+            if is_gone(account.places[one].owner) if life is None else life >= Life.OVER:
+                over.append(one)
+            elif life is None and not self.store.is_held(one):
+                absent.append(one)
+        self._change_places(partial(free, over, absent))
+
+    def _change_places(self, change: Callable[[str | None, float], tuple[str, Any]]) -> Any:
+        return self.store.change_account(ACCOUNT, change, 0.0)
+
+    def _begin_submitted(self, timer: Timer) -> None:
+        """Begin the entity of a submission, unless it has begun, and remove the submission."""
+        entity = timer.id
+        try:
+            if self.store.life(entity) is None:
+                self._begin_entity(entity)
+            if self.store.life(entity) is not None:
+                self.store.replace_timer(timer, None)
+        except LoomError:  # it is tried again with the same place
+            pass
+        finally:
+            self.leave(entity)
+
+    def _begin_entity(self, entity: str) -> None:
+        cell = self.load(entity, is_placed=True)
+        if cell is None:
+            return
+        try:
+            if self.store.life(entity) is None:
+                self.append([_header(entity, self.serves, lasting=False), IntentGiven(entity, "go", AT)])
+        except BaseException:
+            self.cells.pop(entity, None)
+            self.release(cell.lease)
+            raise
+        self.spawn(self._run_begun, entity, cell)
+
     def draw_slices(self) -> None:
         """Draw slices of a shared limit, and use them."""
         while True:
@@ -395,7 +501,7 @@ class SimNode(Loader):
             except LoomError:
                 self.world.sleep(BEAT)
         self.do(Joined(self.owner))
-        for work in (self._renew, self._look, self.look_for_mail, self.fire_schedules):
+        for work in (self._renew, self._look, self.look_for_mail, self.fire_schedules, self.serve_queue):
             self.spawn(work)
         if self.sim.chance.random() < 0.5:
             self.spawn(self.draw_slices)
@@ -475,6 +581,7 @@ class Program(Loader):
         for work in (self._renew, self.look_for_mail):
             self.spawn(work)
         self.spawn(self.fire_schedules)
+        self.spawn(self.serve_queue)
 
     def _renew(self) -> None:
         while True:
@@ -577,6 +684,8 @@ class Simulation:
         self.loaders: list[Loader] = []
         mails = (2, 6) if self.is_clustered else (4, 10)
         self.senders = [Sender(self, f"s{n}", chance.randrange(*mails)) for n in range(chance.randrange(1, 4))]
+        self.submissions = chance.randrange(3, 9)
+        self.has_submitted = False
         self.schedule = Rule(every=chance.choice((2.0, 4.0)), start=self.began)
         self.tests = Process(self.world, "tests")
 
@@ -616,7 +725,9 @@ class Simulation:
         scheduled = Scheduled(to="entity", name=to, intent="go", rule=self.schedule, created=self.began,
                               catch_up="all", next=self.began + 2)  # fmt: skip
         store.replace_timer(None, Timer(id="tick", due=self.began + 2, schedule=scheduled))
+        store.change_account(ACCOUNT, partial(declare, QUEUE, [], "tests"), 0.0)
         self.server.keep()
+        self.tests.spawn(self._submit, store)
         for _ in range(chance.randrange(2, 5)):
             self._start(SimNode if self.is_clustered else Program)
         for sender in self.senders:
@@ -634,6 +745,21 @@ class Simulation:
             row = self._find(store, row)
         self._check_end(store)
         raise _Done
+
+    def _submit(self, store: SimStore) -> None:
+        """Submit casts to the queue. Each is repeated until it is kept."""
+        for number in range(self.submissions):
+            self.world.sleep(self.chance.random() * TROUBLE / self.submissions)
+            scheduled = Scheduled(to="cantrip", name=NAME, intent="go", rule=Rule(at=0.0), created=0.0, next=0.0,
+                                  queue=QUEUE.name)  # fmt: skip
+            row = Timer(id=f"submitted {number}", due=float(number), schedule=scheduled)
+            while True:
+                try:
+                    store.replace_timer(None, row)
+                    break
+                except LoomError:
+                    self.world.sleep(self.chance.random())
+        self.has_submitted = True
 
     def _find(self, store: SimStore, before: Timer | None) -> Timer | None:
         """Remove the schedule when there was time for its firings."""
@@ -777,6 +903,7 @@ class Simulation:
                 assert one.before is not None
                 if one.before[1] not in claimed and not process.is_tidying:
                     self._check_release(process, one.before[1])
+        self._check_queue()
         for one in changes:
             if one.table == "records" and one.before is None and isinstance(process, Loader):
                 assert one.after is not None
@@ -785,9 +912,22 @@ class Simulation:
                 if owner not in ("", process.owner):
                     raise Violation(f"{entity}: {process.owner} appends, and {owner} has claimed it with {token}")
 
+    def _check_queue(self) -> None:
+        """No more entities of a queue have begun and are not over than its bound allows (N-50).
+
+        A server that has forgotten places may have one more for each of them.
+        """
+        rows = self.server.rows["entities"].values()
+        running = [row[1] for row in rows if row and is_submitted(row[1]) and row[8] < Life.OVER.value]
+        assert QUEUE.max_running is not None
+        if len(running) > QUEUE.max_running and not self.has_forgotten:
+            raise Violation(f"{running} of a queue run at a time: its bound is {QUEUE.max_running}")
+
     def _check_release(self, process: Program, entity: str) -> None:
         """A program that releases an entity leaves no mail behind that was kept before (N-28)."""
-        number = next(at for at, row in self.server.rows["entities"].items() if row and row[1] == entity)
+        number = next((at for at, row in self.server.rows["entities"].items() if row and row[1] == entity), None)
+        if number is None:  # it has not begun
+            return
         tree = self.server.rows["trees"].get(number)
         if tree and tree[4] > 0 and self.claimed.get(entity, (0, ""))[1] == process.owner:
             raise Violation(f"{entity}: {process.name} releases it, and mail waits that nobody was told of")
@@ -850,7 +990,7 @@ class Simulation:
     def _is_settled(self, store: SimStore) -> bool:
         """Whether all is sent, taken and done."""
         rows = self.server.rows
-        is_quiet = all(sender.is_done for sender in self.senders) and not rows["timers"]
+        is_quiet = all(sender.is_done for sender in self.senders) and self.has_submitted and not rows["timers"]
         if not is_quiet:
             return False
         if any(row and row[8] == Life.BUSY.value for row in rows["entities"].values()):
@@ -885,11 +1025,20 @@ class Simulation:
                 store.check_chain(entity)
             except DamagedLoom as error:
                 raise Violation(f"{entity}: {error}") from error
+        self._check_submissions()
         self._check_schedule()
         self._check_limits()
         faults = list(store.faults())
         if faults:
             raise Violation(faults[0])
+
+    def _check_submissions(self) -> None:
+        begun = {row[1]: row[8] for row in self.server.rows["entities"].values() if row and is_submitted(row[1])}
+        if len(begun) < self.submissions and not self.has_forgotten:
+            raise Violation(f"{self.submissions} casts were submitted, and {sorted(begun)} have begun")
+        unfinished = [entity for entity, life in begun.items() if life < Life.OVER.value]
+        if unfinished:
+            raise Violation(f"submitted, and not over: {unfinished}")
 
     def _check_schedule(self) -> None:
         keys = {get_key(one) for one in self._log(self.entities[0]) if isinstance(one, IntentGiven)}
@@ -928,16 +1077,22 @@ def mail_to(entity: str, key: str, sender: str = "", kind: Any = "intent") -> Ma
     return Mail(entity_id=entity, key=key, kind=kind, body={"intent": "go"}, sender=sender, at=AT)
 
 
-def _header(entity: str) -> Header:
+def is_submitted(entity: str) -> bool:
+    """Return whether an entity begins from the queue."""
+    return entity.startswith("submitted ")
+
+
+def _header(entity: str, cantrip: str = "c1", *, lasting: bool = True) -> Header:
     return Header(
         entity_id=entity,
-        cantrip_id="c1",
+        cantrip_id=cantrip,
         cantrip_name=NAME,
         at=AT,
         call={},
         circle={},
         crystal="scripted",
-        lasting=True,
+        lasting=lasting,
+        queue="" if lasting else QUEUE.name,
     )
 
 

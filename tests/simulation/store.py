@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from cantrip_actors.loom import Lease
-from cantrip_actors.loom.postgres import PostgresStore
+from cantrip_actors.loom.postgres import PostgresStore, _Sql
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.loom.seal_key import UNSEALED
 from cantrip_actors.loom.tables import _BY_KEY
+from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.queues import free
 from cantrip_actors.terms.errors import LoomError
 from tests.simulation.server import Server, Session
 from tests.simulation.world import Mutex, Process
 
 __all__ = [
     "VARIANTS",
+    "AccountNotLocked",
     "ClaimInOppositeOrder",
     "KeyNotUnique",
+    "PlaceFreedTwice",
+    "PlaceNeverFreed",
     "ReleaseInOneStatement",
     "SimStore",
     "TokenNotChecked",
@@ -48,6 +55,12 @@ class SimStore(PostgresStore):
     def _check(self, connection: Any) -> None:  # the tables are there
         self._version, self.seal = VERSION, UNSEALED
 
+    @contextmanager
+    def _begin(self, connection: Any) -> Iterator[Any]:
+        """Return a transaction of the model, which has no pipelines."""
+        with connection.transaction():
+            yield _Sql(connection)
+
     def _fetch_each(self, db: Any, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
         """The same query, with the rows as SQLite takes them."""
         names = ", ".join(f"column{at} as {name}" for at, name in enumerate(columns.split(", "), 1))
@@ -55,6 +68,31 @@ class SimStore(PostgresStore):
         given = f"(select {names} from (values {marks})) as given"
         found: Iterable[Any] = db.execute(query.format(given=given), [value for row in rows for value in row])
         return found
+
+    def frees_left(self, life: Life | None, entity: str) -> bool:
+        """Return whether a process frees the place of an entity that does not run there any more."""
+        return not self.is_held(entity) if life is None else life >= Life.OVER
+
+
+class PlaceFreedTwice(SimStore):
+    """A process frees the place of an entity that leaves it, though another one continues the entity, and frees it."""
+
+    def frees_left(self, life: Life | None, entity: str) -> bool:
+        return True
+
+
+class PlaceNeverFreed(SimStore):
+    """A place is freed by the process that took it, and by no other one."""
+
+    def change_account(self, name: str, change: Any, now: float) -> Any:
+        is_sweep = isinstance(change, partial) and change.func is free and change.args[1:] != ([],)
+        return None if is_sweep else super().change_account(name, change, now)
+
+
+class AccountNotLocked(SimStore):
+    """Two processes change an account at the same time."""
+
+    _row_locked = ""
 
 
 class UnlockedPost(SimStore):
@@ -129,4 +167,13 @@ delete from leases where token = ? and not exists (
   select 1 from trees join entities using (no) where id = ? and loads > 0)
 """
 
-VARIANTS: Sequence[type[SimStore]] = [UnlockedPost, ReleaseInOneStatement, TokenNotChecked, KeyNotUnique, Unordered]
+VARIANTS: Sequence[type[SimStore]] = [
+    UnlockedPost,
+    ReleaseInOneStatement,
+    TokenNotChecked,
+    KeyNotUnique,
+    Unordered,
+    PlaceFreedTwice,
+    PlaceNeverFreed,
+    AccountNotLocked,
+]

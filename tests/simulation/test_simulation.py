@@ -17,7 +17,7 @@ MOST = 400
 """Seeds in which something that is broken has to be found."""
 
 
-@pytest.mark.rule("N-09", "N-10", "N-23", "N-24", "N-26", "N-28", "N-43", "N-52", "N-61")
+@pytest.mark.rule("N-09", "N-10", "N-23", "N-24", "N-26", "N-28", "N-43", "N-50", "N-52", "N-61")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_cluster_keeps_its_guarantees_under_any_faults(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):

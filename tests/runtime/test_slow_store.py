@@ -1,0 +1,249 @@
+"""A loom on a server that takes long to answer: no statement is sent from the event loop's thread.
+
+An entity that waits for the server then delays no other actor. The public methods that are not awaited read at once, as
+their documentation says, and so do the properties of receipts and submissions.
+"""
+
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+
+from cantrip_actors import Cantrip, Entity, Node, Queue, Runtime, ask_first, gate
+from tests.loom import postgres
+from tests.runtime.spells import cantrip, done, say
+from tests.runtime.test_cluster import DESK
+
+pytestmark = [pytest.mark.real_time, pytest.mark.rule("N-13")]
+
+
+class Watched:
+    """The statements that are sent from the event loop's thread inside `watching`."""
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.statements: list[str] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self.thread = threading.get_ident()
+        yield
+        self.thread = None
+        assert self.statements == []
+
+    def note(self, query: Any) -> None:
+        if threading.get_ident() == self.thread:
+            self.statements.append(" ".join(str(query).split()))
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    kept = Watched()
+
+    def watch(kind: Any, name: str) -> None:
+        send = getattr(kind, name)
+
+        def sending(self: Any, query: Any, *values: Any, **more: Any) -> Any:
+            kept.note(query)
+            return send(self, query, *values, **more)
+
+        monkeypatch.setattr(kind, name, sending)
+
+    watch(psycopg.Connection, "execute")
+    watch(psycopg.Cursor, "executemany")
+    return kept
+
+
+@gate
+async def pay(euros: int) -> str:
+    "Pay."
+    return f"paid {euros}"
+
+
+PAYER = cantrip([say("pay", euros=1), done("paid")], ask_first(pay), name="payer")
+
+
+async def unload(entity: Entity) -> None:
+    entity.unload()
+    with anyio.fail_after(10):
+        while entity.loaded:
+            await anyio.sleep(0.01)
+
+
+async def keeper(runtime: Runtime) -> Entity:
+    entity = await runtime.invoke(DESK, "hello", name="keeper")
+    await entity.episode()
+    return entity
+
+
+Use = Callable[[Runtime], Awaitable[Callable[[], Awaitable[Any]]]]
+"""Prepares a use of a runtime, and returns it."""
+
+
+async def cast(runtime: Runtime) -> Any:
+    return partial(runtime.cast, DESK, "hello")
+
+
+async def cast_with_a_key(runtime: Runtime) -> Any:
+    return partial(runtime.cast, DESK, "hello", key="k")
+
+
+async def cast_with_a_key_again(runtime: Runtime) -> Any:
+    await runtime.cast(DESK, "hello", key="k")
+    return partial(runtime.cast, DESK, "hello", key="k")
+
+
+async def invoke(runtime: Runtime) -> Any:
+    return partial(runtime.invoke, DESK, "hello", name="keeper")
+
+
+async def send(runtime: Runtime) -> Any:
+    return partial((await keeper(runtime)).send, "more", key="k")
+
+
+async def send_to_an_unloaded_entity(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+    await unload(entity)
+    return partial(entity.send, "more")
+
+
+async def post_to_an_unloaded_entity(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+    await unload(entity)
+
+    async def use() -> None:
+        receipt = await entity.post("more")
+        await receipt.episode(timeout=30)
+        await receipt.episode()
+
+    return use
+
+
+async def steer_an_unloaded_entity(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+    await unload(entity)
+    return partial(entity.steer, "more")
+
+
+async def interrupt_an_unloaded_entity(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+    await unload(entity)
+    return partial(entity.interrupt, key="k")
+
+
+async def stop_an_unloaded_entity(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+    await unload(entity)
+    return entity.stop
+
+
+async def resume(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+    await unload(entity)
+    return partial(runtime.resume, entity.id)
+
+
+async def fork(runtime: Runtime) -> Any:
+    episode = await runtime.cast(DESK, "hello")
+    return partial(runtime.fork, episode.thread[-1].id, intent="another way")
+
+
+async def decide(runtime: Runtime) -> Any:
+    async def use() -> None:
+        entity = await runtime.start(PAYER, "pay")
+        async with runtime.requests(follow=True) as requests:
+            await runtime.decide((await anext(requests)).id, "allow")
+        await entity.episode()
+
+    return use
+
+
+async def submit(runtime: Runtime) -> Any:
+    async def use() -> None:
+        await (await runtime.submit("desk", "hello", queue="reports")).episode()
+
+    return use
+
+
+async def schedule(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+
+    async def use() -> None:
+        await runtime.schedule("keeper", "tick", every=1, id="s")
+        async for turn in entity.story():
+            if turn.sequence >= 2:
+                break
+
+    return use
+
+
+async def look_at_the_cluster(runtime: Runtime) -> Any:
+    await keeper(runtime)
+
+    async def use() -> None:
+        cluster = runtime.cluster
+        await cluster.nodes()
+        await cluster.where("keeper")
+        await cluster.stranded()
+        await cluster.queues()
+        await cluster.backlog()
+        await cluster.free("keeper")
+
+    return use
+
+
+USES = [
+    cast,
+    cast_with_a_key,
+    cast_with_a_key_again,
+    invoke,
+    send,
+    send_to_an_unloaded_entity,
+    post_to_an_unloaded_entity,
+    steer_an_unloaded_entity,
+    interrupt_an_unloaded_entity,
+    stop_an_unloaded_entity,
+    resume,
+    fork,
+    decide,
+    submit,
+    schedule,
+    look_at_the_cluster,
+]
+
+
+def opened(url: str, *cantrips: Cantrip, **more: Any) -> Runtime:
+    return Runtime.open(url, cantrips=cantrips or [DESK], queues=[Queue("reports", max_running=2)], **more)
+
+
+@pytest.mark.parametrize("prepare", USES, ids=lambda use: use.__name__)
+async def test_no_use_waits_for_the_server_in_the_event_loop(watched: Watched, prepare: Use) -> None:
+    async with opened(postgres.fresh()) as runtime:
+        use = await prepare(runtime)
+        with watched.watching():
+            await use()
+
+
+async def test_opening_and_closing_do_not_wait_for_the_server_in_the_event_loop(watched: Watched) -> None:
+    url = postgres.fresh()
+    async with opened(url) as runtime:
+        await keeper(runtime)
+    with watched.watching():
+        async with opened(url, recover="resume"):
+            await anyio.sleep(0.6)
+
+
+async def test_a_node_does_not_wait_for_the_server_in_the_event_loop(watched: Watched) -> None:
+    url = postgres.fresh()
+    async with opened(url) as client:
+        entity = await keeper(client)
+        await unload(entity)
+        with watched.watching():
+            async with opened(url, node=Node("w1")):
+                assert (await entity.send("again")).result == "again"
+                await anyio.sleep(1.1)
