@@ -219,9 +219,9 @@ def submit(
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Have some node cast a cantrip, print the id that its entity has or will have, and do not wait for the answer.
+    """Have some node cast a cantrip, and do not wait for the answer.
 
-    This needs no recipe. A node, or another runtime that is open and offers a cantrip of that name, begins it once
+    Print the id that its entity has or will have. This needs no recipe. A node, or another runtime that is open and offers a cantrip of that name, begins it once
     there is room. Repeated with the same key it is cast once.
     """
     with report_errors(json=as_json, loom=loom):
