@@ -221,8 +221,8 @@ def submit(
 ) -> None:
     """Have some node cast a cantrip, and do not wait for the answer.
 
-    Print the id that its entity has or will have. This needs no recipe. A node, or another runtime that is open and offers a cantrip of that name, begins it once
-    there is room. Repeated with the same key it is cast once.
+    Print the id that its entity has or will have. This needs no recipe. A node, or another runtime that is open and
+    offers a cantrip of that name, begins it once there is room. Repeated with the same key it is cast once.
     """
     with report_errors(json=as_json, loom=loom):
 
@@ -231,10 +231,7 @@ def submit(
             return {"entity_id": made.entity_id, "key": made.key}
 
         made = run(loom, work, backend=backend, quiet=True)
-        if as_json:
-            output.print_json({**made, "loom": render_url(loom)})
-        else:
-            output.print_lines([" ".join(made.values())])
+        output.show({**made, "loom": render_url(loom)}, [" ".join(made.values())], as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip stop notes"))
