@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,8 @@ from supervisors.events import DeadLetter, Event, Exited, GaveUp, Started, Start
 if TYPE_CHECKING:
     from cantrip_actors.records.records import Record
     from cantrip_actors.runtime.cell import Cell
-    from cantrip_actors.runtime.core import Core
+    from cantrip_actors.runtime.membership import Membership
+    from cantrip_actors.runtime.tree import Tree
     from cantrip_actors.terms.gate import Gate
 
 QUEUE = 256
@@ -114,7 +115,7 @@ class Measuring:
         self._counters = counters
         self._legacy = legacy
         self._by_tenant = by_tenant
-        self._core: Core | None = None
+        self._core: Tree | None = None
         self._store = ""
         self._abouts: dict[str, _About] = {}
         self._episodes: dict[str, _Episode] = {}
@@ -144,7 +145,7 @@ class Measuring:
         self._turns: dict[str, float] = {}
         """For each entity: the seconds that the query and the gates of its turn took so far."""
 
-    def attach(self, core: Any) -> None:
+    def attach(self, core: Tree) -> None:
         """Count the events of a runtime. Raises ValueError if another open one is counted."""
         if self._core is not None and self._core.is_open:
             raise ValueError("telemetry: it observes another runtime that is open: make a Telemetry for each")
@@ -158,6 +159,7 @@ class Measuring:
         self._overhead = self._get_histogram("cantrip.turn.overhead")
         self._pending.clear()
         for request in core.requests.list_of_entities(None):
+            assert request.entity is not None, "a request without an entity is a dispatch's"
             self._pending[request.entity] = (request.gate, request.asked_at)
             self._asking.add(request.gate)
 
@@ -476,7 +478,7 @@ class Measuring:
     # Gauges
 
     def _read_gauges(self) -> Iterator[tuple[str, Labels, float]]:
-        core: Any = self._core
+        core = self._core
         if core is None or not core.is_open:
             return
         yield from _read_actor_gauges(core)
@@ -501,13 +503,13 @@ class Measuring:
             yield "cantrip.queue.waiting", (queue.name,), queue.waiting
             yield "cantrip.queue.running", (queue.name,), queue.running
         if core.membership is not None:
-            yield from _read_node_gauges(core)
+            yield from _read_node_gauges(core.membership, core.living)
 
 
-def _read_node_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
-    ours, unowned = core.membership, core.membership.unowned
+def _read_node_gauges(ours: Membership, loaded: Iterable[Cell]) -> Iterator[tuple[str, Labels, float]]:
+    unowned = ours.unowned
     draining = sum(one.is_draining for one in ours.members)
-    yield "cantrip.node.entities", (), sum(cell.parent is None for cell in core.living)
+    yield "cantrip.node.entities", (), sum(cell.parent is None for cell in loaded)
     yield "cantrip.node.busy", (), ours.busy
     yield "cantrip.node.capacity", (), ours.node.capacity
     yield "cantrip.cluster.nodes", ("draining",), draining
@@ -518,7 +520,7 @@ def _read_node_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
     yield "cantrip.cluster.quarantined", (), unowned.quarantined
 
 
-def _read_actor_gauges(core: Any) -> Iterator[tuple[str, Labels, float]]:
+def _read_actor_gauges(core: Tree) -> Iterator[tuple[str, Labels, float]]:
     counts: dict[tuple[str, str], int] = {}
     most: dict[str, int] = {}
     total: dict[str, int] = {}
