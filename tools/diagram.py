@@ -26,7 +26,7 @@ HEAD = f"""\
 
 A pure state machine decides what an entity does next: an event comes in, and the next phase, the records for the loom
 and one action come out. The entity's actor appends the records before it carries out the action.
-[How an entity comes back](recovery.md) shows the phases alone.
+[Resume entities after a crash](recovery.md) shows the phases alone.
 """
 
 
