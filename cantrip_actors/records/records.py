@@ -276,7 +276,7 @@ def _request_id(about: Requested | Decided) -> str:
 
 
 class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
-    """The crystal's response. It is written before anything is done about it, so that a crash does not pay twice."""
+    """The crystal's response. It is recorded before it is acted on, so that no response is paid for twice."""
 
     entity_id: str
     turn_id: str
@@ -293,7 +293,7 @@ class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
 
 
 class GateStarted(_Record, frozen=True, tag="gate_started"):
-    """A gate is about to run. `args` is set only where the utterance does not hold the arguments (code circles).
+    """A gate is about to run. `args` is set only if the utterance does not contain the arguments (code circles).
 
     `snapshot` is the program that waits for the gate, in the middle of its call.
     """
