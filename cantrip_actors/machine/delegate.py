@@ -65,7 +65,7 @@ def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refus
     return None
 
 
-def answer_of(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
+def make_delegation_answer(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
     """Return the children's outcomes as the observation of the call that asked for them."""
     if gate.name == CALL_AGENT.name:
         (only,) = outcomes
