@@ -60,11 +60,11 @@ from cantrip_actors.terms.errors import LoomError
 T = TypeVar("T")
 
 PATIENCE = 10
-"""Seconds that connecting may take."""
+"""The most seconds that connecting may take."""
 WAITING = 5.0
 """Seconds that a writer waits for another one of the same tree: far more than any batch takes."""
-HEARKEN = 0.5
-"""Seconds between two checks of a listener for hints whether it must stop."""
+LISTEN_CHECK = 0.5
+"""Seconds between two checks of whether the thread that listens for hints must stop."""
 SETTING_UP = 0x4C4F4F4D
 """The number of the lock under which tables are made."""
 POSTING = 0x4D41494C
@@ -86,14 +86,14 @@ _ALSO = (
 
 
 class _Tip(NamedTuple):
-    """Where a process has left a tree that it has claimed."""
+    """The last record that a process knows of a tree that it has claimed."""
 
     link: bytes
     """The last link."""
     number: int
-    """The number of the record that has it; -1 if another process wrote it."""
+    """The number of the record with this link; -1 if another process wrote it."""
     writer: int
-    """Which of the store's connections wrote or read it."""
+    """The number of the store's connection that wrote or read it."""
 
 
 class PostgresStore(TableStore):
@@ -141,12 +141,12 @@ class PostgresStore(TableStore):
         self._writers = 0
         """How often it has connected to write."""
         self._tips: dict[str, _Tip] = {}
-        """Of each tree that this process has claimed, where it has left it."""
+        """The last record of each tree that this process has claimed, by its root."""
         self._new_tips: dict[str, _Tip | None] = {}
-        """Likewise, of the transaction under way; None for one that is released."""
+        """The changes of `_tips` by the current transaction; None for a tree that is released."""
         self._renewing = threading.Lock()
         self._renewer: psycopg.Connection[TupleRow] | None = None
-        self._tells_as = 0
+        self._hints_from = 0
         """The server's id of the connection that sends hints."""
         self._where = _name_database(url)
         try:
@@ -248,7 +248,7 @@ class PostgresStore(TableStore):
         """Return why no node can join; "" if one can. A node's own connections need a direct address (N-07)."""
         if not self.is_pooled:
             return ""
-        return "a pooler stands before the server, and a node keeps connections of its own: give its direct address"
+        return "the address is that of a pooler, and a node keeps connections of its own: give the server's address"
 
     def _copy_tables(self, connection: psycopg.Connection[TupleRow], copy: str) -> None:
         """Copy all tables to another schema, which must be new."""
@@ -330,7 +330,7 @@ class PostgresStore(TableStore):
         super()._write(db, made)
 
     def _check_tip(self, db: Connection, tree: Tree, known: _Tip) -> None:
-        """Raise LoomError if the server that is there now does not have what this process has recorded of a tree.
+        """Raise LoomError if the server lacks a record of a tree that this process has written.
 
         A server that failed over may have forgotten records. The entity in memory is ahead of the loom then: it has to
         be read again before it records anything (N-73).
@@ -462,7 +462,7 @@ class PostgresStore(TableStore):
             for again in (True, False):
                 if self._renewer is None or _is_lost(self._renewer):
                     self._renewer = self._connect()
-                    self._tells_as = self._renewer.info.backend_pid
+                    self._hints_from = self._renewer.info.backend_pid
                 try:
                     block = nullcontext() if is_single else self._renewer.transaction()
                     with self._set_up(self._renewer), block:
@@ -590,8 +590,8 @@ class PostgresStore(TableStore):
                 connection.execute(f"listen {self._channel}".encode())
                 heard()  # for hints from before it listened
                 while not stopped.is_set():
-                    for one in connection.notifies(timeout=HEARKEN, stop_after=1):
-                        if one.pid != self._tells_as:  # a process ignores its own hints
+                    for one in connection.notifies(timeout=LISTEN_CHECK, stop_after=1):
+                        if one.pid != self._hints_from:  # a process ignores its own hints
                             heard()
         except psycopg.Error as error:
             raise LoomError(f"{self._where}: {_describe_error(error)}") from error

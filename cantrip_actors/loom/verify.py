@@ -33,7 +33,7 @@ from cantrip_actors.machine.project import NOTED, Life, as_forgotten, get_commit
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import get_key
 from cantrip_actors.records.records import Record, get_images, get_snapshot
-from cantrip_actors.records.seal import NOTHING, link_of, split_link
+from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
@@ -137,7 +137,7 @@ class Trees:
         plain, found = split_link(line)
         if found and (self._seal.is_locked or is_tombstone(plain)):
             return found
-        return link_of(plain, self.heads.get(root, NOTHING), self._seal.chain)
+        return compute_link(plain, self.heads.get(root, NOTHING), self._seal.chain)
 
     def seal(self, root: str, line: bytes) -> bytes:
         """Add a tree's next line, and return the link that it should have."""
@@ -145,7 +145,7 @@ class Trees:
         if self._prints is not self.heads:
             plain, found = split_link(line)
             is_kept = found is not None and is_tombstone(plain)
-            self._prints[root] = link if is_kept else link_of(plain, self._prints.get(root, NOTHING))
+            self._prints[root] = link if is_kept else compute_link(plain, self._prints.get(root, NOTHING))
         return link
 
     @property
