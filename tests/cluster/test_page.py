@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_actors import Node
-from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "cluster.md").read_text(encoding="utf-8")
 
@@ -58,7 +58,7 @@ def test_the_page_describes_the_effect_of_each_fault_on_entities_mail_and_gates(
 def test_the_times_of_the_page_are_the_defaults() -> None:
     node = Node("w")
     words = section("## What happens when something fails").replace("\n", " ")
-    assert f"a `beat` is {node.beat:g} s, the `ttl` {node.ttl:g} s, a `look` {LOOK:g} s" in words
+    assert f"a `beat` is {node.beat:g} s, the `ttl` {node.ttl:g} s, a `look` {POLL_INTERVAL:g} s" in words
     assert f"`stall` and `grace` {node.stall:g} s" in words
     assert node.stall == node.grace
 
