@@ -77,7 +77,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether every record is as it was written."""
+        """Whether every record is unchanged since it was written."""
         return not self.faults
 
 
@@ -299,7 +299,7 @@ class _Reading:
         elif forgotten is None:
             self.whole[entity] = number
         elif not self.tombstones.pop(entity, TombstoneSum()).is_match(forgotten):
-            self.faults.append(Fault(number, f"the tombstones of entity {entity} are not those that were made"))
+            self.faults.append(Fault(number, f"the tombstones of entity {entity} were changed since they were made"))
         else:
             self.forgotten[entity] = forgotten.records
 
@@ -363,7 +363,7 @@ class _Reading:
 def _describe_misfit(record: Record, link: bytes | None) -> str:
     what = type(record).__name__
     if link is None:
-        return f"this {what} of entity {record.entity_id} has no link: something else than a store wrote the line"
+        return f"this {what} of entity {record.entity_id} has no link: no store wrote this line"
     return (
         f"this {what} of entity {record.entity_id} is not what was written after what stands before it: it was edited, "
         f"or a record of its tree before it was edited, moved or taken out"

@@ -247,7 +247,7 @@ class Beginnings:
             raise taken
 
     def find_named(self, name: str, tenant: str = "") -> str | None:
-        """Return the id of a tenant's long-lived entity with that name; None if there is none, or it has ended."""
+        """Return the id of a tenant's long-lived entity with that name; None if it does not exist or has ended."""
         tree = self._tree
         living = tree.living.find_named(scope_name(tenant, name))
         if living is not None:

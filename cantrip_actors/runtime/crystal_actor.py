@@ -9,8 +9,8 @@ The crystal's policy (`crystal/policy/limited.py`) holds for all entities that u
 this actor: limits and breaker apply to each attempt, the deadline to the whole query. A crystal with fallbacks
 (`crystal/policy/fallback.py`) has an actor of another class, which asks the actors of its crystals.
 
-Queries that were posted (`PostingCrystal`) are watched: one task looks at all of them together, and their entities
-wait without one.
+Queries that were posted (`PostingCrystal`) are watched: one task polls all of them together, and their entities wait
+without a task.
 """
 
 from __future__ import annotations

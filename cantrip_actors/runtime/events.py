@@ -2,7 +2,7 @@
 
 Events are derived from the records of a step after these were appended, so a subscriber never sees an event that the
 loom does not hold. Events inform and never control: publishing is a plain function that does not wait. A subscriber
-that falls behind loses its oldest events and learns how many (`MissedEvent`); one that raises does so in its own task.
+that falls behind loses its oldest events and gets their number (`MissedEvent`); one that raises does so in its task.
 Without subscribers no events are built.
 """
 

@@ -42,7 +42,7 @@ class PostedQuery(Awaited):
     ) -> Replied | Posted | Failed | None:
         """Return the answer; None if it takes longer than `patience` seconds: call again then.
 
-        A crystal that cannot notify of an answer is asked for it, and waited for with a task.
+        If the crystal cannot announce answers, it is queried for this one, and a task waits for it.
         """
         if isinstance(self._cell.crystal.crystal, PostingCrystal):
             if self._watched is None:

@@ -105,7 +105,7 @@ class Scheduler:
         self._casting: set[str] = set()
         """The ids of the schedules whose firings are being cast."""
         self._begins_queued_first = False
-        """Whether the next poll begins what waits in queues before other submissions: they share the room by turns."""
+        """Whether the next poll begins queued submissions before the others: the two kinds alternate."""
         self.has_fired = False
         """Whether something was due at the last poll."""
         self._nodes: Sequence[NodeRow] = ()

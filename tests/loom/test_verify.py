@@ -196,7 +196,7 @@ def test_verify_finds_that_a_whole_child_was_taken_out(held):
 def test_only_the_line_without_a_link_is_named(held):
     held.change(unsealed, 5)
     (fault,) = faults(held)
-    assert fault.startswith("record 5: this GateFinished of entity e has no link: something else than a store wrote")
+    assert fault.startswith("record 5: this GateFinished of entity e has no link: no store wrote")
 
 
 # --------------------------------------------------------------------------------------------------------- SQLite's own
@@ -208,7 +208,10 @@ def test_only_the_line_without_a_link_is_named(held):
         ("delete from records where seq = 18", "the tree of entity e does not end where its last record was written"),
         ("delete from records where seq = 24", "the tree of entity other does not end where its last record was"),
         ("delete from records where seq >= 19", "the tree of entity other is missing"),
-        ("delete from records where seq = 17", "record 24: this is the last one, and there should be as many"),
+        (
+            "delete from records where seq = 17",
+            "record 24: this is the last record, but the loom has fewer records than that",
+        ),
         ("update records set entity = 7 where seq = 15", "record 15: its row names another entity, or another turn"),
         ("update records set turn = 't9' where seq = 6", "turn t1 is entity e's, and the index says otherwise"),
         ("update records set turn = 'x' where seq = 15", "record 15: its row names another entity, or another turn"),

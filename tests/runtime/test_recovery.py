@@ -106,7 +106,7 @@ async def test_an_entity_that_crashes_is_resumed_from_its_log(monkeypatch: pytes
 async def test_every_send_is_answered_when_the_entity_crashes(
     monkeypatch: pytest.MonkeyPatch, at: int, after: bool
 ) -> None:
-    """Also if it crashes after its end is recorded and before callers are notified, or before its intent is recorded."""
+    """Also if it crashes after its end is recorded and before callers know it, or before its intent is recorded."""
     world = World()
 
     @gate
