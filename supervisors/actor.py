@@ -225,9 +225,9 @@ class Actor:
             self._deliver_down(Down(ref, ref._reason or SHUTDOWN, ended))  # noqa: SLF001
             return
         me = self._me
-        if me.tell is None:
-            me.tell = self._deliver_down
-        ref._watch(me, me.tell, final=final)  # noqa: SLF001
+        if me.on_down is None:
+            me.on_down = self._deliver_down
+        ref._watch(me, me.on_down, final=final)  # noqa: SLF001
         me.remember_monitor(ref)
 
     def demonitor(self, ref: ActorRef) -> None:

@@ -210,7 +210,7 @@ class BaseSupervisor(Actor):
     # --- for its ref and for `inspect` ----------------------------------------------------------------------
 
     @property
-    def has_open_books(self) -> bool:
+    def can_query_directly(self) -> bool:
         """Whether its ref may query it directly now, outside its task."""
         return False
 

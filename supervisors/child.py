@@ -123,9 +123,9 @@ class Incarnation:
     ignored: bool = False
     info: Any = None  # what `init` returned, until the supervisor has passed it on
     value: Any = None  # what `run` returned
-    tell: Callable[[Down], object] | None = None  # the callback for all monitored actors
-    _debts: dict[weakref.ref[Caller], float] | None = None  # calls not answered at once, and when they were taken
-    _drop_debt: Callable[[weakref.ref[Caller]], object]  # forgets a call that its caller has forgotten
+    on_down: Callable[[Down], object] | None = None  # the callback for all monitored actors
+    _unanswered: dict[weakref.ref[Caller], float] | None = None  # calls not answered at once, and when they were taken
+    _drop_unanswered: Callable[[weakref.ref[Caller]], object]  # forgets a call that its caller has forgotten
     last_call: str | None = None  # once it has ended: the type of a call that it had in hand
     _guard: Scope | None = None  # around `terminate`
     links: set[Incarnation] | None = None
@@ -207,7 +207,7 @@ class Incarnation:
         """Return whether it has been idle long enough to rest instead of waiting for mail in its task."""
         if self._idling is None:
             self._idling = Idling(self)
-        elif self._idling.is_drowsy:
+        elif self._idling.has_idled_long_enough:
             return True
         self._idling.begin(hibernate_after)
         return False
@@ -319,10 +319,12 @@ class Incarnation:
 
     def remember_call(self, caller: Caller) -> None:
         """Remember a call that was taken and is not answered yet."""
-        if self._debts is None:
-            debts = self._debts = {}
-            self._drop_debt = lambda debt: debts.pop(debt, None)  # referring to the incarnation would keep it
-        self._debts[weakref.ref(caller, self._drop_debt)] = self.took_at
+        if self._unanswered is None:
+            debts = self._unanswered = {}
+            self._drop_unanswered = lambda reference: debts.pop(
+                reference, None
+            )  # referring to the incarnation would keep it
+        self._unanswered[weakref.ref(caller, self._drop_unanswered)] = self.took_at
 
     @property
     def in_hand(self) -> int:
@@ -340,19 +342,19 @@ class Incarnation:
         """When it took the call of `call_in_hand`; None without one."""
         if self.current is not None:
             return None if self.current.answered else self.took_at
-        for debt, taken in list((self._debts or {}).items()):
-            caller = debt()
+        for reference, taken in list((self._unanswered or {}).items()):
+            caller = reference()
             if caller is not None and not caller.answered:
                 return taken
         return None
 
     def forget_call(self, caller: Caller) -> None:
         """Forget a call that is to be handled again."""
-        if self._debts is not None:
-            self._debts.pop(weakref.ref(caller), None)
+        if self._unanswered is not None:
+            self._unanswered.pop(weakref.ref(caller), None)
 
     def _list_unanswered(self) -> list[Caller]:
-        return [caller for debt in list(self._debts or ()) if (caller := debt()) is not None]
+        return [caller for reference in list(self._unanswered or ()) if (caller := reference()) is not None]
 
     def remember_monitor(self, ref: ActorRef) -> None:
         """Remember a monitor, so that it ends with this incarnation."""
@@ -407,16 +409,16 @@ class Incarnation:
         if self.timers:
             for sending in list(self.timers):
                 sending.cancel()
-        if self.current is not None or self._debts:
+        if self.current is not None or self._unanswered:
             self.last_call = self.call_in_hand
         if self.current is not None:
             self.current.fail(Died(self.ref, reason))
             self.current = None
-        if self._debts:
+        if self._unanswered:
             for caller in self._list_unanswered():
                 caller.fail(Died(self.ref, reason))
-        if self.tell is not None:
-            self.tell = None  # it refers to the actor
+        if self.on_down is not None:
+            self.on_down = None  # it refers to the actor
         if self._watched:
             for ref in self._watched:
                 ref._unwatch(self)  # noqa: SLF001

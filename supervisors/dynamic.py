@@ -144,7 +144,7 @@ class DynamicSupervisor(BaseSupervisor):
     # --- for its ref -----------------------------------------------------------------------------------------------
 
     @property
-    def has_open_books(self) -> bool:
+    def can_query_directly(self) -> bool:
         """Whether its ref may query it directly now: every step is atomic, so only the order of requests matters."""
         return self._end is None and self._me.stop_reason is None and not self.ref._box.items  # noqa: SLF001
 

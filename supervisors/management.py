@@ -171,16 +171,16 @@ class SupervisorRef(ActorRef):
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the supervisor: after its waiting requests, or directly, which saves two task switches."""
-        if self._has_open_books():
+        if self._can_query_directly():
             await self._system.backend.checkpoint()  # type: ignore[union-attr]
-            if self._has_open_books():
+            if self._can_query_directly():
                 answer = getattr(self._get_actor(), method)(*arguments)
                 return await answer if isinstance(answer, CoroutineType) else answer
         return await self.call(Request(method, arguments))
 
-    def _has_open_books(self) -> bool:
+    def _can_query_directly(self) -> bool:
         actor: Any = None if self._incarnation is None else self._incarnation.actor
-        return actor is not None and actor.has_open_books
+        return actor is not None and actor.can_query_directly
 
     def _get_actor(self) -> Any:
         if self._incarnation is None:

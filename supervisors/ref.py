@@ -293,7 +293,7 @@ class ActorRef:
         self._box.waiter = None
         self._box.urgent = None  # its monitors and waits do not pass to the next incarnation
         self._reason = reason
-        self._tell_watchers(reason, final=False)
+        self._notify_watchers(reason, final=False)
 
     def _retire(self, value: Any = None) -> None:
         """Note that there will be no further incarnation: answer waiting callers and release the mail."""
@@ -308,20 +308,20 @@ class ActorRef:
             else:
                 self._report_dead_letter(item[1])
         self._box.admit()
-        self._tell_watchers(self._reason, final=True)
+        self._notify_watchers(self._reason, final=True)
 
-    def _tell_watchers(self, reason: ExitReason, *, final: bool) -> None:
+    def _notify_watchers(self, reason: ExitReason, *, final: bool) -> None:
         if self._watchers is None:
             return
-        told = [watch for watch in self._watchers if watch[1] is final]
+        fired = [watch for watch in self._watchers if watch[1] is final]
         self._watchers = [watch for watch in self._watchers if watch[1] is not final] or None
-        for _, _, tell in told:
-            tell(Down(self, reason, final))
+        for _, _, notify in fired:
+            notify(Down(self, reason, final))
 
-    def _watch(self, who: object, tell: Callable[[Down], object], *, final: bool) -> None:
+    def _watch(self, who: object, notify: Callable[[Down], object], *, final: bool) -> None:
         if self._watchers is None:
             self._watchers = []
-        self._watchers.append((who, final, tell))
+        self._watchers.append((who, final, notify))
 
     def _is_watched_by(self, who: object) -> bool:
         return any(watch[0] is who for watch in self._watchers or ())

@@ -81,15 +81,15 @@ class Registry:
         Returns:
             how many members received it.
         """
-        told = 0
+        count = 0
         for ref in self.members(group):
             try:
                 ref.cast(message)
             except MailboxFull:
                 ref._report_dead_letter(message)  # noqa: SLF001
             else:
-                told += 1
-        return told
+                count += 1
+        return count
 
     def unregister(self, name: Hashable) -> None:
         """Free a name. Does nothing if no actor has it."""

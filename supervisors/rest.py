@@ -39,13 +39,13 @@ class Idling:
     nothing.
     """
 
-    __slots__ = ("_me", "_since", "_timer", "is_drowsy")
+    __slots__ = ("_me", "_since", "_timer", "has_idled_long_enough")
 
     def __init__(self, me: Incarnation) -> None:
         self._me = me
         self._since = 0.0  # in seconds of the loop's clock
         self._timer: Timer | None = None
-        self.is_drowsy = False  # the timer found that it was idle long enough
+        self.has_idled_long_enough = False  # the timer found that it was idle long enough
 
     def begin(self, hibernate_after: float) -> None:
         """Start measuring: the incarnation is about to wait for mail."""
@@ -71,5 +71,5 @@ class Idling:
         if me.system.backend.now() < due:
             self._watch(due, hibernate_after)
         else:
-            self.is_drowsy = True
+            self.has_idled_long_enough = True
             box.notify()

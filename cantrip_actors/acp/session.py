@@ -1,8 +1,8 @@
 """One session of an editor: an entity, prompts that become its intents, and updates of its work.
 
 A session has no state outside the loom. Its id is the id of its entity, which is derived from a key; a fork
-of the session (`/undo`, `/fork`) begins with the next key of the session, so that any process finds the newest one
-(`Session.find_newest`). The folders of the session are in the context of its first intent.
+of the session (`/undo`, `/fork`) begins with the next key of the session, so that any process finds the newest one. The
+folders of the session are in the context of its first intent.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from cantrip_actors.dispatch.record import Record, apply, follow_up
 from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
-from cantrip_actors.loom.seal_key import UNSEALED, SealKey, read_secret, seal_of_log
+from cantrip_actors.loom.seal_key import UNSEALED, SealKey, derive_log_seal, read_secret
 from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog
 from cantrip_actors.loom.verify import Heads
 from cantrip_actors.own_files.claims import claim_folder, hold
@@ -227,7 +227,7 @@ class Dispatches:
         path = self.path(dispatch_id)
         if dispatch_id not in self._logs:
             start = dispatch_id.encode()  # so that a renamed log is found
-            seal = UNSEALED if self._secret is None else seal_of_log(self._secret, start)
+            seal = UNSEALED if self._secret is None else derive_log_seal(self._secret, start)
             self._logs[dispatch_id] = SealedLog(path, _fold, start=start, kind="dispatch", disk=self._disk, seal=seal)
         try:
             yield self._logs[dispatch_id]

@@ -15,7 +15,7 @@ from cantrip_actors.loom.seal_key import SealKey
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Verified, verify_loom
-from cantrip_actors.own_files.claims import files_of
+from cantrip_actors.own_files.claims import list_loom_files
 from cantrip_actors.own_files.modes import make_folder
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
@@ -51,7 +51,9 @@ def backup_loom(
     path = Path(file).absolute()
     if path.exists():
         raise LoomError(f"{path} exists already: give the name of a new file")
-    for left in files_of(path):  # of a file that is gone: its mail or write-ahead log would be read as the copy's
+    for left in list_loom_files(
+        path
+    ):  # of a file that is gone: its mail or write-ahead log would be read as the copy's
         if left.stat().st_size and not left.name.endswith("-shm"):
             raise LoomError(f"{left} exists already: remove it, or give the name of another file")
     part = path.with_name(f".{path.name}.part")
@@ -82,7 +84,7 @@ def backup_loom(
 
 
 def _remove(part: Path) -> None:
-    for one in files_of(part):
+    for one in list_loom_files(part):
         one.unlink()
 
 
@@ -101,4 +103,4 @@ def compact_loom(store: Store, now: float | None = None) -> Compacted:
 
 def _measure_size(store: Store) -> int:
     path = getattr(store, "path", None)
-    return 0 if path is None else sum(one.stat().st_size for one in files_of(path))
+    return 0 if path is None else sum(one.stat().st_size for one in list_loom_files(path))

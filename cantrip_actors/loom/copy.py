@@ -158,5 +158,5 @@ def _compare(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
     faults = [fault for fault in found.faults if fault.blob not in lost]
     if faults or copied.heads != trees.heads:
         why = faults[0] if faults else "its records differ"
-        raise LoomError(f"the copy in {target!r} is not what was copied: {why}")
+        raise LoomError(f"the copy in {target!r} differs from its source: {why}")
     return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cantrip_actors.terms.errors import LoomError
 
 REPAIR = (
-    "Restore it from a backup; or make a copy without what is damaged: `cantrip loom repair URL`, or open it with "
-    "`repair=True`. Reading what is whole needs no repair: open it read-only"
+    "Restore it from a backup; or make a copy without the damaged parts: `cantrip loom repair URL`, or open it with "
+    "`repair=True`. Reading the undamaged parts needs no repair: open it read-only"
 )
 
 

@@ -19,7 +19,7 @@ WithRecords = Literal["always", "unless_held", "never"]
 
 
 class EntityFacts(NamedTuple):
-    """An entity as the loom has it."""
+    """The facts about one entity, from the loom."""
 
     header: Header
     life: Life
@@ -27,7 +27,7 @@ class EntityFacts(NamedTuple):
     """Whether a lease on its tree is valid that was not claimed through this store object."""
     checkpoint: StoredCheckpoint | None
     records: Sequence[Record]
-    """Those after the checkpoint; all of them without one. A checkpoint and records may not have been asked for."""
+    """The records after the checkpoint, or all records without one; empty if they were not requested."""
 
     @property
     def entity_id(self) -> str:

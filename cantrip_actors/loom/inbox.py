@@ -51,7 +51,7 @@ lane, a person still has to be able to decide, and to end the episode.
 """
 
 
-def limit_of(mail: Mail, most: int) -> int:
+def compute_lane_limit(mail: Mail, most: int) -> int:
     """Return how much mail may wait in the lane of this mail, if `most` is the limit of each lane."""
     return most + URGENT if mail.lane == CONTROL and mail.kind != "steer" else most
 
@@ -108,10 +108,10 @@ class MailPlan:
             return LoomError(f"mail for entity {entity} goes to its root {place.tree.root}, with child={entity!r}")
         if made.lives.get(entity, place.life) >= Life.OVER:
             return EntityEnded(f"entity {entity} has ended: it takes no mail")
-        if number is None and self._waiting.get(place.tree, place.tree.waiting)[mail.lane] >= limit_of(
+        if number is None and self._waiting.get(place.tree, place.tree.waiting)[mail.lane] >= compute_lane_limit(
             mail, self._most
         ):
-            return InboxFull.at(limit_of(mail, self._most), entity)
+            return InboxFull.at(compute_lane_limit(mail, self._most), entity)
         row = MailRow(next(self._numbers), None, entity, key, mail.lane, mail.loads, digest)
         self._posted[entity, key] = row, line, number
         self._count(place.tree, row, 1)

@@ -66,7 +66,7 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-__all__ = ["Disk", "JsonlStore", "Recovered", "mark_of_file", "split_lines"]
+__all__ = ["Disk", "JsonlStore", "Recovered", "read_file_mark", "split_lines"]
 
 VERSION = 1
 """The version of the file; lines have a version of their own, `codec.SCHEMA`."""
@@ -87,7 +87,7 @@ def _is_prefix(one: bytes, other: bytes) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def mark_of_file(path: Path) -> SealMark | None:
+def read_file_mark(path: Path) -> SealMark | None:
     """Return the mark in the first line of a sealed JSONL loom."""
     with path.open("rb") as file:
         found = _VERSION_LINE.fullmatch(file.readline().rstrip(b"\n"))
@@ -429,7 +429,7 @@ class JsonlStore(LineStore):
         self._sidecar_faults.append(str(error))
 
     def faults(self) -> Iterator[str]:
-        """Yield where mail or timers cannot be read, or contradict the lines."""
+        """Yield the faults of mail and timers that cannot be read, or that contradict the lines."""
         yield from self._sidecar_faults
         yield from super().faults()
 
@@ -679,7 +679,7 @@ class JsonlStore(LineStore):
         return 1 + sum(self._read_bytes(at, min(CHUNK, offset - at)).count(b"\n") for at in range(0, offset, CHUNK))
 
     def scrub(self) -> None:
-        """Rewrite the mail without taken ones."""
+        """Rewrite the file of mail without the taken mail."""
         self._check_open()
         self._rewrite_mail()
 

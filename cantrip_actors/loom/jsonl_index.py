@@ -1,4 +1,4 @@
-"""The stored index of a large JSONL loom, `<file>.index`: a cache and nothing more.
+"""The stored index of a large JSONL loom, `<file>.index`, which is only a cache.
 
 Reading a million turns line by line takes seconds; checking that a file still begins with the same bytes takes a tenth
 of that. So this file holds the index of a loom's first bytes, their number, and their checksum. If the loom still
@@ -52,11 +52,11 @@ def keep(loom: Path, known: Known, index: Index) -> None:
     """Store the index of a loom, if it can be written."""
     path = _get_index_path(loom)
     made = path.with_name(f"{path.name}.{os.getpid()}")
-    told = {"known": list(known), "lengths": [len(spots) for spots in index.spots], **index.as_json()}
+    content = {"known": list(known), "lengths": [len(spots) for spots in index.spots], **index.as_json()}
     try:
         with open(made, "wb", opener=private) as file:
             crc = 0
-            parts: tuple[bytes | array[int], ...] = (_MAGIC, orjson.dumps(told), b"\n", *index.spots)
+            parts: tuple[bytes | array[int], ...] = (_MAGIC, orjson.dumps(content), b"\n", *index.spots)
             for part in parts:
                 crc = zlib.crc32(part, crc)
                 file.write(part)
@@ -78,17 +78,17 @@ def restore_index(loom: Path, fd: int, index: Index) -> Known:
     if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(data[:-_CRC]) != int.from_bytes(data[-_CRC:], "big"):
         return Known()
     cut = held.index(b"\n", len(_MAGIC))
-    told = orjson.loads(data[len(_MAGIC) : cut])
-    known = Known(*told["known"])
+    content = orjson.loads(data[len(_MAGIC) : cut])
+    known = Known(*content["known"])
     if _compute_file_checksum(fd, known.end) != known.crc:
         return Known()
     all_spots, at = [], cut + 1
-    for length in told["lengths"]:
+    for length in content["lengths"]:
         spots = array("Q")
         spots.frombytes(data[at : at + length * spots.itemsize])
         at += length * spots.itemsize
         all_spots.append(spots)
-    index.load(told, all_spots)
+    index.load(content, all_spots)
     return known
 
 

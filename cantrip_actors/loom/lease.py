@@ -76,10 +76,10 @@ class Held(LoomError):
     def by(cls, entity: str, owner: str, left: float) -> Held:
         """Return the error for an entity that `owner` runs, with the least time that it lasts."""
         at = datetime.fromtimestamp(time.time() + left, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        lasts = f"its lease lasts until {at} unless it is renewed" if left > 0 else "its process is there"
+        lasts = f"its lease lasts until {at} unless it is renewed" if left > 0 else "its process runs"
         error = cls(
             f"entity {entity} is being run by {owner}; {lasts}. "
-            "It can be had here once it has ended or is unloaded there, or that process is gone: try again then"
+            "Try again once it has ended or is unloaded there, or that process has ended"
         )
         error.entity_id, error.holder = entity, owner
         return error
@@ -133,7 +133,7 @@ def this_process() -> str:
 
 
 def mark_gone(owner: str) -> None:
-    """Note that a holder in this process has ended and appends nothing any more; it may still have leases."""
+    """Declare that a holder in this process has ended and appends nothing any more; it may still have leases."""
     _ended.add(owner)
 
 
@@ -197,8 +197,8 @@ def _read_start_time(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return _UNKNOWN
-    state, *told = stat.rpartition(")")[2].split()  # proc(5); the preceding name may contain anything
-    return _UNKNOWN if state in "ZX" else told[18]  # killed, but not reaped yet
+    state, *fields = stat.rpartition(")")[2].split()  # proc(5); the preceding name may contain anything
+    return _UNKNOWN if state in "ZX" else fields[18]  # killed, but not reaped yet
 
 
 _UNKNOWN: Final = "0"

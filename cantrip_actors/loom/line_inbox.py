@@ -4,8 +4,8 @@
 
 The log is the truth: mail waits until a record in the log carries its key, at an offset from `after` on. So taking mail
 writes nothing here. A line with "with" was posted together with the record at that offset, and is void if the log ends
-before that record. A line without "mail" was taken by the record at the offset "taken" and remains so that its key
-stays known. Opening the file for writing rewrites it if most of its mail has been taken.
+before that record. A line without "mail" was taken by the record at the offset "taken", and remains so that its key
+stays reserved. Opening the file for writing rewrites it if most of its mail has been taken.
 """
 
 from __future__ import annotations

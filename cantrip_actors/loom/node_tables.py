@@ -16,7 +16,7 @@ from cantrip_actors.terms.errors import LoomError
 T = TypeVar("T")
 
 FORGET = 100
-"""The number of beats after which a node forgets holders that are long dead and hold nothing."""
+"""The number of beats after which a node forgets holders that are long dead and have no leases."""
 
 BUSY = ("mail", "trees", "timers", "leases", "holders", "accounts")
 """Tables whose rows change or go all the time."""
@@ -36,7 +36,7 @@ class Connection(Protocol):
 
 
 class Survey(NamedTuple):
-    """The result of one look at a loom: its nodes, the holders that are not living, and entities without a lease."""
+    """The result of one poll of a loom: its nodes, the holders that are not living, and entities without a lease."""
 
     nodes: list[NodeRow]
     dead: list[tuple[int, Why]]
@@ -56,7 +56,7 @@ class NodeTables(Store):
     """The end of a query whose row is locked against changes."""
     _beats: int = 0
     _written: tuple[int, str, str, int, bool] | None = None
-    """The row of its node, and how often the store had connected when it was written."""
+    """The row of this store's node, and the number of the store's connections when the row was written."""
     _has_nodes: bool = False
     """Whether the tables of nodes are known to exist."""
 
@@ -74,7 +74,7 @@ class NodeTables(Store):
 
     @abstractmethod
     def _forget_holders(self, db: Connection) -> None:
-        """Delete the holders that are long dead and hold nothing."""
+        """Delete the holders that are long dead and have no leases."""
 
     @abstractmethod
     def _make_renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
@@ -251,7 +251,7 @@ class NodeTables(Store):
         return dead
 
     def survey(self, limit: int) -> Survey:
-        """Return what a node looks for every beat, asked in one statement; at most `limit` entities of each kind."""
+        """Return the facts that a node reads every beat, in one statement; at most `limit` entities of each kind."""
         free = f"select 'free', id, '', 0, is_busy, {self._no_lasts} from ({_FREE}) as free"  # noqa: S608  # likewise
         parts = [self._nodes_query, self._releases_query, self._holders_query, free]
         found = self._fetch_rows(" union all ".join(parts), limit, limit)

@@ -60,11 +60,11 @@ from cantrip_actors.terms.errors import LoomError
 T = TypeVar("T")
 
 PATIENCE = 10
-"""Seconds that connecting may take."""
+"""The most seconds that connecting may take."""
 WAITING = 5.0
 """Seconds that a writer waits for another one of the same tree: far more than any batch takes."""
-HEARKEN = 0.5
-"""Seconds between two checks of a listener for hints whether it must stop."""
+LISTEN_CHECK = 0.5
+"""Seconds between two checks of whether the thread that listens for hints must stop."""
 SETTING_UP = 0x4C4F4F4D
 """The number of the lock under which tables are made."""
 POSTING = 0x4D41494C
@@ -86,14 +86,14 @@ _ALSO = (
 
 
 class _Tip(NamedTuple):
-    """Where a process has left a tree that it has claimed."""
+    """The last record that a process knows of a tree that it has claimed."""
 
     link: bytes
     """The last link."""
     number: int
-    """The number of the record that has it; -1 if another process wrote it."""
+    """The number of the record with this link; -1 if another process wrote it."""
     writer: int
-    """Which of the store's connections wrote or read it."""
+    """The number of the store's connection that wrote or read it."""
 
 
 class PostgresStore(TableStore):
@@ -141,12 +141,12 @@ class PostgresStore(TableStore):
         self._writers = 0
         """How often it has connected to write."""
         self._tips: dict[str, _Tip] = {}
-        """Of each tree that this process has claimed, where it has left it."""
+        """The last record of each tree that this process has claimed, by its root."""
         self._new_tips: dict[str, _Tip | None] = {}
-        """Likewise, of the transaction under way; None for one that is released."""
+        """The changes of `_tips` by the current transaction; None for a tree that is released."""
         self._renewing = threading.Lock()
         self._renewer: psycopg.Connection[TupleRow] | None = None
-        self._tells_as = 0
+        self._hints_from = 0
         """The server's id of the connection that sends hints."""
         self._where = _name_database(url)
         try:
@@ -248,7 +248,7 @@ class PostgresStore(TableStore):
         """Return why no node can join; "" if one can. A node's own connections need a direct address (N-07)."""
         if not self.is_pooled:
             return ""
-        return "a pooler stands before the server, and a node keeps connections of its own: give its direct address"
+        return "the address is that of a pooler, and a node keeps connections of its own: give the server's address"
 
     def _copy_tables(self, connection: psycopg.Connection[TupleRow], copy: str) -> None:
         """Copy all tables to another schema, which must be new."""
@@ -330,7 +330,7 @@ class PostgresStore(TableStore):
         super()._write(db, made)
 
     def _check_tip(self, db: Connection, tree: Tree, known: _Tip) -> None:
-        """Raise LoomError if the server that is there now does not have what this process has recorded of a tree.
+        """Raise LoomError if the server lacks a record of a tree that this process has written.
 
         A server that failed over may have forgotten records. The entity in memory is ahead of the loom then: it has to
         be read again before it records anything (N-73).
@@ -410,7 +410,7 @@ class PostgresStore(TableStore):
             self._fail("cannot write to", error)
 
     def _unlock(self, root: str) -> bool:
-        """Return whether a silent writer had locked a tree for long, and its lock is now removed."""
+        """Remove the lock of a writer that has been silent for long; return whether there was one."""
         what = {"waited": WAITING, "root": root}
         return bool(self._ask(lambda reader: reader.execute(_UNLOCK, what).fetchall()))
 
@@ -462,7 +462,7 @@ class PostgresStore(TableStore):
             for again in (True, False):
                 if self._renewer is None or _is_lost(self._renewer):
                     self._renewer = self._connect()
-                    self._tells_as = self._renewer.info.backend_pid
+                    self._hints_from = self._renewer.info.backend_pid
                 try:
                     block = nullcontext() if is_single else self._renewer.transaction()
                     with self._set_up(self._renewer), block:
@@ -508,7 +508,7 @@ class PostgresStore(TableStore):
         return self._ask(lambda reader: reader.execute(query.replace("?", "%s"), values).fetchall())
 
     def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts | None:
-        """Return what a process needs to know of an entity before it runs it, asked in one statement."""
+        """Return the facts that a process needs before it runs an entity, from one statement."""
         if self._version < VERSION:
             return super().facts(entity_id, with_records)
         found = self._fetch_rows(_FACTS, entity_id, [*self._owners], with_records, with_records)
@@ -521,7 +521,7 @@ class PostgresStore(TableStore):
         if with_records == "never" or (with_records == "unless_held" and is_held):
             return EntityFacts(begun[0], life, is_held, None, ())
         if with_records == "unless_held" and any(left > 0 for _, left in held):
-            return self.facts(entity_id)  # its holder is gone, which the server does not know
+            return self.facts(entity_id)  # its holder is gone, but the server still has its lease
         kept = None
         for line, data in [(line, data) for what, _, line, _, data, *_ in found if what == "checkpoint"]:
             stored = self._open_checkpoint(bytes(data))
@@ -563,16 +563,16 @@ class PostgresStore(TableStore):
             return row[0], row[1], row[2]
 
         no_fsync, no_commit, no_standby = self._ask(work)
-        told = {
+        parts = {
             "fsync is off: a power cut may lose records that were acknowledged": no_fsync,
             "synchronous_commit is off: a crash of the server may lose records that were acknowledged": no_commit,
             "no standby is synchronous: a failover may lose records that were acknowledged, and their gates run twice; "
             "set synchronous_standby_names": no_standby,
         }
-        return [risk for risk, is_there in told.items() if is_there]
+        return [risk for risk, is_there in parts.items() if is_there]
 
     def can_hint(self) -> bool:
-        """Return whether nodes have joined and no pooler is in between: then other processes may listen."""
+        """Return whether nodes have joined, and the address is not a pooler's: then other processes may listen."""
         return not (self.is_pooled or self.read_only) and self._look_for_nodes()
 
     @property
@@ -580,19 +580,19 @@ class PostgresStore(TableStore):
         return f"cantrip_{blake2b(self.schema.encode(), digest_size=12).hexdigest()}"
 
     def hint(self) -> None:
-        """Tell the other processes to look: in a transaction of its own, since NOTIFY locks the whole server (N-30)."""
+        """Send a hint to the other processes, in a transaction of its own, because NOTIFY locks the server (N-30)."""
         self._run_while_renewing(lambda db: db.execute(f"notify {self._channel}"), is_single=True)
 
-    def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:
-        """Call `heard` for each hint, on a connection of its own that is in no transaction (N-32)."""
+    def listen(self, receive: Callable[[], object], stopped: threading.Event) -> None:
+        """Call `receive` for each hint, on a connection of its own that is in no transaction (N-32)."""
         try:
             with self._connect() as connection:
                 connection.execute(f"listen {self._channel}".encode())
-                heard()  # for hints from before it listened
+                receive()  # for hints from before it listened
                 while not stopped.is_set():
-                    for one in connection.notifies(timeout=HEARKEN, stop_after=1):
-                        if one.pid != self._tells_as:  # a process ignores its own hints
-                            heard()
+                    for one in connection.notifies(timeout=LISTEN_CHECK, stop_after=1):
+                        if one.pid != self._hints_from:  # a process ignores its own hints
+                            receive()
         except psycopg.Error as error:
             raise LoomError(f"{self._where}: {_describe_error(error)}") from error
 
@@ -735,7 +735,7 @@ union all select 'checkpoint', kept.seq, body, 0, data, null, null
 union all select 'record', seq, body, 0, null, null, null
   from wanted join records on entity = no where seq > coalesce((select seq from kept), 0)
 """
-"""All about an entity. The position of a checkpoint's record stands in its bytes (`encode_checkpoint`)."""
+"""The facts of an entity. The bytes of a checkpoint contain the position of its record (`encode_checkpoint`)."""
 _LOCK = """
 select no from trees where no in (select tree from entities where id = any(?)) order by no for update
 """
@@ -755,8 +755,8 @@ def _is_lost(connection: psycopg.Connection[TupleRow]) -> bool:
 
     A connection whose server was killed in the middle of a pipeline does not notice: it waits for answers for good.
     """
-    told = connection.info
-    if not connection.closed and (told.transaction_status, told.pipeline_status) != (_IDLE, _OFF):
+    parts = connection.info
+    if not connection.closed and (parts.transaction_status, parts.pipeline_status) != (_IDLE, _OFF):
         connection.close()
     return connection.closed
 
@@ -777,13 +777,13 @@ def _name_database(url: str) -> str:
     if "://" in url and not _PLAIN.fullmatch(url):
         raise LoomError(f'"{render_url(url)}": expected %40, %2F, %3F and %23 for "@", "/", "?" and "#" in a password')
     try:
-        told = psycopg.conninfo.conninfo_to_dict(url)
+        parts = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error:
         expected = "postgresql://user@host/database, with % escapes for special characters"
         raise LoomError(f'"{render_url(url)}" is not an address of a Postgres database: expected {expected}') from None
-    if "@" in str(told.get("host") or ""):
+    if "@" in str(parts.get("host") or ""):
         raise LoomError(f'"{render_url(url)}": expected the name of a host, got one with "@": check the % escapes')
-    return f"postgresql database {told.get('dbname') or ''} at {told.get('host') or 'this machine'}"
+    return f"postgresql database {parts.get('dbname') or ''} at {parts.get('host') or 'this machine'}"
 
 
 def _can_be_kept(text: str) -> bool:

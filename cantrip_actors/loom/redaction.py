@@ -1,9 +1,9 @@
 """Redaction of a loom: of each record before it is stored, or of everything that is read.
 
 By default a loom keeps the original text, and every way out of it is redacted: `redacted_loom(loom, redactor)` is a
-loom whose turns, threads, exports, search and page never get to see a secret. With `redact="at_rest"` records are
-redacted before they are appended (`redact_record`), so that the secret is nowhere. That has a price: after a crash an
-entity continues with the redacted text, and a gate that is run again gets redacted arguments.
+loom whose turns, threads, exports, search and page contain no secret. With `redact="at_rest"` records are redacted
+before they are appended (`redact_record`), so that no secret is stored. That has a price: after a crash an entity
+continues with the redacted text, and a gate that is run again gets redacted arguments.
 
 Ids, times and numbers of turns stay unchanged: they link records, and the runtime makes them.
 
@@ -92,7 +92,7 @@ def _redact_image(image: File, redactor: Redactor, *, show: bool) -> File:
 
 
 def redacted_loom(loom: Loom, redactor: Redactor, *, show_images: bool = True) -> Loom:
-    """Return the loom as others may see it: for reading only, and without rewards.
+    """Return the loom with its secrets redacted, for reading only.
 
     Without `show_images` the bytes of images are left out: redaction cannot inspect them.
     """
@@ -100,7 +100,7 @@ def redacted_loom(loom: Loom, redactor: Redactor, *, show_images: bool = True) -
 
 
 class RedactedLoom(Loom):
-    """A loom that redacts each record and header that it reads; everything else of a loom is derived from those."""
+    """A loom that redacts each record and header that it reads; its other results are derived from these."""
 
     def __init__(self, loom: Loom, redactor: Redactor, *, show_images: bool = True) -> None:
         super().__init__(loom._store, _refuse, tenant=loom.tenant)  # noqa: SLF001  # one loom, shown differently

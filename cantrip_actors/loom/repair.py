@@ -20,7 +20,7 @@ from typing import Final
 
 from cantrip_actors.loom.blobs import attach_images, bind_images
 from cantrip_actors.loom.copy import can_wait
-from cantrip_actors.loom.jsonl import JsonlStore, mark_of_file, split_lines
+from cantrip_actors.loom.jsonl import JsonlStore, read_file_mark, split_lines
 from cantrip_actors.loom.line_file import BlobFile, Disk, LineFile
 from cantrip_actors.loom.line_inbox import read_mail
 from cantrip_actors.loom.line_timers import read_timer
@@ -29,7 +29,7 @@ from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
 from cantrip_actors.loom.verify import Trees
 from cantrip_actors.machine.project import as_header
-from cantrip_actors.own_files.claims import SQLITE, files_of
+from cantrip_actors.own_files.claims import SQLITE, list_loom_files
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
@@ -44,10 +44,10 @@ from cantrip_actors.terms.errors import LoomError
 _log = get_logger("cantrip.loom")
 
 LEAST_RECORD: Final = 64
-"""Bytes of a file that a record needs at least."""
+"""The least bytes that a record needs in a file."""
 
 LARGEST: Final = 2**40
-"""A head that names a greater length is itself damaged."""
+"""The most bytes of a file: a head that names more is itself damaged."""
 
 _UNREADABLE = "(unreadable lines)"
 
@@ -72,7 +72,7 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
-    files = files_of(path)
+    files = list_loom_files(path)
     copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
     copy.mkdir(mode=FOLDER)
     name = f"repaired{path.suffix}"
@@ -98,7 +98,7 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
 
 def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
     """Put the repaired files in the place of the old ones, the loom last, so that it is never missing."""
-    main, *beside = files_of(repaired)
+    main, *beside = list_loom_files(repaired)
     new = {path.with_name(path.name + one.name.removeprefix(repaired.name)): one for one in beside}
     for target, one in new.items():
         one.replace(target)
@@ -139,7 +139,7 @@ class _JsonlLines(_Lines):
         self._blobs = [BlobFile(_open_for_reading(path.with_name(f"{path.name}.{name}"))) for name in names]
 
     def mark(self) -> SealMark | None:
-        return mark_of_file(self._path)
+        return read_file_mark(self._path)
 
     def read_lines(self) -> Iterator[bytes | None]:
         yield from split_lines(self._path.read_bytes())
@@ -180,7 +180,7 @@ class _SqliteLines(_Lines):
 
     def read_lines(self) -> Iterator[bytes | None]:
         last = 0
-        """The last number that something readable names; without the end of a table, a later one may be readable."""
+        """The last number that a readable row names; if the end of a table is lost, a later one may be readable."""
         most = self._path.stat().st_size // LEAST_RECORD
         for query in ("select max(seq) from records", "select max(no) from entities", "select max(taken) from mail"):
             with suppress(sqlite3.Error):
@@ -237,7 +237,7 @@ def _open_for_reading(path: Path) -> LineFile:
 
 @dataclass
 class _Salvage:
-    """Copy the undamaged part. `cut` holds the root entities of which no further record is kept."""
+    """Copies the undamaged part. `cut` holds the root entities of which no further record is kept."""
 
     old: _Lines
     target: Store

@@ -79,10 +79,10 @@ def parse_retention(given: Mapping[str, Duration | None] | None) -> Retention:
 def find_expired(
     store: Store, retention: Retention, now: float, after: str | None = None
 ) -> tuple[list[str], str | None]:
-    """Look at the next `BATCH` ended root entities; `now` is seconds since 1970.
+    """Return the expired ones of the next `BATCH` ended root entities; `now` is seconds since 1970.
 
-    Returns the expired ones, and the entity to continue `after`, or None at the end. An entity with a fork that has not
-    ended is kept, because the fork's context begins with it.
+    Also returns the entity to continue `after`, or None at the end. An entity with a fork that has not ended is kept,
+    because the fork's context begins with it.
     """
     found = store.ended_roots(after, BATCH)
     return [one for one in found if _is_expired(store, one, retention, now)], found[-1] if found else None

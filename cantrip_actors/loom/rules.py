@@ -32,7 +32,7 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import MailRow, get_key
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, add_link, link_of
+from cantrip_actors.records.seal import NOTHING, add_link, compute_link
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -121,13 +121,13 @@ class Plan:
     def __init__(self, records: Sequence[Record] = (), numbers: Sequence[int] = ()) -> None:
         self.records = records
         self.numbers = numbers
-        """Of each record."""
+        """The number of each record."""
         self.places: list[Place] = []
         """The place of each record's entity."""
         self.entities: list[EntityRow] = []
-        """Those that begin."""
+        """The entities that begin."""
         self.new: dict[str, Place] = {}
-        """Their places."""
+        """The places of the entities that begin, by id."""
         self.turns: dict[str, str] = {}
         """New turns, and the entities that they belong to."""
         self.lives: dict[str, Life] = {}
@@ -337,7 +337,7 @@ def seal_lines(
         tree = place.tree
         if link is None:
             before = heads.get(tree, tree.head)
-            link = link_of(line, find_head(tree) if before is None else before, key)
+            link = compute_link(line, find_head(tree) if before is None else before, key)
         heads[tree] = link
         sealed.append(add_link(line, link))
     made.lines, made.heads = sealed, heads

@@ -1,7 +1,7 @@
 """The tables of both SQL stores, and how tables of an earlier version become those of the present one.
 
     records     seq, entity, turn, body     a line each, in order; `turn` for committed turns only, and unique
-    entities    no, id, tree, …             one an entity: what it hangs from, its name, where it stands in its life
+    entities    no, id, tree, …             one an entity: its parent or original, its name, its phase of life
     trees       no, head, control, …        one a root: the last link of its hash chain, how much mail waits
     checkpoints entity, data                an entity's state after one of its records; rows may be deleted
     leases      token, entity, holder, …    the holder that may write for a tree, while one has claimed it

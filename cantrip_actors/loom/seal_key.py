@@ -1,8 +1,8 @@
 """Sealed looms: their hash chains are made with a key, so that only its holders can write history (X-21).
 
 A loom is sealed from its beginning or never. Its public part is a `SealMark`: a random salt and a check. The loom's own
-keys are made from the salt and the secret, so that nothing of another loom with the same secret fits. The check tells a
-wrong key from a forged loom.
+keys are made from the salt and the secret, so that no record of another loom with the same secret fits. The check
+distinguishes a wrong key from a forged loom.
 
 Besides the chain of each tree a sealed loom has a `Head`: one chain over the links of all lines, in the order of
 recording. It is stored apart from the lines, and each append renews it. So it covers the end of every tree: missing
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.own_files.claims import claim_file
-from cantrip_actors.records.seal import NOTHING, link_of, split_link
+from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.terms.errors import LoomError
 
 SHORTEST: Final = 16
@@ -77,14 +77,14 @@ class Seal:
     @property
     def beginning(self) -> Head:
         """Return the head of no lines."""
-        return Head(0, link_of(b"", NOTHING, self.end))
+        return Head(0, compute_link(b"", NOTHING, self.end))
 
     def follow(self, head: Head, lines: Iterable[bytes]) -> Head:
         """Return the head after more lines, which have their links."""
         records, link = head
         for line in lines:
             records += 1
-            link = link_of(split_link(line)[1] or NOTHING, link, self.end)
+            link = compute_link(split_link(line)[1] or NOTHING, link, self.end)
         return Head(records, link)
 
 
@@ -152,7 +152,7 @@ def open_seal(key: GivenKey, found: SealMark | None, where: str, *, is_new: bool
     secret = read_secret(key)
     if found is None and not is_new:
         raise WrongSealKey(
-            f"{where} is not sealed, and a key was given: nothing tells whether its records are genuine. "
+            f"{where} is not sealed, and a key was given: its records cannot be checked for forgery. "
             "Open it without one, or copy it to a new sealed loom: cantrip loom copy FROM TO --to-key FILE"
         )
     mark = make_mark(secret, "" if found is None else found.salt)
@@ -161,7 +161,7 @@ def open_seal(key: GivenKey, found: SealMark | None, where: str, *, is_new: bool
     return Seal(mark, *(_derive(secret, mark.salt, what) for what in (b"chain", b"end", b"state")))
 
 
-def seal_of_log(key: SealKey, start: bytes) -> Seal:
+def derive_log_seal(key: SealKey, start: bytes) -> Seal:
     """Return the seal of a log whose first link covers `start`, so that no line of another log with this secret fits.
 
     Raises LoomError for an unusable key.

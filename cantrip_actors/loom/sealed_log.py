@@ -69,7 +69,7 @@ class SealedLog(Generic[S]):
 
     `fold(state, number, line)` returns the state after one more line (the first state is None, numbers count from 1).
     It raises ValueError for an impossible line. `start` is covered by the first link, `kind` names the log in reports.
-    `seal` has the keys of a sealed log (`seal_of_log`).
+    `seal` has the keys of a sealed log (`derive_log_seal`).
     """
 
     def __init__(

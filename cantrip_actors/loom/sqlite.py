@@ -443,7 +443,7 @@ class SqliteStore(TableStore):
                 yield found.decode()
         ((last, many),) = self._fetch_rows("select coalesce(max(seq), 0), count(*) from records")
         if last != many:
-            yield f"record {last}: this is the last one, and there should be as many"
+            yield f"record {last}: this is the last record, but the loom has fewer records than that"
         yield from super().faults()
 
     def key(self) -> bytes | None:

@@ -1,8 +1,7 @@
 """The interface of stores, which keep a loom's records.
 
-A store appends and reads; no call changes or removes records (LOOM-3), except for forgetting. It knows records and
-their entities, not what they mean: that is `view`. Readers read without awaiting, while another thread may be
-appending.
+A store appends and reads; no call changes or removes records (LOOM-3), except for forgetting. It handles records by
+their entities; `view` interprets them. Readers read without awaiting, while another thread may be appending.
 
 A memory loom and a JSONL file have one writer. An SQLite file may have several, in several processes, and a Postgres
 database writers on many machines; leases decide which of them may write for an entity (`lease`).
@@ -27,7 +26,7 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkp
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal, TakenMail, limit_of
+from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal, TakenMail, compute_lane_limit
 from cantrip_actors.loom.lease import (
     DEATHS,
     NO_LEASES,
@@ -48,7 +47,7 @@ from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import INTENTS, Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, link_of, split_link
+from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.deprecated import Renamed
@@ -57,7 +56,7 @@ from cantrip_actors.terms.errors import CantripError, LoomError
 T = TypeVar("T")
 
 A_FEW = 64
-"""Records that most episodes have at most."""
+"""The number of records that most episodes do not exceed."""
 
 Durability = Literal["process", "power", "none"]
 """The events that an acknowledged record survives: a kill of the process, a power cut, or none for certain."""
@@ -411,14 +410,14 @@ class Store(ABC):
         return []
 
     def can_hint(self) -> bool:
-        """Return whether processes of this loom tell each other to look (`hint`, `listen`)."""
+        """Return whether processes of this loom can send each other hints to poll it (`hint`, `listen`)."""
         return False
 
     def hint(self) -> None:  # noqa: B027  # most stores have no other processes
-        """Tell the other processes of the loom to look. May block for a moment."""
+        """Send a hint to the other processes of the loom, so that they poll it. May block for a moment."""
 
-    def listen(self, heard: Callable[[], object], stopped: threading.Event) -> None:  # noqa: B027  # likewise
-        """Call `heard` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
+    def listen(self, receive: Callable[[], object], stopped: threading.Event) -> None:  # noqa: B027  # likewise
+        """Call `receive` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
 
     def clock(self) -> float:
         """Return the seconds since 1970 by the clock of the loom: of its server, or else of this machine."""
@@ -438,7 +437,7 @@ class Store(ABC):
 
     def check_room(self, mail: Mail) -> None:
         """Raise InboxFull if this mail would not be accepted because too much waits."""
-        waits, most = self.count_mail(mail.entity_id)[mail.lane], limit_of(mail, self.max_waiting)
+        waits, most = self.count_mail(mail.entity_id)[mail.lane], compute_lane_limit(mail, self.max_waiting)
         if waits >= most and self.find_mail(mail.entity_id, mail.key) is None:
             raise InboxFull.at(most, mail.entity_id)
 
@@ -514,8 +513,7 @@ class Store(ABC):
     def release_if_empty(self, *leases: Lease) -> list[Lease]:
         """Release the leases of entities without waiting mail that would load them; return the others.
 
-        Looking and releasing is one transaction. So a poster that finds no lease knows that no process will look at the
-        mail.
+        The check and the release are one transaction. So if a poster finds no lease, no process will read the mail.
         """
 
         def work(db: Any) -> list[Lease]:
@@ -578,7 +576,7 @@ class Store(ABC):
         return None if kept is None or self.seal.is_locked else decode_checkpoint(kept, self.seal.state)
 
     def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts | None:
-        """Return what a process needs to know of an entity before it runs it; None for an unknown entity."""
+        """Return the facts that a process needs before it runs an entity; None for an unknown entity."""
         header, life = self.header(entity_id), self.life(entity_id)
         if header is None or life is None:
             return None
@@ -611,7 +609,7 @@ class Store(ABC):
             is_erased = is_tombstone(plain)
             is_forged = link is None if key else False
             if before is not None and link is not None and not is_erased:
-                is_forged = link != link_of(plain, before, key)
+                is_forged = link != compute_link(plain, before, key)
             if is_forged:
                 raise DamagedLoom(
                     f"entity {root} cannot be continued: record {number} is not what was written after the one before "
@@ -621,7 +619,7 @@ class Store(ABC):
                 erased.add(decode(plain).entity_id)
             elif erased and as_forgotten(record := decode(plain)) is not None:
                 erased.discard(record.entity_id)
-            before = link_of(plain, before or NOTHING) if link is None else link
+            before = compute_link(plain, before or NOTHING) if link is None else link
         if erased:  # only a record with a link proves that an entity was forgotten
             raise DamagedLoom(
                 f"entity {root} cannot be continued: records of entity {min(erased)} are gone, and no record says that "
@@ -764,7 +762,7 @@ class Store(ABC):
         roots: Sequence[str] = (),
         entities: Sequence[str] = (),
     ) -> tuple[Sequence[int], Iterator[int]]:
-        """Make `_known` know these entities, turns and mails; return a number for each record, and numbers for mail."""
+        """Load these entities, turns and mails into `_known`; return a number for each record, and numbers for mail."""
 
     @abstractmethod
     def _write(self, db: Any, made: Plan) -> None:

@@ -55,7 +55,7 @@ MANY = 500
 
 
 class TableStore(NodeTables):
-    """A store whose records are rows."""
+    """A store that keeps records as rows of SQL tables."""
 
     _version: int = VERSION
     """The version of its tables: an earlier one if they were opened read-only."""
@@ -697,7 +697,7 @@ class TableStore(NodeTables):
             at = rows[-1][0]
             for no, body, parent, turn, forked, name, lasting in rows:
                 if body is None:
-                    yield f"record {no}: no such record, and an entity should begin with it"
+                    yield f"record {no} is missing, and an entity should begin with it"
                     continue
                 try:
                     header = as_header(decode(_decode_text(body).encode()))
@@ -711,7 +711,7 @@ class TableStore(NodeTables):
                     bool(lasting),
                 )
                 if header is not None and row != read_header_facts(header):
-                    yield f"record {no}: the row of its entity says something else than this line"
+                    yield f"record {no}: the row of its entity differs from this line"
         at = 0
         while rows := self._fetch_new_rows(_MARKS, at, MANY):
             at = rows[-1][0]
@@ -725,7 +725,7 @@ class TableStore(NodeTables):
                 ) is not None:
                     yield fault
         for (entity,) in self._fetch_new_rows(_MISCOUNTED):
-            yield f"how much mail waits for entity {_decode_text(entity)} is not what its tree says"
+            yield f"the tree of entity {_decode_text(entity)} has a wrong count of waiting mail"
         yield from self._find_timer_faults()
 
     def _find_timer_faults(self) -> Iterator[str]:
@@ -752,7 +752,7 @@ class TableStore(NodeTables):
                     place,
                     whose or "",
                 ):
-                    yield f"timer {_decode_text(id)}{named}: its row says something else than its line"
+                    yield f"timer {_decode_text(id)}{named}: its row differs from its line"
 
     def heads(self) -> Mapping[str, bytes]:
         """Return the last link of each root's tree."""
@@ -888,7 +888,7 @@ def _order(timer: Timer) -> tuple[float | None, str | None, float | None]:
 
 
 def _decode_text(value: object) -> str:
-    """Return the text of a column. Raises DamagedLoom for what no store wrote there."""
+    """Return the text of a column. Raises DamagedLoom for a value that is not a text in UTF-8."""
     if isinstance(value, str):
         return value
     try:
@@ -904,7 +904,7 @@ def _decode_optional_text(value: object) -> str | None:
 
 
 class KnownRows(Known):
-    """The facts that a store's transactions have asked for. SQLite keeps them until another connection writes."""
+    """The facts that a store's transactions have read. SQLite keeps them until another connection writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -950,7 +950,7 @@ class KnownRows(Known):
         return self._mail_rows.get(no)
 
     def apply(self, made: Plan) -> None:
-        """Add what was written."""
+        """Add the written records."""
         super().apply(made)
         for place in made.new.values():
             self._trees[place.tree.no] = place.tree

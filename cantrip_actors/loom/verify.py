@@ -33,7 +33,7 @@ from cantrip_actors.machine.project import NOTED, Life, as_forgotten, get_commit
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import get_key
 from cantrip_actors.records.records import Record, get_images, get_snapshot
-from cantrip_actors.records.seal import NOTHING, link_of, split_link
+from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.errors import LoomError
 
@@ -77,7 +77,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether every record is as it was written."""
+        """Whether every record is unchanged since it was written."""
         return not self.faults
 
 
@@ -137,7 +137,7 @@ class Trees:
         plain, found = split_link(line)
         if found and (self._seal.is_locked or is_tombstone(plain)):
             return found
-        return link_of(plain, self.heads.get(root, NOTHING), self._seal.chain)
+        return compute_link(plain, self.heads.get(root, NOTHING), self._seal.chain)
 
     def seal(self, root: str, line: bytes) -> bytes:
         """Add a tree's next line, and return the link that it should have."""
@@ -145,7 +145,7 @@ class Trees:
         if self._prints is not self.heads:
             plain, found = split_link(line)
             is_kept = found is not None and is_tombstone(plain)
-            self._prints[root] = link if is_kept else link_of(plain, self._prints.get(root, NOTHING))
+            self._prints[root] = link if is_kept else compute_link(plain, self._prints.get(root, NOTHING))
         return link
 
     @property
@@ -299,7 +299,7 @@ class _Reading:
         elif forgotten is None:
             self.whole[entity] = number
         elif not self.tombstones.pop(entity, TombstoneSum()).is_match(forgotten):
-            self.faults.append(Fault(number, f"the tombstones of entity {entity} are not those that were made"))
+            self.faults.append(Fault(number, f"the tombstones of entity {entity} were changed since they were made"))
         else:
             self.forgotten[entity] = forgotten.records
 
@@ -363,7 +363,7 @@ class _Reading:
 def _describe_misfit(record: Record, link: bytes | None) -> str:
     what = type(record).__name__
     if link is None:
-        return f"this {what} of entity {record.entity_id} has no link: something else than a store wrote the line"
+        return f"this {what} of entity {record.entity_id} has no link: no store wrote this line"
     return (
         f"this {what} of entity {record.entity_id} is not what was written after what stands before it: it was edited, "
         f"or a record of its tree before it was edited, moved or taken out"

@@ -113,7 +113,7 @@ class Loom:
         return find_header_in_force(get_header(records), records)
 
     def has(self, entity_id: str) -> bool:
-        """Return whether the entity is in this loom, which means that it has begun."""
+        """Return whether the entity is in this loom: its header is recorded."""
         return self._find(entity_id) is not None
 
     def has_begun(self, entity_id: str) -> bool:
@@ -153,7 +153,7 @@ class Loom:
         return self._store.checkpoint(entity_id) if self._is_here(entity_id) else None
 
     def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts:
-        """Return what a process needs to know of an entity before it runs it. Raises LoomError."""
+        """Return the facts that a process needs before it runs an entity. Raises LoomError."""
         check_texts(LoomError, entity=entity_id)
         facts = self._store.facts(entity_id, with_records)
         if facts is None or self.tenant not in (None, facts.header.tenant):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cantrip_actors.machine.context import summarise
-from cantrip_actors.machine.delegate import answer_of
+from cantrip_actors.machine.delegate import make_delegation_answer
 from cantrip_actors.machine.events import (
     Begin,
     Called,
@@ -75,17 +75,17 @@ def accept(plan: Plan, state: State, live: Transient, moment: Moment, event: Eve
 
 
 def make_turn_id(state: State, live: Transient) -> str:
-    """Return the id of the turn in the making."""
+    """Return the id of the turn that is not committed yet."""
     return state.turn.id or live.fresh
 
 
-def call_under_way(state: State, live: Transient) -> ToolCall:
+def get_current_call(state: State, live: Transient) -> ToolCall:
     """Return the call that runs, or the next one."""
     return live.call or state.turn.calls[state.turn.next_call]
 
 
 def start(plan: Plan, state: State, live: Transient, call: ToolCall) -> GateStarted:
-    """Return the record that a gate is about to run. It holds a program's arguments, if no request does."""
+    """Return the record of a gate that is about to run. It has a program's arguments, unless a request has them."""
     args = None if state.turn.program is None or state.turn.requested is not None else call.args
     return GateStarted(plan.entity_id, make_turn_id(state, live), call.id, call.gate, args, live.snapshot)
 
@@ -93,7 +93,7 @@ def start(plan: Plan, state: State, live: Transient, call: ToolCall) -> GateStar
 def finish(plan: Plan, state: State, live: Transient, moment: Moment, seen: Observation) -> GateFinished:
     """Return the record of an observation. It repeats the arguments of a program's call only."""
     in_program = state.turn.program is not None and seen.tool_call_id is not None
-    args = call_under_way(state, live).args if in_program else None
+    args = get_current_call(state, live).args if in_program else None
     if args is not seen.args:
         seen = Observation(seen.gate, args, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral, seen.images)
     return GateFinished.of(plan.entity_id, make_turn_id(state, live), seen, moment.measure_since(live.mark))
@@ -114,7 +114,7 @@ def commit(
     truncated: bool = False,
     ward: str | None = None,
 ) -> Committed:
-    """Return the record that the turn in the making is complete; nothing edits it afterwards (LOOM-3)."""
+    """Return the record that commits the current turn; no later record changes the turn (LOOM-3)."""
     turn, this = state.turn, make_turn_id(state, live)
     return Committed(
         entity_id=plan.entity_id,
@@ -189,7 +189,7 @@ def _remember(plan: Plan, state: State, live: Transient, moment: Moment, event: 
 
 
 def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: Observed) -> list[Record]:
-    seen, call = event.observation, call_under_way(state, live)
+    seen, call = event.observation, get_current_call(state, live)
     assert seen.tool_call_id == call.id, f"tool result without matching tool call: expected {call.id}"
     if live.wrapping == "before" and not seen.is_error:  # the steps before let the call pass
         live.wrapping, live.why = "passed", seen.result
@@ -219,7 +219,7 @@ def _decide(plan: Plan, state: State, live: Transient, moment: Moment, event: De
 
 
 def _inquire(plan: Plan, state: State, live: Transient, moment: Moment, event: Inquired) -> list[Record]:
-    call, requested, decided = call_under_way(state, live), state.turn.requested, state.turn.decided
+    call, requested, decided = get_current_call(state, live), state.turn.requested, state.turn.decided
     args = call.args if requested is None else requested.args
     return [
         Requested(
@@ -239,15 +239,15 @@ def _inquire(plan: Plan, state: State, live: Transient, moment: Moment, event: I
 
 
 def _accept_question(plan: Plan, state: State, live: Transient, moment: Moment, event: Questioned) -> list[Record]:
-    call = call_under_way(state, live)
+    call = get_current_call(state, live)
     asked = Asked(plan.entity_id, make_turn_id(state, live), call.id, event.to, event.key, moment.at)
     return [start(plan, state, live, call), asked] if state.turn.program is not None else [asked]
 
 
 def _return(plan: Plan, state: State, live: Transient, moment: Moment, event: Returned) -> list[Record]:
-    call = call_under_way(state, live)
+    call = get_current_call(state, live)
     gate = plan.gates[call.gate]
-    answer = answer_of(gate, call, event.outcomes)
+    answer = make_delegation_answer(gate, call, event.outcomes)
     if gate.has_remarks:
         live.wrapping, live.seen = "after", answer
         return []

@@ -1,4 +1,4 @@
-"""The actions that the loop asks its driver for. A step has records and one action, which results in an event."""
+"""The actions that the loop has its driver carry out. A step has records and one action, which leads to an event."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cantrip_actors.terms.wrapper import Inquiry
 
 
 class Action(Value, frozen=True):
-    """What the loop asks its driver to do: one of the classes below."""
+    """An action for the loop's driver: one of the classes below."""
 
 
 class Ask(Action, frozen=True):

@@ -25,7 +25,7 @@ MOST: Final = 10_000
 def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) -> tuple[Child, ...] | Refused:
     """Return the children that a delegation asks for, or why it cannot have one of them (COMP-1).
 
-    A child gets those of the images that its parent has `seen` whose handles stand in its intent or its context.
+    A child gets the images that its parent has `seen` and whose handles its intent or its context contains.
     """
     batch = gate.name == CALL_AGENT_BATCH.name
     checked = (CALL_AGENT_BATCH if batch else CALL_AGENT).check(call)  # a circle may state narrower parameters
@@ -65,7 +65,7 @@ def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refus
     return None
 
 
-def answer_of(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
+def make_delegation_answer(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
     """Return the children's outcomes as the observation of the call that asked for them."""
     if gate.name == CALL_AGENT.name:
         (only,) = outcomes

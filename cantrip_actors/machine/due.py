@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from cantrip_actors.machine.accept import (
-    call_under_way,
     commit,
     finish,
     fold_turns,
+    get_current_call,
     make_turn_id,
     refuse,
     start,
@@ -89,7 +89,7 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
         return commit(plan, state, live, moment, terminated=True)
     if live.call is None and turn.next_call == len(turn.calls):
         return _due_commit(plan, state, live, moment)
-    call = call_under_way(state, live)
+    call = get_current_call(state, live)
     gate = plan.gates.get(call.gate)
     if gate is None:
         return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))
@@ -138,18 +138,18 @@ def _due_request(
 ) -> Record | None:
     """Return the request to a person about a call, or the refusal that was remembered; None if no person decides."""
     if gate.kind == "question":
-        return _request(plan, state, live, moment, call, gate.dependencies.get("expires"), "", args)
+        return _make_request(plan, state, live, moment, call, gate.dependencies.get("expires"), "", args)
     ask = gate.ask_first
     why = "" if ask is None or ask.when is None else live.why
     if ask is None or why is None:
         return None
     known = state.remembered.get(call.gate, {}).get(why)
     if known is None:
-        return _request(plan, state, live, moment, call, ask.expires, why, {})
+        return _make_request(plan, state, live, moment, call, ask.expires, why, {})
     return None if known == "allow" else refuse(plan, state, live, moment, call, f"{call.gate} was not run: {DENIED}")
 
 
-def _request(
+def _make_request(
     plan: Plan,
     state: State,
     live: Transient,

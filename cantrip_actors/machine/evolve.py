@@ -190,7 +190,7 @@ def _decide(shape: Shape, state: State, record: Decided) -> None:  # noqa: ARG00
 
 
 def _note_call(state: State, record: GateStarted | Requested) -> None:
-    """Note the call under way. The utterance of a program does not say which calls there will be."""
+    """Add the current call to the turn: the utterance of a program does not list its calls."""
     turn = state.turn
     turn.id = record.turn_id
     if turn.program is not None:
@@ -250,7 +250,7 @@ def _show_result(shape: Shape, state: State, record: GateFinished) -> None:
 
 
 def _finish_program(shape: Shape, state: State, record: GateFinished, program: Program) -> None:
-    """Note the end of a program. One that exceeded a limit is undone, and leaves its variables to the next."""
+    """Add a program that ended to the sandbox. One that exceeded a limit is undone; the next gets its variables."""
     undone = "limit" in record.result
     if undone and program.variables is not None:
         state.sandbox.data = program.variables["context"]
@@ -316,7 +316,7 @@ def _fold_turns(shape: Shape, state: State, record: Folded) -> None:
     state.turn.posted = None
 
 
-def _book(shape: Shape, state: State, record: Sampled) -> None:  # noqa: ARG001
+def _add_sampled_usage(shape: Shape, state: State, record: Sampled) -> None:  # noqa: ARG001
     state.usage = state.usage + record.usage
 
 
@@ -352,7 +352,7 @@ def _adopt(shape: Shape, state: State, record: Adopted) -> None:
 
 
 def _forget(shape: Shape, state: State, record: ForgottenRecord) -> None:  # noqa: ARG001
-    """Leave nothing of a conversation whose content is gone: a fork continues with its own intent."""
+    """Clear a conversation whose content is deleted: a fork continues with its own intent."""
     state.conversation, state.sandbox, state.turn = Conversation(), Sandbox(), Turn()
     state.phase = Phase.OVER
 
@@ -389,7 +389,7 @@ def renew_call(shape: Shape, state: State) -> None:
 
 
 def _pass(shape: Shape, state: State, record: Record) -> None:
-    """Leave the state as it is: the record says nothing about where the entity stands."""
+    """Leave the state unchanged: the record does not concern it."""
 
 
 def _append(shape: Shape, state: State, message: Message) -> None:
@@ -414,7 +414,7 @@ _EVOLVE: Mapping[type, Callable[[Shape, State, Any], None]] = {
     Committed: _commit,
     ChildStarted: _start_child,
     Folded: _fold_turns,
-    Sampled: _book,
+    Sampled: _add_sampled_usage,
     Rewarded: _pass,
     Resumed: _pass,
     Ended: _end,

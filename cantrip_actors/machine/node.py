@@ -1,6 +1,6 @@
 """The decisions of a node: whether it renews its leases, and which entities it takes, resumes or leaves.
 
-Pure: the time is an argument, in seconds of a monotonic clock, and so is the result of a look at the tables.
+Pure: the time is an argument, in seconds of a monotonic clock, and so is the result of a poll of the tables.
 `runtime/node.py` and `runtime/membership.py` carry these decisions out, and so does the simulation of the tests.
 `placement.py` decides which of several nodes takes an entity.
 """
@@ -11,18 +11,18 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from cantrip_actors.machine.placement import Candidate, Looked, Member, Take, UnloadIdle
+from cantrip_actors.machine.placement import Candidate, Member, PollResult, Take, UnloadIdle
 from cantrip_actors.machine.placement import State as Seen
 from cantrip_actors.machine.placement import advance as place
 
 PATIENCE: Final = 30.0
 """Seconds for which callers wait for an entity whose node cannot reach its store."""
 
-AGAIN: Final = 15
-"""Looks after which an entity that could not be taken is looked at again."""
+RETRY_POLLS: Final = 15
+"""Polls after which an entity that could not be taken is considered again."""
 
 _NOTHING: Mapping[str, float] = MappingProxyType({})
-_NO_LOOKS: Mapping[str, int] = MappingProxyType({})
+_NO_POLLS: Mapping[str, int] = MappingProxyType({})
 
 
 class State(NamedTuple):
@@ -31,23 +31,23 @@ class State(NamedTuple):
     ttl: float
     """Seconds without renewal after which other nodes run its entities."""
     renewed: float
-    """The time when it last renewed its leases."""
+    """When it last renewed its leases."""
     steady_since: float
-    """The time since when all renewals were in time."""
+    """Since when all renewals were in time."""
     owner: str = ""
     late: int = 0
     """How often it has renewed late."""
     is_asked: bool = False
     """Whether it was asked to drain."""
     is_draining: bool = False
-    seen: Mapping[str, int] = _NO_LOOKS
-    """Entities without an owner, and the number of earlier looks that found them so."""
-    left_out: Mapping[str, int] = _NO_LOOKS
-    """Entities that could not be taken, and the number of looks for which they are still skipped."""
+    seen: Mapping[str, int] = _NO_POLLS
+    """Entities without an owner, and the number of earlier polls that found them so."""
+    left_out: Mapping[str, int] = _NO_POLLS
+    """Entities that could not be taken, and the number of polls for which they are still skipped."""
     loading: frozenset[str] = frozenset()
     """Entities that it has begun to load."""
     suspended: Mapping[str, float] = _NOTHING
-    """Entities that stopped because the store could not be reached, and the time of that."""
+    """Entities that stopped because the store could not be reached, and when they stopped."""
 
 
 class Joined(NamedTuple):
@@ -73,13 +73,13 @@ class Suspended(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A look begins. `living` are the entities that run here."""
+    """A poll begins. `living` are the entities that run here."""
 
     living: Collection[str]
 
 
 class Found(NamedTuple):
-    """A look has ended: these nodes live, and these entities have work and no owner."""
+    """A poll has ended: these nodes live, and these entities have work and no owner."""
 
     members: Sequence[Member]
     unowned: Sequence[Candidate]
@@ -130,7 +130,7 @@ def advance(state: State, now: float, event: Event) -> tuple[State, list[Action]
             return _take(state, event)
         case LoadEnded(entity_id, is_living):
             state = state._replace(loading=state.loading - {entity_id})
-            # another node was faster, or it cannot be loaded: not at the next look
+            # another node was faster, or it cannot be loaded: not at the next poll
             return state if is_living else state._replace(left_out={**state.left_out, entity_id: 1}), []
 
 
@@ -140,7 +140,7 @@ def _renew(state: State, now: float) -> State:
 
 
 def _check(state: State, now: float, living: Collection[str]) -> tuple[State, list[Action]]:
-    """Count looks, and load the entities again that stopped when the store was out of reach."""
+    """Count polls, and load the entities again that stopped when the store was out of reach."""
     suspended = {one: since for one, since in state.suspended.items() if one not in living}
     actions: list[Action] = []
     for one, since in suspended.items():
@@ -155,8 +155,8 @@ def _check(state: State, now: float, living: Collection[str]) -> tuple[State, li
 
 def _take(state: State, found: Found) -> tuple[State, list[Action]]:
     """Take the entities that are placed on this node, as far as it has capacity."""
-    state = state._replace(left_out={**state.left_out, **dict.fromkeys(found.hopeless, AGAIN)})
-    (_, seen), placed = place(Seen(state.owner, state.seen), Looked(found.members, found.unowned, found.idle))
+    state = state._replace(left_out={**state.left_out, **dict.fromkeys(found.hopeless, RETRY_POLLS)})
+    (_, seen), placed = place(Seen(state.owner, state.seen), PollResult(found.members, found.unowned, found.idle))
     actions: list[Action] = [one for one in placed if not (isinstance(one, Take) and one.entity_id in state.loading)]
     taken = {one.entity_id for one in actions if isinstance(one, Take)}
     return state._replace(seen=seen, loading=state.loading | taken), actions

@@ -2,7 +2,7 @@
 
 Every node has the same facts: the living nodes, their load and their cantrips, and the entities that have work and no
 owner. So no node has to ask another. For each entity all nodes compute the same order of the nodes that can run it,
-more likely those with more room first. The first one takes it; if it is still without an owner at the next look, the
+more likely those with more room first. The first one takes it; if it is still without an owner at the next poll, the
 second one may, and so on. If two nodes take the same entity, the lease decides between them (N-09).
 
 That one rule spreads the entities of a dead node (N-11), keeps to capacities (N-16), prefers nodes with room (N-17),
@@ -25,7 +25,7 @@ OVERLOADED = 1.25
 
 NOISE = 0.05
 """A difference to the mean of less than this part of a capacity is chance, and nothing is unloaded for it: where two
-entities work here and one elsewhere, the idle ones would be unloaded and loaded again at each look."""
+entities work here and one elsewhere, the idle ones would be unloaded and loaded again at each poll."""
 
 
 class Member(NamedTuple):
@@ -65,14 +65,14 @@ class Candidate(NamedTuple):
 
 
 class State(NamedTuple):
-    """The memory of a node between two looks: how often it saw each entity without an owner."""
+    """The memory of a node between two polls: how often it saw each entity without an owner."""
 
     owner: str
     seen: Mapping[str, int] = NONE_SEEN
 
 
-class Looked(NamedTuple):
-    """The result of one look of a node."""
+class PollResult(NamedTuple):
+    """The result of one poll of a node."""
 
     members: Sequence[Member]
     unowned: Sequence[Candidate]
@@ -87,13 +87,13 @@ class Take(NamedTuple):
 
 
 class UnloadIdle(NamedTuple):
-    """Unload idle entities, at most so many: this node is loaded more than others."""
+    """Unload at most `many` idle entities: this node has a higher load than others."""
 
     many: int
 
 
-def advance(state: State, event: Looked) -> tuple[State, list[Take | UnloadIdle]]:
-    """Return the actions of a node after a look, and its memory for the next one."""
+def advance(state: State, event: PollResult) -> tuple[State, list[Take | UnloadIdle]]:
+    """Return the actions of a node after a poll, and its memory for the next one."""
     me = next((one for one in event.members if one.owner == state.owner), None)
     seen = {one.entity_id: state.seen.get(one.entity_id, -1) + 1 for one in event.unowned}
     if me is None:
@@ -146,7 +146,7 @@ def order_among(owners: Iterable[str], me: str, key: str) -> int:
 
 
 def may_load(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
-    """Return whether a node loads an entity that is wanted there at once, and does not leave it to one with more room.
+    """Return whether a node loads an entity with mail at once, and does not leave it to a node with more room.
 
     A node below half of its capacity loads every such entity; a fuller one only an entity that is placed on it first
     (N-17).
@@ -163,8 +163,8 @@ def may_cast(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
 def compute_excess(me: Member, members: Sequence[Member]) -> int:
     """Return how many more entities are at work on a node than at the mean load; 0 unless it is overloaded.
 
-    So many idle entities are unloaded. If all were, those of a node that was overloaded for a moment would be loaded
-    again for their next mail, which costs more than the load that it saves.
+    That many idle entities are unloaded. If all were unloaded, a node that was overloaded for a moment would have to
+    load them again for their next mail, which costs more than the load that it saves.
     """
     loads = [one.busy / one.capacity for one in members if not one.is_draining]
     mean = sum(loads) / len(loads) if loads else 0.0

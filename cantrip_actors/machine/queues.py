@@ -67,7 +67,7 @@ def declare(queue: Queue, running: Iterable[str], owner: str, text: str | None, 
 
 
 def take(entities: Sequence[str], owner: str, most: int, text: str | None, now: float) -> tuple[str, list[str]]:
-    """Give places to the first of these entities; return the account, and which got one.
+    """Give places to the first of these entities; return the account, and the entities that got one.
 
     It gives as many as the bound of all processes allows, at most `most`. An entity whose place another process took
     gets none.

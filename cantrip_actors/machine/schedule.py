@@ -1,15 +1,15 @@
-"""Decides when a schedule fires, and what its row becomes. Pure: the time is an argument.
+"""Decides when a schedule fires, and how its row changes. Pure: the time is an argument.
 
 A rule is a time, a number of seconds, or a cron line in a zone. When clocks are set forward, a local time that does not
 exist is the first moment after it. When they are set back, a local time that occurs twice is the first of the two; a
 cron line whose minute or hour begins with `*` counts real hours instead, so it fires in both.
 
-`look` decides about one schedule at one moment. It takes one time of the rule after the other:
+`plan_step` decides the next step of one schedule at one moment. It handles the times of the rule one after the other:
 
 - A time that is due fires, unless the last firing is still at work: then `overlap` says whether this time is skipped,
   waits until the last firing has ended, or stops it.
-- If later times have passed as well, no runtime looked for a while, and `catch_up` says which of them are made up for:
-  one, the first `MOST` of them one after the other, or none but those of the last `GRACE` seconds.
+- If later times have passed as well, no runtime was open for a while. `catch_up` says which of them are made up for:
+  one, the first `MOST` of them one after the other, or only those of the last `GRACE` seconds.
 
 Each firing has a key, made of the id of the schedule and of its time. So a time fires once, whichever process looks.
 """
@@ -51,7 +51,7 @@ def make_rule(
         raise InvalidSchedule(f"expected exactly one of at, every and cron, got {got}")
     if every is not None:
         if zone is not None:
-            raise InvalidSchedule("zone: expected with at or cron only: seconds pass alike everywhere; leave it out")
+            raise InvalidSchedule("zone: expected with at or cron only, because `every` needs no zone; leave it out")
         is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
         if not is_number or not SHORTEST <= every <= LONGEST:
             raise InvalidSchedule(
@@ -121,10 +121,10 @@ def find_next(rule: Rule, after: float) -> float | None:
             steps += 1
         return due
     assert rule.cron is not None
-    return _next_of_cron(rule.cron, _find_zone(rule.zone), after)
+    return _find_next_of_cron(rule.cron, _find_zone(rule.zone), after)
 
 
-def _next_of_cron(cron: str, zone: ZoneInfo, after: float) -> float | None:
+def _find_next_of_cron(cron: str, zone: ZoneInfo, after: float) -> float | None:
     """Return the first time of a cron line after that time.
 
     CronSim gets local times without a zone: where a clock changes by parts of an hour, it loops for ever otherwise.
@@ -160,7 +160,7 @@ def _first_moment(local: datetime, zone: ZoneInfo) -> datetime:
     return when
 
 
-class Look(NamedTuple):
+class ScheduleStep(NamedTuple):
     """The next step of a schedule: fire for the time `fires`, and replace its row with `becomes`.
 
     With `becomes` None the row is removed, because it never fires again. `stops_last`: stop the last firing first.
@@ -173,21 +173,21 @@ class Look(NamedTuple):
     waits: bool = False
 
 
-def look(row: Timer, now: float, *, is_busy: bool) -> Look:
+def plan_step(row: Timer, now: float, *, is_busy: bool) -> ScheduleStep:
     """Return the next step of a schedule at that time; `is_busy` if its last firing is still running."""
     schedule = row.schedule
     assert schedule is not None, "an entity's timer posts its mail"
     due = schedule.next
     if due is None or due > now:
         if not schedule.queued or is_busy:
-            return Look(row, waits=bool(schedule.queued))
+            return ScheduleStep(row, waits=bool(schedule.queued))
         return _fire(row, schedule, schedule.queued[0], schedule.queued[1:])
     following = find_next(schedule.rule, due)
     is_behind = following is not None and following <= now
     overlap, caught_up = schedule.overlap, 0
     if schedule.catch_up == "skip" and now - due > GRACE:
         first = find_next(schedule.rule, now - GRACE)
-        return Look(_make_row(row, replace(schedule, next=first, caught_up=0)))
+        return ScheduleStep(_make_row(row, replace(schedule, next=first, caught_up=0)))
     if schedule.catch_up == "all" and (is_behind or schedule.caught_up):
         overlap, caught_up = "queue", schedule.caught_up + 1 if is_behind else 0
     if is_behind and (schedule.catch_up == "one" or caught_up >= MOST):
@@ -195,15 +195,17 @@ def look(row: Timer, now: float, *, is_busy: bool) -> Look:
     taken = replace(schedule, next=following, caught_up=caught_up)
     queued = (*schedule.queued, due)[:MOST]
     if is_busy and overlap == "queue" and schedule.to == "cantrip":
-        return Look(_make_row(row, replace(taken, queued=queued)), waits=True)
+        return ScheduleStep(_make_row(row, replace(taken, queued=queued)), waits=True)
     if is_busy and overlap == "skip":
-        return Look(_make_row(row, taken))
+        return ScheduleStep(_make_row(row, taken))
     return _fire(row, taken, queued[0], queued[1:], stops_last=is_busy and overlap == "stop")
 
 
-def _fire(row: Timer, schedule: Scheduled, due: float, queued: tuple[float, ...], *, stops_last: bool = False) -> Look:
+def _fire(
+    row: Timer, schedule: Scheduled, due: float, queued: tuple[float, ...], *, stops_last: bool = False
+) -> ScheduleStep:
     fired = replace(schedule, queued=queued, last=make_firing_key(row.id, due))
-    return Look(_make_row(row, fired), due, stops_last)
+    return ScheduleStep(_make_row(row, fired), due, stops_last)
 
 
 def _make_row(row: Timer, schedule: Scheduled) -> Timer | None:

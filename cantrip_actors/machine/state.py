@@ -57,7 +57,7 @@ class Phase(Enum):
     OVER = "over"
 
     __hash__ = object.__hash__
-    """Identity: that of Enum is a function in Python, and each event looks its handler up by the phase."""
+    """Hash by identity, which is faster than Enum's hash: each event looks its handler up by the phase."""
 
 
 class Shape(NamedTuple):
@@ -271,7 +271,7 @@ class Episode(msgspec.Struct):
     failed: dict[str, int] = msgspec.field(default_factory=dict)
     """For each gate: how often it answered with an error."""
     words: str | None = None
-    """The last words of the entity."""
+    """The text of the entity's last utterance."""
     end: Committed | Ended | None = None
     """The record that ended the episode."""
     trace: str | None = None
@@ -279,7 +279,7 @@ class Episode(msgspec.Struct):
 
 
 class Turn(msgspec.Struct):
-    """The turn in the making: an utterance, and how far its calls or its program have come."""
+    """The turn that is not committed yet: an utterance, and the progress of its calls or its program."""
 
     id: str = ""
     """Empty until the turn has a record."""
@@ -366,7 +366,7 @@ class Transient(msgspec.Struct):
     fresh: str
     """The id of the turn that may begin."""
     began: float = 0.0
-    """When the turn in the making began."""
+    """When the current turn began."""
     mark: float = 0.0
     """When the last event happened."""
     snapshot: Snapshot | None = None

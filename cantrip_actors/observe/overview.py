@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.machine.project import request_in
+from cantrip_actors.machine.project import find_open_request
 from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Fact, Lent, Said, Turned, read_facts
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -143,7 +143,7 @@ class Overview:
             self._recent.append((when, spent.total_tokens))
 
     def _request(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        asked = request_in(self._loom.records(row["id"]))
+        asked = find_open_request(self._loom.records(row["id"]))
         if asked is None:  # it was decided meanwhile
             return {"id": "", "entity": row["id"], "gate": "", "text": "", "asked_at": ""}
         text = asked.why if asked.question is None else asked.question

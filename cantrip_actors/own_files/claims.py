@@ -30,7 +30,7 @@ BESIDE: Final = (
 """The endings of the names of a loom's side files."""
 
 
-def files_of(loom: Path) -> list[Path]:
+def list_loom_files(loom: Path) -> list[Path]:
     """Return the files of a loom that exist: its own first, then those beside it, also new ones that a crash left."""
     names = (loom.name, *(f"{loom.name}{ending}{new}" for ending in BESIDE for new in ("", ".new")))
     return [path for name in names if (path := loom.with_name(name)).is_file()]

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 
 FORMAT = 1
-"""The version of what surrounds an engine's own bytes. Raise it with any change of that, here or in a medium: the seals
-of earlier snapshots are not good then, and programs run again.
+"""The version of the bytes around an engine's own bytes. Raise it when these change, here or in a medium: the seals of
+earlier snapshots are then invalid, and programs run again.
 """
 
 _SNAPSHOT = "snapshot/"
@@ -28,7 +28,7 @@ _SNAPSHOT = "snapshot/"
 class Blob:
     """Bytes under their digest. `kind` is the media type of an image, or `snapshot/` and the engine of a snapshot.
 
-    `seal` shows who kept a snapshot; an image has none.
+    `seal` proves that this loom's owner stored a snapshot; it is "" for an image.
     """
 
     digest: str
@@ -43,7 +43,7 @@ class Blob:
 
     @classmethod
     def of_snapshot(cls, engine: str, data: bytes, key: bytes) -> Blob:
-        """Return the blob of what `engine` wrote, sealed with `key`."""
+        """Return the blob of a snapshot that `engine` wrote, sealed with `key`."""
         digest = _compute_snapshot_digest(engine, data)
         return cls(digest, _SNAPSHOT + engine, data, _seal(digest, key))
 
@@ -64,7 +64,7 @@ class Blob:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the bytes are those of the digest."""
+        """Whether the bytes match the digest."""
         digest = _compute_snapshot_digest(self.engine, self.data) if self.is_snapshot else sha256(self.data).hexdigest()
         return digest == self.digest
 

@@ -33,13 +33,13 @@ SCHEMA: int = records.SCHEMA
 """
 
 UPCASTS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
-"""How a line of version 1, 2, … becomes a line of the next version: one pure function of the parsed line a version.
+"""The conversions of a line of version 1, 2, … to the next version: for each, a pure function of the parsed line.
 
 A stored line is never rewritten. Add a function here with every change of the format that would misread older lines.
 """
 
 DEEPEST: Final = 500
-"""How many levels a value may nest: the readers must manage it wherever they are called from."""
+"""How many levels a value may nest: readers must be able to parse it at any depth of the call stack."""
 
 _DIGEST = re.compile("[0-9a-f]{40}")
 _IMAGE_DIGEST = re.compile("[0-9a-f]{64}")
@@ -166,7 +166,7 @@ def _dump_wide(value: Mapping[str, Any], *, mark: bool) -> bytes:
         text = json.dumps({**value, "wide": True} if mark else value, separators=(",", ":"), default=_convert_wide)
     except (TypeError, ValueError) as error:
         raise LoomError(
-            f"the loom cannot keep a {value.get('kind', 'value')} that JSON cannot say: {error}; expected text, "
+            f"the loom cannot store a {value.get('kind', 'value')} that JSON cannot express: {error}; expected text, "
             f"numbers, true, false, null, and lists and string-keyed objects of them"
         ) from error
     return text.encode()
@@ -286,7 +286,7 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
     }
     for kind in get_args(Record)
 }
-"""For each kind of record, the fields that a line must have, with values that say nothing."""
+"""For each kind of record, the fields that a line must have, with empty values."""
 
 
 def _find_free_values(kind: type) -> Callable[[Any], tuple[Any, ...]]:

@@ -34,7 +34,7 @@ SCHEMA = 1
 class Observation(Value, frozen=True, gc=False):
     """The circle's answer to one gate call, in the canonical shape (D-005).
 
-    `result` is a JSON value; where the gate returned one of `images`, its handle stands in the result. The crystal sees
+    `result` is a JSON value; it contains the handle of each of `images` that the gate returned. The crystal sees
     an `ephemeral` result for `visible_for` queries, then a placeholder.
     """
 
@@ -109,8 +109,8 @@ class Header(
 class IntentGiven(_Record, frozen=True, tag="intent"):
     """An intent: the first is the entity's for life (INTENT-3), later ones come with `send` or a fork.
 
-    `images` are those of the intent, then those whose handles stand in `context`. `key` is that of the mail that this
-    record takes, and `sender` says who sent it. `trace` is the W3C `traceparent` of the span of the episode that begins
+    `images` are those of the intent, then those whose handles are in `context`. `key` is the key of the mail that this
+    record takes, and `sender` names its sender. `trace` is the W3C `traceparent` of the span of the episode that begins
     here, if the episode is traced.
     """
 
@@ -276,7 +276,7 @@ def _request_id(about: Requested | Decided) -> str:
 
 
 class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
-    """The crystal's response. It is written before anything is done about it, so that a crash does not pay twice."""
+    """The crystal's response. It is recorded before it is acted on, so that no response is paid for twice."""
 
     entity_id: str
     turn_id: str
@@ -293,7 +293,7 @@ class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
 
 
 class GateStarted(_Record, frozen=True, tag="gate_started"):
-    """A gate is about to run. `args` is set only where the utterance does not hold the arguments (code circles).
+    """A gate is about to run. `args` is set only if the utterance does not contain the arguments (code circles).
 
     `snapshot` is the program that waits for the gate, in the middle of its call.
     """
@@ -469,7 +469,7 @@ class Ended(_Record, frozen=True, tag="ended"):
 
 
 class ForgottenRecord(_Record, frozen=True, kw_only=True, tag="forgotten"):
-    """The content of all records before this one is gone, and tombstones stand in their places (`tombstone.py`).
+    """The content of all records before this one is deleted, and tombstones replace them (`tombstone.py`).
 
     `by` is the author of the deletion, and `why` its reason. `records` and `bytes` count the original lines; `sum` is
     the checksum of the tombstones, so that a loom can show that nothing else was replaced by one.

@@ -23,7 +23,7 @@ SEAL_LENGTH = _TAIL - 1
 """Bytes by which a seal makes a line longer."""
 
 
-def link_of(line: bytes, before: bytes, key: bytes = b"") -> bytes:
+def compute_link(line: bytes, before: bytes, key: bytes = b"") -> bytes:
     """Return the link of a line without one: 12 bytes of BLAKE2b, as hex, over the link before it and its bytes.
 
     With a key (64 bytes at most) it is a message authentication code; an empty key is BLAKE2b without one.
@@ -36,7 +36,7 @@ def seal(line: bytes, before: bytes, key: bytes = b"") -> tuple[bytes, bytes]:
 
     The link covers the bytes as they are.
     """
-    link = link_of(line, before, key)
+    link = compute_link(line, before, key)
     return add_link(line, link), link
 
 

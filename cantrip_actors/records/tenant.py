@@ -1,7 +1,7 @@
-"""Tenants of one loom: whose an entity is, and names that are unique for each tenant (X-42).
+"""The tenants of one loom, and names that are unique for each tenant (X-42).
 
-An entity has a tenant, which stands in its header; children and forks have that of the entity that they come from. The
-default tenant is "". A name belongs to a tenant: stores keep it `scoped`, so that two tenants may use the same one.
+An entity has a tenant, which is in its header; children and forks have the tenant of the entity that they come from.
+The default tenant is "". A name belongs to a tenant: stores keep it scoped, so that two tenants may use the same name.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Final
 from unicodedata import category
 
 LONGEST: Final = 200
-"""Characters of a tenant's name."""
+"""The most characters of a tenant's name."""
 
 _BETWEEN: Final = "\x1f"
-"""Between a tenant and a name: neither may contain it."""
+"""The separator of a tenant and a name: neither may contain it."""
 
 
 def check_tenant(name: object) -> str:
@@ -30,7 +30,7 @@ def _is_control(sign: str) -> bool:
 
 
 def scope_name(tenant: str, name: str) -> str:
-    """Return a name as stores keep it: that of another tenant is another text.
+    """Return a name as stores keep it, which is different for each tenant.
 
     >>> scope_name("", "notes"), scope_name("acme", "notes") == scope_name("", "notes")
     ('notes', False)
@@ -39,5 +39,5 @@ def scope_name(tenant: str, name: str) -> str:
 
 
 def unscope_name(text: str) -> str:
-    """Return the name that was scoped."""
+    """Return the name that `scope_name` scoped."""
     return text.rpartition(_BETWEEN)[2]

@@ -18,7 +18,7 @@ from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.value import Value
 
 CatchUp = Literal["one", "all", "skip"]
-"""The missed times to make up for: times that passed while no runtime was looking."""
+"""The missed times to make up for: times that passed while no runtime was open."""
 
 Overlap = Literal["skip", "queue", "stop"]
 """The treatment of a firing while the previous one is still running."""
@@ -40,7 +40,7 @@ FIRST: Final = Due(-math.inf)
 
 
 class Rule(Value, frozen=True, kw_only=True):
-    """When a schedule fires: exactly one of the first three. Times are seconds since 1970.
+    """When a schedule fires: exactly one of `at`, `every` and `cron` is set. Times are seconds since 1970.
 
     `every` counts seconds from `start`. `cron` is read in `zone`, a name of the IANA database.
     """
@@ -65,11 +65,11 @@ class Scheduled(Value, frozen=True, kw_only=True):
     overlap: Overlap = "skip"
     is_paused: bool = False
     next: float | None = None
-    """The first time of the rule that was not looked at yet."""
+    """The first time of the rule that was not handled yet."""
     queued: tuple[float, ...] = ()
     """Times that were due while the last firing was at work, and are next, oldest first."""
     caught_up: int = 0
-    """How many times that passed while no runtime looked have been made up for without a break."""
+    """How many times that passed while no runtime was open have been made up for in a row."""
     last: str | None = None
     """The key of the last firing."""
     tenant: str = ""

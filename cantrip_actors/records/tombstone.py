@@ -1,4 +1,4 @@
-"""Tombstones: what stays of a record whose content was forgotten.
+"""Tombstones: the remains of a record whose content was forgotten.
 
 A tombstone is a line of the same kind. It keeps the fields of `KEPT`, which the tree of turns is made of, and the link
 that the original line had in the hash chain; `gone` is the original's length in bytes. `decode` returns the record with

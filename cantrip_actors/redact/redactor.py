@@ -1,7 +1,7 @@
 """Redaction: replace the secrets in texts and values.
 
 A `Redactor` finds two kinds of secrets: registered ones (the keys that were given to crystals and gates), in any
-notation, and those that look like a common key (`secret_patterns`). Each becomes `[redacted:<name>]`.
+notation, and those that look like a common key (`patterns.py`). Each becomes `[redacted:<name>]`.
 
 Three rules hold. All matches are found before any is replaced, so that no part of two overlapping secrets remains. A
 clean value is returned as the same object, and costs little: one search in C for each known secret, and one for each

@@ -11,7 +11,7 @@ from cantrip_actors.terms.outcome import EndReason
 
 
 class Awaited(ABC):
-    """Work that others do for this entity."""
+    """Work of others that an entity waits for."""
 
     __slots__ = ()
     kind: ClassVar[Literal["", "children", "crystal"]] = ""
@@ -27,8 +27,8 @@ class Awaited(ABC):
         """
 
     @abstractmethod
-    def listen(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when `wait_for_event` may return an event."""
+    def listen(self, on_ready: Callable[[], object]) -> None:
+        """Call `on_ready` when `wait_for_event` may return an event."""
 
     @abstractmethod
     def leave(self) -> None:

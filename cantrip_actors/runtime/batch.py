@@ -18,7 +18,10 @@ from cantrip_actors.terms.image import Said
 async def cast_all(
     cast: Callable[..., Awaitable[Episode]], cantrip: Cantrip, intents: Iterable[Said], key: str, by: str
 ) -> list[Episode | CantripError]:
-    """Return what became of each intent, in their order. Raises InvalidCantrip for a crystal without batches."""
+    """Return the episode of each intent, or the error of its entity, in the order of `intents`.
+
+    Raises InvalidCantrip for a crystal without batches.
+    """
     crystal = resolve(cantrip.crystal)
     if not isinstance(crystal, PostingCrystal):
         from cantrip_actors.crystal.policy.batched import batched  # it needs httpx, which takes long to import
@@ -26,13 +29,13 @@ async def cast_all(
         cantrip = replace(cantrip, crystal=batched(crystal))
     found: dict[int, Episode | CantripError] = {}
 
-    async def cast_one(place: int, intent: Said) -> None:
+    async def cast_one(index: int, intent: Said) -> None:
         try:
-            found[place] = await cast(cantrip, intent, key=f"{key}-{place}", by=by)
+            found[index] = await cast(cantrip, intent, key=f"{key}-{index}", by=by)
         except CantripError as error:
-            found[place] = error
+            found[index] = error
 
     async with anyio.create_task_group() as tasks:
-        for place, intent in enumerate(intents):
-            tasks.start_soon(cast_one, place, intent)
-    return [found[place] for place in range(len(found))]
+        for index, intent in enumerate(intents):
+            tasks.start_soon(cast_one, index, intent)
+    return [found[index] for index in range(len(found))]

@@ -23,7 +23,7 @@ from cantrip_actors.records.timers import Scheduled
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
-from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.loom_writer import Release
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.arguments import check_name
@@ -69,8 +69,8 @@ class Beginnings:
         """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
         if not await self._has_begun(self.make_id(key, schedule.tenant)):
             begin = Begin(schedule.intent, trace=schedule.trace)
-            what = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue)
-            await self._begin(what, key, waits=True)
+            beginning = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue)
+            await self._begin(beginning, key, waits=True)
 
     async def _has_begun(self, entity_id: str) -> bool:
         return await self._tree.in_store(partial(self._tree.loom.has_begun, entity_id))
@@ -79,20 +79,20 @@ class Beginnings:
         """End an entity, and wait until it has ended."""
         await Entity(self._tree, entity_id).stop(why)
 
-    async def begin(self, what: Beginning, key: str | None, *, waits: bool = False) -> Entity:
+    async def begin(self, beginning: Beginning, key: str | None, *, waits: bool = False) -> Entity:
         """Begin an entity; with a key, return the one that began with it. Raises KeyUsed for other content.
 
         With `waits` this returns when the beginning is in the loom. The first query is made after that, so a caller
-        that subscribes to the entity's events at once sees all of it.
+        that subscribes to the entity's events at once sees all of them.
         """
         if key is None:
-            return await self._launch(what, waits=waits)
-        return await self._begin(what, check_name("key", key), waits=waits)
+            return await self._launch(beginning, waits=waits)
+        return await self._begin(beginning, check_name("key", key), waits=waits)
 
-    async def _begin(self, what: Beginning, key: str, *, waits: bool) -> Entity:
+    async def _begin(self, beginning: Beginning, key: str, *, waits: bool) -> Entity:
         tree = self._tree
-        tree.check_taking()
-        entity_id = self.make_id(key, what.tenant)
+        tree.check_accepting()
+        entity_id = self.make_id(key, beginning.tenant)
         async with tree.lock(entity_id):
             while not await self._has_begun(entity_id):
                 cell = tree.living.get(entity_id)
@@ -100,21 +100,23 @@ class Beginnings:
                     await cell.wait_until_begun()
                     continue
                 with anyio.CancelScope(shield=True):  # the entity belongs to its key, not to this caller
-                    entity = await self._claim_and_launch(what, entity_id, key, waits=waits)
+                    entity = await self._claim_and_launch(beginning, entity_id, key, waits=waits)
                 if entity is not None:
                     return entity
-                await anyio.sleep(LOOK)
-            self._check_same(what, key, *await tree.in_store(partial(self._read_beginning, entity_id, key)))
+                await anyio.sleep(POLL_INTERVAL)
+            self._check_same(beginning, key, *await tree.in_store(partial(self._read_beginning, entity_id, key)))
             with anyio.CancelScope(shield=True):
-                found = await self._handle_of(entity_id, what)
+                found = await self._make_handle(entity_id, beginning)
             return found  # noqa: RET504  # mypy: a cancel scope may swallow an exception
 
-    async def _claim_and_launch(self, what: Beginning, entity_id: str, key: str, *, waits: bool) -> Entity | None:
+    async def _claim_and_launch(self, beginning: Beginning, entity_id: str, key: str, *, waits: bool) -> Entity | None:
         """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
         tree = self._tree
         try:
             await tree.claim(entity_id)
-            return None if await self._has_begun(entity_id) else await self._launch(what, entity_id, key, waits=waits)
+            return (
+                None if await self._has_begun(entity_id) else await self._launch(beginning, entity_id, key, waits=waits)
+            )
         except Held:
             return None
         finally:
@@ -130,72 +132,81 @@ class Beginnings:
         assert given is not None, "it has begun"
         return given, loom.header(entity_id)
 
-    def _check_same(self, what: Beginning, key: str, given: IntentGiven, header: Header) -> None:
+    def _check_same(self, beginning: Beginning, key: str, given: IntentGiven, header: Header) -> None:
         """Raise KeyUsed if the entity began with something else."""
         tree, at, entity_id = self._tree, "", header.entity_id
-        begin = what.begin
+        begin = beginning.begin
         plan = Plan.of(
-            what.cantrip,
+            beginning.cantrip,
             entity_id,
-            lasting=what.lasting,
-            parent_turn=what.turn_id,
-            forked=what.turn_id is not None,
-            name=what.name,
+            lasting=beginning.lasting,
+            parent_turn=beginning.turn_id,
+            forked=beginning.turn_id is not None,
+            name=beginning.name,
             key=key,
-            tenant=what.tenant,
-            queue=what.queue,
+            tenant=beginning.tenant,
+            queue=beginning.queue,
         )
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
-        ours = plan.make_header(header.at)
-        if what.cantrip.has_id(header.cantrip_id):  # another version of this library may have described it otherwise
-            ours = replace(ours, **{name: getattr(header, name) for name in _OF_CANTRIP})
-        if list(tree.guard.redact_records([ours, wanted])) != [header, replace(given, at=at, sender=None, trace=None)]:
+        expected = plan.make_header(header.at)
+        if beginning.cantrip.has_id(
+            header.cantrip_id
+        ):  # another version of this library may have described it otherwise
+            expected = replace(expected, **{name: getattr(header, name) for name in _OF_CANTRIP})
+        if list(tree.guard.redact_records([expected, wanted])) != [
+            header,
+            replace(given, at=at, sender=None, trace=None),
+        ]:
             raise KeyUsed(f"key {key!r} was used to begin something else, entity {entity_id}: use another key")
 
-    async def _handle_of(self, entity_id: str, what: Beginning) -> Entity:
+    async def _make_handle(self, entity_id: str, beginning: Beginning) -> Entity:
         """Return a handle to an entity that has begun; resume the entity if a crash interrupted it."""
         tree = self._tree
         cell = tree.living.get(entity_id)
         if cell is None and await tree.in_store(partial(self._is_under_way, entity_id)):
             try:
-                cell = await tree.restore(entity_id, what.cantrip)
+                cell = await tree.restore(entity_id, beginning.cantrip)
             except Held:
                 cell = None
-        return Entity(tree, entity_id, what.name, cell)
+        return Entity(tree, entity_id, beginning.name, cell)
 
     def _is_under_way(self, entity_id: str) -> bool:
         return fold_state(self._tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER)
 
     async def _launch(
-        self, what: Beginning, entity_id: str | None = None, key: str | None = None, *, waits: bool
+        self, beginning: Beginning, entity_id: str | None = None, key: str | None = None, *, waits: bool
     ) -> Entity:
-        if what.cantrip.circle.is_complete:
-            return await self._launch_complete(what, entity_id, key, waits=waits)
-        async with self._tree.tool_servers.complete(what.cantrip) as cantrip:
-            entity = await self._launch_complete(what._replace(cantrip=cantrip), entity_id, key, waits=waits)
+        if beginning.cantrip.circle.is_complete:
+            return await self._launch_complete(beginning, entity_id, key, waits=waits)
+        async with self._tree.tool_servers.complete(beginning.cantrip) as cantrip:
+            entity = await self._launch_complete(beginning._replace(cantrip=cantrip), entity_id, key, waits=waits)
         return entity  # noqa: RET504  # mypy: a context manager may swallow an exception
 
-    async def _launch_complete(self, what: Beginning, entity_id: str | None, key: str | None, *, waits: bool) -> Entity:
+    async def _launch_complete(
+        self, beginning: Beginning, entity_id: str | None, key: str | None, *, waits: bool
+    ) -> Entity:
         tree = self._tree
-        if what.turn_id is None:
+        if beginning.turn_id is None:
             cell = tree.cells.make_cell(
-                what.cantrip,
-                what.begin,
-                lasting=what.lasting,
-                name=what.name,
+                beginning.cantrip,
+                beginning.begin,
+                lasting=beginning.lasting,
+                name=beginning.name,
                 key=key,
                 entity_id=entity_id,
-                tenant=what.tenant,
-                queue=what.queue,
+                tenant=beginning.tenant,
+                queue=beginning.queue,
             )
         else:
-            cell = await tree.cells.fork(what.turn_id, what.cantrip, what.begin, key, entity_id, lasting=what.lasting)
+            cell = await tree.cells.fork(
+                beginning.turn_id, beginning.cantrip, beginning.begin, key, entity_id, lasting=beginning.lasting
+            )
         released = OneShotEvent() if waits else None
         if cell.start is not None:
             cell.start.released = released
-        if what.name is not None:
-            await self._claim_name(what.name, what.tenant)
-        entity = Entity(tree, cell.entity_id, what.name, cell, self._expect_first(cell))
+        if beginning.name is not None:
+            await self._claim_name(beginning.name, beginning.tenant)
+        entity = Entity(tree, cell.entity_id, beginning.name, cell, self._expect_first(cell))
         try:
             await tree.launch(cell)
             if waits:
@@ -236,7 +247,7 @@ class Beginnings:
             raise taken
 
     def find_named(self, name: str, tenant: str = "") -> str | None:
-        """Return the id of a tenant's long-lived entity with that name; None if there is none, or it has ended."""
+        """Return the id of a tenant's long-lived entity with that name; None if it does not exist or has ended."""
         tree = self._tree
         living = tree.living.find_named(scope_name(tenant, name))
         if living is not None:

@@ -69,7 +69,7 @@ INSIDE = (
 
 
 class Portal:
-    """The way into a blocking runtime's event loop, for the other threads of its process."""
+    """Calls functions in a blocking runtime's event loop, from the other threads of its process."""
 
     def __init__(self, portal: BlockingPortal) -> None:
         self._portal = portal
@@ -300,14 +300,14 @@ class BlockingEntity(_Blocking[Entity]):
     unload = _call_in_loop(Entity.unload)
 
     def events(self) -> BlockingSubscription:
-        """Return its own events from now on, as `Entity.events`, to iterate in a thread of yours.
+        """Return the entity's events from now on, as `Entity.events`, to iterate in a thread of yours.
 
         To see its beginning, subscribe with `BlockingRuntime.events` before it is started.
         """
         return BlockingSubscription(self._portal.call(self._inner.events), self._portal)
 
     def story(self, after: int = 0) -> BlockingLogFeed[Turn]:
-        """Return its turns after a number, and those to come, as `Entity.story`, to iterate in a thread of yours."""
+        """Return the entity's turns after a number, as `Entity.story`, to iterate in a thread of yours."""
         return BlockingLogFeed(self._portal.call(self._inner.story, after), self._portal)
 
 
@@ -342,7 +342,7 @@ class BlockingRuntime(_Blocking[Runtime]):
             yield BlockingHeldServer(kept, self._portal)
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
-        """Have `sink` called with the events of actors, in the runtime's thread, as `Runtime.watch_actors`."""
+        """Call `sink` with the events of actors, in the runtime's thread, as `Runtime.watch_actors`."""
         return partial(self._portal.call, self._portal.call(self._inner.watch_actors, sink))
 
     def begun_with(self, key: str) -> BlockingEntity | None:
@@ -429,7 +429,7 @@ class BlockingRuntime(_Blocking[Runtime]):
         return BlockingSubscription(self._portal.call(self._inner.events, wanted), self._portal)
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
-        """Have `publish` called with the canonical stream, in the runtime's thread, as `Runtime.watch`."""
+        """Call `publish` with the canonical stream, in the runtime's thread, as `Runtime.watch`."""
         return partial(self._portal.call, self._portal.call(self._inner.watch, publish))
 
     def reward(self, turn_id: str, value: float) -> None:

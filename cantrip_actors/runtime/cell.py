@@ -1,6 +1,6 @@
-"""A cell: everything that one entity is made of while it is loaded.
+"""A cell: the parts of one entity while it is loaded.
 
-The value `Cell` is what the runtime and the entity's actors share of it. `cell_tree.py` puts it into the tree.
+`Cell` holds the state that the runtime and the entity's actors share. `cell_tree.py` makes its part of the tree.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from supervisors.reasons import render_exception
 T = TypeVar("T")
 
 NEWS: Final = object()
-"""Tells an entity's actor that its wait may be over."""
+"""The message to an entity's actor that its wait may be over."""
 
 
 class Loaded(Protocol):
     """The entities that are loaded."""
 
     is_handing_over: bool
-    """Whether this node hands them over to other nodes, so that no query begins."""
+    """Whether this node hands the entities over to other nodes, so that no query begins."""
     tokens: dict[str, int]
-    """Of each root entity, the token of the lease with which this process runs its tree."""
+    """The token of the lease with which this process runs a tree, by its root entity."""
 
     def list_children(self, cell: Cell) -> Sequence[Cell]:
         """Return the cells of the children of an entity that are loaded."""
 
-    def note_rest(self) -> None:
-        """Take note that an episode has ended, or that an entity begins to wait for a person."""
+    def wake_waiters(self) -> None:
+        """Let callers of `wait_until` check again: an episode has ended, or an entity begins to wait for a person."""
 
 
 class Reading(Protocol):
@@ -83,7 +83,7 @@ class Services:
     """The services of the runtime that an entity uses."""
 
     append: Callable[[Sequence[Record], Sequence[tuple[int, int]], Sequence[Mail | Timer]], Awaitable[None]]
-    """Write records; with them take mail (places of records, and numbers of mail), post mail and set timers."""
+    """Write records; with them take mail (pairs of a record's index and a mail number), post mail and set timers."""
     moment: Callable[..., Moment]
     """Return the present moment, with the given Budget."""
     guard: Guard
@@ -93,26 +93,26 @@ class Services:
     contact: Callable[[Cell, Contact], Awaitable[tuple[Observed | Questioned, Sequence[Mail | Timer]]]]
     """Return the event of a message, and the mail or the timer for the transaction that records it."""
     question: Callable[[Cell, Await], Awaited]
-    """Return the answer of another entity, to be waited for."""
+    """Return the awaited answer of another entity."""
     reading: Reading
     child: Callable[[Cell, str, Child, str | None], Awaitable[Cell]]
     """Make, find or load the cell of a child."""
     start_child: Callable[[Cell], Awaitable[None]]
     """Start the cell of a child, below its parent's."""
     unload: Callable[[Cell], None]
-    """Forget a cell that is idle and has no mail."""
+    """Unload a cell that is idle and has no mail."""
     checkpoint: Callable[[str, bytes], Awaitable[None]]
-    """Keep an entity's state, as bytes, for the place where its log ends."""
+    """Store an entity's state, as bytes, as a checkpoint at the current end of its log."""
     is_draining: Callable[[], bool]
     """Whether intents without a waiting caller are left to the next process."""
     attach: Callable[[Cell], Inbox]
-    """Attach its inbox to a cell, and return it."""
+    """Attach the inbox of a cell's entity to the cell, and return it."""
     end_below: Callable[[Cell], Awaitable[None]]
     """Record the ends of an entity's unfinished children that are not loaded."""
     living: Loaded
     denies: Callable[[Unattended | None], bool]
-    """Whether a request is denied at once, because no program follows requests and its gate, or else the runtime,
-    wants that."""
+    """Whether a request is denied at once, because no program follows requests and the `unattended` setting of its
+    gate, or else of the runtime, is "deny"."""
     passivate_after: float
     """Seconds after which an idle entity is unloaded."""
     snapshots: Snapshots | None = None
@@ -124,12 +124,12 @@ Adoption = Literal["at_once", "with_intent", "after_episode"]
 intent; or its cell has the old cantrip, to end the episode under way, and it is loaded anew for its next intent."""
 
 
-class UnderWay(NamedTuple):
-    """The episode under way: its number, the key of its intent, and what cuts its query or gate short."""
+class EpisodeUnderWay(NamedTuple):
+    """The episode under way: its number, the key of its intent, and the function that cancels its query or gate."""
 
     number: int
     key: str | None
-    cut: Callable[[], None]
+    interrupt: Callable[[], None]
 
 
 class Dismissed(NamedTuple):
@@ -144,16 +144,17 @@ class Dismissed(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """A crystal as bound for one entity, its entry among the runtime's, and what else of the runtime's goes with it."""
+    """A crystal bound for one entity, with the shared crystals and servers that the entity uses."""
 
     crystal: Crystal
     uses: InUse
+    """The crystal's entry in the runtime's pool."""
     summariser: Bound | None = None
     """The crystal that sums up folded turns."""
     servers: Sequence[ServerInUse] = ()
     """The servers of tools that the entity's gates call."""
     samplers: Mapping[str, Bound] = MappingProxyType({})
-    """The crystals that answer its servers, by the servers' names."""
+    """The crystals that answer the entity's servers of tools, by the servers' names."""
 
 
 class Wait(Struct):
@@ -161,8 +162,8 @@ class Wait(Struct):
 
     deadline: Deadline
     kind: Literal["", "person", "children", "crystal", "node"] = ""
-    """Whether the action under way is to wait for a person, for children, for a query that was posted, or, between two
-    turns, for another node."""
+    """What the action under way waits for: a person, children, a query that was posted, or, between two turns, another
+    node; "" if it does not wait."""
     callers: int = 0
     """How many callers wait for the end of a one-shot entity."""
     is_suspended: bool = False
@@ -196,7 +197,7 @@ class Caller(Struct):
 
 
 class Cell(Struct, eq=False):
-    """One loaded entity: its plan, its surroundings and its outcome."""
+    """One loaded entity: its plan, its actors and its outcome."""
 
     plan: Plan
     crystal: Bound
@@ -219,7 +220,7 @@ class Cell(Struct, eq=False):
     children: SupervisorRef | None = None
     entity: ActorRef = field(default_factory=ActorRef)
     supervisor: SupervisorRef = field(default_factory=SupervisorRef)
-    episode: UnderWay | None = None
+    episode: EpisodeUnderWay | None = None
     """The episode under way."""
     outcome: Outcome | None = None
     """The outcome of the last episode."""
@@ -228,7 +229,7 @@ class Cell(Struct, eq=False):
     is_over: bool = False
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)
-    """Its end, once everything about it is recorded."""
+    """Set when the entity has ended and its records are written."""
 
     @property
     def entity_id(self) -> str:
@@ -262,7 +263,7 @@ class Cell(Struct, eq=False):
         return self if self.parent is None else self.parent.root
 
     @property
-    def waits(self) -> bool:
+    def is_waiting_for_people(self) -> bool:
         """Whether the entity and everything below it wait for people, and have no decision or other mail to act on."""
         return self._is_waiting_for("person")
 
@@ -280,21 +281,21 @@ class Cell(Struct, eq=False):
         return self.wait.kind in kinds
 
     def wait_for_person(self) -> None:
-        """Note that the entity waits for a person. Its `timeout` ward, and those above it, do not count meanwhile."""
+        """Mark the entity as waiting for a person. Its `timeout` ward and its parents' do not count meanwhile."""
         self.wait.kind = "person"
         one: Cell | None = self
-        while one is not None and one.waits:
+        while one is not None and one.is_waiting_for_people:
             one.wait.deadline.pause()
             one = one.parent
-        self.note_wait()
+        self.notify_root()
 
-    def note_wait(self) -> None:
-        """Let the root check whether its whole tree waits for people: a child waits, or has ended."""
-        if self.parent is not None and self.root.waits:
+    def notify_root(self) -> None:
+        """Have the root check whether its whole tree waits for people: a child waits, or has ended."""
+        if self.parent is not None and self.root.is_waiting_for_people:
             self.root.entity.send(NEWS)
 
     def end_wait(self) -> None:
-        """Note that the entity does not wait any more."""
+        """Mark the entity as no longer waiting."""
         self.wait.kind = ""
         one: Cell | None = self
         while one is not None:
@@ -307,20 +308,20 @@ class Cell(Struct, eq=False):
             await self.start.recorded.wait()
 
     def end(self) -> None:
-        """Notify all tasks that wait for its beginning or its end."""
+        """Notify all tasks that wait for the entity's beginning or its end."""
         if self.start is not None:
             self.start.recorded.set()
         self.end_spans()
         self.ending.set()
 
     def end_spans(self) -> None:
-        """End the spans of the episode, if something did not end."""
+        """End the spans of the episode that are still open."""
         if self.caller.spans is not None:
             self.caller.spans.close(self.entity.last_exit)
             self.caller.spans = None
 
     def open_stream(self) -> EntityStream:
-        """Return its canonical stream; the first call begins it."""
+        """Return the entity's canonical stream; the first call begins it."""
         if self.stream is None:
             parent = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent
             name = get_crystal_name(self.plan.cantrip.crystal)
@@ -342,7 +343,7 @@ class Cell(Struct, eq=False):
         reason = self.entity.last_exit
         is_left = isinstance(reason, Shutdown) and not isinstance(reason.detail, (GaveUp, RestartedWith, Dismissed))
         if not (is_left and (self.root.plan.lasting or self.root.wait.is_suspended)):
-            return self.crash_error()
+            return self.make_crash_error()
         error = RuntimeClosed(
             self._describe_suspension()
             if self.root.wait.is_suspended
@@ -353,7 +354,7 @@ class Cell(Struct, eq=False):
         return error
 
     def _describe_suspension(self) -> str:
-        if self.root.waits:
+        if self.root.is_waiting_for_people:
             return (
                 f"the runtime closed while entity {self.entity_id} waited for a person: decide its request in any "
                 "process, and it continues there"
@@ -363,7 +364,7 @@ class Cell(Struct, eq=False):
             'resume it, or open a runtime with recover="resume", and it continues from there'
         )
 
-    def crash_error(self) -> EntityCrashed:
+    def make_crash_error(self) -> EntityCrashed:
         """Return the error for an entity that ended without an outcome."""
         reason = self.entity.last_exit
         cause = reason.exception if isinstance(reason, Crash) else None

@@ -17,7 +17,7 @@ from cantrip_actors.loom import EntityFacts
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import Life, find_outcome, fork_of, measure_waited
+from cantrip_actors.machine.project import Life, find_outcome, make_fork_state, measure_waited
 from cantrip_actors.machine.state import Plan, State
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start, Wait
@@ -32,15 +32,17 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, split_message
 
 MAX_INPUT = 16 * 2**20
-"""Bytes of an intent with its context, at most."""
+"""The most bytes of an intent with its context."""
 
-ALIKE = 16
+CACHED_CAPABILITIES = 16
 """How many capability texts are cached; circles of the same kind share one."""
 
 NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
 
 
-def begin_of(intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES, *, sender: str | None = None) -> Begin:
+def make_begin(
+    intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES, *, sender: str | None = None
+) -> Begin:
     """Return the Begin event of an intent of `sender`: its text, its context as JSON, and the images from both.
 
     `images` come first, then the images of the intent, then the images of the context. Raises InvalidIntent.
@@ -84,7 +86,7 @@ class Cells:
         self._attach = attach
         """Attaches an inbox to a cell."""
         self._services = services
-        self._capabilities: deque[tuple[object, str]] = deque(maxlen=ALIKE)
+        self._capabilities: deque[tuple[object, str]] = deque(maxlen=CACHED_CAPABILITIES)
 
     def make_cell(
         self,
@@ -156,13 +158,13 @@ class Cells:
 
     def _get_capability(self, circle: Circle) -> str:
         """Return the capability text of a circle; circles of the same kind share one text, to save memory."""
-        about = (circle.medium, circle.jail), circle.definitions, Limits.under(circle.resolved)
-        for alike, text in self._capabilities:
-            if alike == about:
+        kind = (circle.medium, circle.jail), circle.definitions, Limits.under(circle.resolved)
+        for cached, text in self._capabilities:
+            if cached == kind:
                 return text
-        chosen, definitions, limits = about
-        text = medium(*chosen).capability(definitions, limits)
-        self._capabilities.append((about, text))
+        medium_and_jail, definitions, limits = kind
+        text = medium(*medium_and_jail).capability(definitions, limits)
+        self._capabilities.append((kind, text))
         return text
 
     async def fork(
@@ -187,15 +189,15 @@ class Cells:
             entity_id=entity_id,
             tenant=tenant,
         )
-        cell.start = Start(begin, fork_of(cell.plan.shape, records))
+        cell.start = Start(begin, make_fork_state(cell.plan.shape, records))
         return cell
 
     def _read_origin(self, turn_id: str) -> tuple[Sequence[Record], str]:
-        """Return the records of the path to a turn, and the tenant whose it is. Raises LoomError."""
+        """Return the records of the path to a turn, and the tenant that owns the turn. Raises LoomError."""
         loom = self._core.loom
         origin = loom.owner(turn_id)
         if loom.is_forgotten(origin):
-            raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because nothing of its context is left")
+            raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
         return loom.lineage(turn_id), loom.header(origin).tenant
 
     async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
@@ -209,7 +211,7 @@ class Cells:
             )
             if facts is not None:
                 return await self._load_cell(facts, child.cantrip, "at_once", parent, child)
-        begin = begin_of(request.intent, request.context, child.images)
+        begin = make_begin(request.intent, request.context, child.images)
         return self.make_cell(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
 
     def choose_cantrip(self, facts: EntityFacts, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
@@ -241,7 +243,7 @@ class Cells:
         if not facts.has_begun:
             if child is None:
                 raise LoomError(f"entity {entity_id} {NEVER_BEGAN}: abandon it, and cast again")
-            begin = begin_of(child.request.intent, child.request.context, child.images)
+            begin = make_begin(child.request.intent, child.request.context, child.images)
         cell = self.make_cell(
             cantrip,
             begin,

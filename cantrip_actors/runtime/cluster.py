@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TTL = 10.0
-"""Seconds for which an entity is held while its quarantine is lifted, if this process dies in that moment."""
+"""Seconds for which this process holds an entity while it lifts the entity's quarantine, should it die meanwhile."""
 MANY = 10_000
-"""Entities without an owner that are looked at for `stranded`."""
+"""The most entities without an owner that `stranded` checks."""
 
 
 class NodeView(NamedTuple):
@@ -70,7 +70,7 @@ class Cluster:
         return [_make_view(row) for row in await self._run_in_store(self._store.nodes)]
 
     async def where(self, entity: str) -> NodeView | None:
-        """Return the node that runs an entity, given by name or id; None if none does, or a program without a node.
+        """Return the node that runs an entity, given by name or id; None if no node runs it.
 
         Raises LoomError for an unknown entity.
         """
@@ -81,8 +81,8 @@ class Cluster:
     def events(self, entity: str) -> LogFeed[EntityEvent]:
         """Return the events recorded of an entity from now on, whichever process runs it, up to its end (N-41).
 
-        `entity` is a name or id. `Runtime.events` is for the entities of this process, and sees a step as it is made;
-        this sees it when it is recorded, half a second later at most. Raises LoomError for an unknown entity.
+        `entity` is a name or id. `Runtime.events` publishes the steps of this process's entities at once; this feed
+        publishes a step at most half a second after it is recorded. Raises LoomError for an unknown entity.
         """
         tree = self._tree
         tree.check_open()
@@ -107,8 +107,8 @@ class Cluster:
     async def backlog(self) -> int:
         """Return how many root entities are at work or wait to be loaded, on any node, plus the casts to begin.
 
-        Divided by a worker's capacity, it is how many workers there is work for. Of a queue only as many casts count
-        as its bound allows now.
+        Divided by the capacity of a worker, it is the number of workers needed. For a queue, only as many casts count
+        as its bounds allow now.
         """
         queued = sum(_count_beginnable(one) for one in await self.queues())
         return queued + await self._run_in_store(self._count_backlog)
@@ -143,7 +143,7 @@ class Cluster:
         root = await self._run_in_store(lambda: tree.find_root(tree.store.named(entity) or entity))
         is_lifted = await self._run_in_store(partial(self._lift, root))
         if is_lifted and await self._run_in_store(lambda: tree.store.count_mail(root).loads > 0):
-            tree.inboxes.tell()
+            tree.inboxes.notify_processes()
             if tree.membership is not None or not await self._run_in_store(tree.has_living_node):
                 tree.inboxes.load(root)
         return is_lifted
@@ -151,8 +151,8 @@ class Cluster:
     @property
     def is_ready(self) -> bool:
         """Whether this runtime is a node that has renewed its leases within the ttl, and does not drain."""
-        ours = self._tree.membership
-        return ours is not None and ours.is_ready
+        membership = self._tree.membership
+        return membership is not None and membership.is_ready
 
     async def use_release(self, release: str) -> None:
         """Make a release the newest one: idle entities move to it with their next intents (N-60).

@@ -53,7 +53,7 @@ THREADS: Final = 8
 
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
 
-ELSEWHERE = (
+OTHER_EVENT_LOOP = (
     "the runtime was opened in another event loop: open one in each, or have a thread call it there, with "
     "anyio.from_thread, asyncio.run_coroutine_threadsafe or Runtime.blocking"
 )
@@ -76,8 +76,8 @@ class _Opened(NamedTuple):
 
     store: Store
     loom: Loom
-    home: EventLoopToken
-    outside: Context
+    event_loop: EventLoopToken
+    opener_context: Context
     threads: anyio.CapacityLimiter
 
 
@@ -97,7 +97,7 @@ class Core:
         self.limits = limits
         self.guard = guard
         self.is_open = False
-        self.drains = False
+        self.is_draining = False
         """Whether the runtime refuses new casts and sends."""
         self.writer = ActorRef()
         self.loom_actor: LoomWriter | None = None
@@ -106,7 +106,7 @@ class Core:
         self.cantrips = KnownCantrips(cantrips)
         self.upgrades = Upgrades(cantrips, upgrade)
         self.membership: Membership | None = None
-        """That of a runtime that has joined a cluster."""
+        """The membership of a runtime that has joined a cluster; None for any other runtime."""
         self.admits: Callable[[EntityFacts], bool] = lambda _: True
         """Whether an entity for which mail waits may be loaded here, as far as other nodes are concerned."""
         self.admits_cast: Callable[[str, Cantrip], bool] = lambda *_: True
@@ -132,21 +132,21 @@ class Core:
 
     def capture_variables(self) -> ContextVariables:
         """Return the caller's context variables whose values differ from the runtime's."""
-        variables = capture_variables(Context() if self._opened is None else self._opened.outside)
+        variables = capture_variables(Context() if self._opened is None else self._opened.opener_context)
         return variables if self.instrument is None else self.instrument.captured(variables)
 
     def check_open(self) -> None:
         """Raise RuntimeClosed if the runtime is not open, or was opened in another event loop."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
-        if self._opened is None or current_token() != self._opened.home:
-            raise RuntimeClosed(ELSEWHERE)
+        if self._opened is None or current_token() != self._opened.event_loop:
+            raise RuntimeClosed(OTHER_EVENT_LOOP)
 
-    def check_taking(self) -> None:
+    def check_accepting(self) -> None:
         """Raise RuntimeClosed if the runtime is not open in this event loop, or refuses new casts and sends."""
         self.check_open()
-        if self.drains:
-            raise RuntimeClosed("the runtime is about to close: it takes nothing new")
+        if self.is_draining:
+            raise RuntimeClosed("the runtime drains: it accepts no new casts and sends")
 
     async def _draw(self, limits: Shared, ask: Ask) -> Grant:
         """Draw a slice of limits that all processes of the loom share. Raises LoomError."""
@@ -160,12 +160,12 @@ class Core:
         try:
             grant = await self.in_store(work)
         except LoomError:
-            self._note(StoreFailed())
+            self._report_fact(StoreFailed())
             raise
-        self._note(Drawn(name, is_refused=bool(ask.requests and not grant.requests)))
+        self._report_fact(Drawn(name, is_refused=bool(ask.requests and not grant.requests)))
         return grant
 
-    def _note(self, fact: Fact) -> None:
+    def _report_fact(self, fact: Fact) -> None:
         if self.instrument is not None:
             self.instrument.noted(fact)
 
@@ -186,9 +186,9 @@ class Core:
         return self._opened.loom
 
     async def in_store(self, work: Callable[[], T], /) -> T:
-        """Return the result of `work`, which reads or writes the store and may wait for a server: then in a thread.
+        """Return the result of `work`, which reads or writes the store; it runs in a thread if the store blocks.
 
-        The threads are the runtime's own: those of a service may all wait for the runtime.
+        The threads are the runtime's own, because the threads of a service may all wait for the runtime.
         """
         if not self.store.blocking:
             return work()
@@ -238,16 +238,17 @@ class Core:
         return self.store.shared and self.living.get(entity_id) is None and self.store.is_held(entity_id)
 
     def has_living_node(self) -> bool:
-        """Return whether a node of a cluster lives, which takes what no process runs.
+        """Return whether a node of a cluster lives, to run the entities that no process runs.
 
-        A runtime that is a node lives, also while its row has expired: it renews it when the server is back.
+        A runtime that is a node counts as living, also while its row has expired: it renews the row when the server is
+        back.
         """
         return self.membership is not None or any(node.is_living for node in self.store.nodes())
 
     # Entities
 
     def is_waiting(self, entity_id: str, life: Life | None = None) -> bool:
-        """Return whether an entity waits for a person according to its log, itself or by all children under way.
+        """Return whether an entity waits for a person according to its log: itself, or all of its running children.
 
         `life` is its phase, if that was just read.
         """
@@ -259,9 +260,9 @@ class Core:
         return bool(below) and all(map(self.is_waiting, below))
 
     def find_cantrip(self, facts: EntityFacts) -> tuple[Cantrip, Move | None]:
-        """Return the cantrip that an entity continues with, of its present content or of the one that it moves to.
+        """Return the cantrip that an entity continues with, and its move if that is not its present cantrip.
 
-        Also return the move, if it is one. Raises CantripUnknown, LoomError.
+        Raises CantripUnknown, LoomError.
         """
         now, move = self._find_next_move(facts)
         wanted = now if move is None else CantripRef(move.cantrip.id, now.name)
@@ -294,7 +295,7 @@ class Core:
         now = find_cantrip_in_force(self.loom, facts)
         if self._is_staying(facts.entity_id, now.id) or facts.life is not Life.IDLE:
             return now, None
-        return now, self.upgrades.move_of(facts.header, now, is_idle=True)
+        return now, self.upgrades.find_move(facts.header, now, is_idle=True)
 
     def list_moves(self) -> list[Move]:
         """Return the moves that entities make with their next intents. Raises LoomError."""
@@ -307,14 +308,14 @@ class Core:
 
     def _is_staying(self, entity_id: str, cantrip_id: str) -> bool:
         """Return whether an entity was loaded here before with its present cantrip."""
-        own = self.cantrips.own(entity_id)
+        own = self.cantrips.get_unloaded(entity_id)
         return own is not None and own.has_id(cantrip_id)
 
     def will_move(self, facts: EntityFacts, cantrip: Cantrip) -> bool:
-        """Return whether an entity whose episode under way is to end with `cantrip` moves to another one after it."""
+        """Return whether an entity moves to another cantrip after its running episode, which ends with `cantrip`."""
         now, is_busy = find_cantrip_in_force(self.loom, facts), facts.life is Life.BUSY
         return (
-            is_busy and cantrip.has_id(now.id) and self.upgrades.move_of(facts.header, now, is_idle=False) is not None
+            is_busy and cantrip.has_id(now.id) and self.upgrades.find_move(facts.header, now, is_idle=False) is not None
         )
 
     def find_root(self, entity_id: str) -> str:
@@ -330,8 +331,8 @@ class Core:
         is_loaded = self.living.get(entity_id) is not None
         return self.find_root(entity_id) if is_loaded else await self.in_store(partial(self.find_root, entity_id))
 
-    def is_tenants(self, entity_id: str, tenant: str | None) -> bool:
-        """Return whether an entity is that tenant's; without a tenant, any entity is."""
+    def belongs_to_tenant(self, entity_id: str, tenant: str | None) -> bool:
+        """Return whether an entity belongs to a tenant; True for any entity if `tenant` is None."""
         if tenant is None:
             return True
         cell = self.living.get(entity_id)

@@ -9,8 +9,8 @@ The crystal's policy (`crystal/policy/limited.py`) holds for all entities that u
 this actor: limits and breaker apply to each attempt, the deadline to the whole query. A crystal with fallbacks
 (`crystal/policy/fallback.py`) has an actor of another class, which asks the actors of its crystals.
 
-Queries that were posted (`PostingCrystal`) are watched: one task looks at all of them together, and their entities
-wait without one.
+Queries that were posted (`PostingCrystal`) are watched: one task polls all of them together, and their entities wait
+without a task.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CrystalRequest(Value, frozen=True):
 
 
 class Watched:
-    """A posted query that an entity waits for. `ready` is set when its answer can be collected."""
+    """A posted query for which an entity waits. `ready` is set when its answer can be collected."""
 
     __slots__ = ("handle", "is_left", "ready")
 
@@ -86,10 +86,10 @@ Draw = Callable[[Limits, Ask], Awaitable[Grant]]
 _TICK = object()
 
 PATIENCE = 60.0
-"""Seconds until the next look at posted queries where the last one failed."""
+"""Seconds until posted queries are polled again after a poll that failed."""
 
 BREATH = 0.2
-"""Seconds between two looks at posted queries, at least."""
+"""The least seconds between two polls of posted queries."""
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -135,7 +135,7 @@ class CrystalActor(Actor):
         self._drawing.set()
 
     async def _keep_drawing(self, limits: Limits, draw: Draw) -> None:
-        """Draw what queries need of an account that others share, and return what they did not use."""
+        """Draw what queries need from an account that other processes share, and return the unused rest."""
         holder, since = uuid4().hex, -math.inf
         while True:
             self._drawing = anyio.Event()
@@ -190,7 +190,7 @@ class CrystalActor(Actor):
         return NO_REPLY
 
     async def handle_cast(self, message: Watched | Abandoned) -> None:
-        """Watch a posted query, or have the work on it ended."""
+        """Watch a posted query, or end the provider's work on it."""
         if isinstance(message, Abandoned):
             if self._posting is not None:
                 self.tasks.start_soon(self._abandon, self._posting, message.handle)

@@ -10,7 +10,7 @@ from cantrip_actors.terms.ward import Wards
 
 
 class Deadline:
-    """The time that `timeout` leaves, which stops while the entity waits for people, and `timeout_while_waiting`'s."""
+    """The deadlines of `timeout`, which is paused while the entity waits for people, and `timeout_while_waiting`."""
 
     __slots__ = ("_left", "_scope", "_until", "_wards", "total")
 
@@ -30,7 +30,7 @@ class Deadline:
 
     @property
     def time(self) -> float:
-        """When the entity is ended; infinite if nothing counts."""
+        """When a ward ends the entity, in event loop time; infinite if no ward counts."""
         return min(self._until, self.total)
 
     @property
@@ -41,7 +41,7 @@ class Deadline:
         return f"timeout({seconds:g}{', while_waiting' if is_total else ''})"
 
     def start(self, lived: float = 0.0, waited: float = 0.0) -> None:
-        """Set it for an entity that has lived for `lived` seconds, of which it waited for people for `waited`."""
+        """Start it for an entity of age `lived`, which has waited for people for `waited`; both are in seconds."""
         now = anyio.current_time()
         if self._wards.timeout is not None:
             self._until = now + max(0.0, self._wards.timeout - lived + waited)
@@ -49,7 +49,7 @@ class Deadline:
             self.total = now + max(0.0, self._wards.timeout_while_waiting - lived)
 
     def make_scope(self) -> anyio.CancelScope:
-        """Return a cancel scope that ends with it. The first one starts it."""
+        """Return a cancel scope with this deadline; the first call starts the deadline."""
         if self.is_set and self.time == math.inf and self._left is None:
             self.start()
         self._scope = anyio.CancelScope(deadline=self.time)

@@ -76,11 +76,11 @@ class Delegation(Awaited):
                 raise one.error
         return Returned(tuple([await _make_outcome(one) for one in self._children]))
 
-    def listen(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when the next child in order has ended."""
+    def listen(self, on_ready: Callable[[], object]) -> None:
+        """Call `on_ready` when the next child in order has ended."""
         cell = self._find_awaited()
         assert cell is not None, "wait_for_event returns if all children have ended"
-        cell.ending.listen(tell)
+        cell.ending.listen(on_ready)
 
     def leave(self) -> None:
         """Stop waiting. Their supervisor stops the children."""
@@ -145,7 +145,7 @@ async def _make_outcome(cell: Cell | CantripError) -> ChildOutcome:
     if outcome is None:
         reading = cell.services.reading
         usage = await reading.in_store(partial(sum_usage_under, reading.loom, cell.entity_id))
-        return ChildOutcome(None, f"child crashed: {cell.error or cell.crash_error()}", usage)
+        return ChildOutcome(None, f"child crashed: {cell.error or cell.make_crash_error()}", usage)
     usage = outcome.subtree_usage
     if outcome.terminated:
         return ChildOutcome(outcome.result, None, usage, outcome.images)

@@ -26,7 +26,7 @@ OPENED: Final[Mapping[str, Any]] = {"type": "boolean", "title": "Done there"}
 """The answer where a server wants a person to open an address."""
 
 LONGEST: Final = 4_000
-"""Characters of a server's question that a person is shown."""
+"""The most characters of a server's question that a person sees."""
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -59,30 +59,30 @@ class Elicitation:
 class Elicitations:
     """The open questions of one runtime's servers.
 
-    `tell` is called for each new one; `is_attended` says whether a program follows requests.
+    `publish` is called for each new one; `is_attended` says whether a program follows requests.
     """
 
     def __init__(
-        self, moment: Callable[[], Moment], is_attended: Callable[[], bool], tell: Callable[[Elicitation], object]
+        self, moment: Callable[[], Moment], is_attended: Callable[[], bool], publish: Callable[[Elicitation], object]
     ) -> None:
         self._moment = moment
         self._is_attended = is_attended
-        self._tell = tell
+        self._publish = publish
         self._open: dict[str, Elicitation] = {}
 
     def __iter__(self) -> Iterator[Elicitation]:
-        """Yield the open ones, the oldest first."""
+        """Yield the open questions, the oldest first."""
         return iter(list(self._open.values()))
 
     def get(self, request_id: str) -> Elicitation | None:
-        """Return the open one with this id."""
+        """Return the open question with this id; None if there is no such question."""
         return self._open.get(request_id)
 
     async def elicit(self, asked: Elicited) -> Mapping[str, Any] | None:
         """Publish a question to the programs that follow requests; return the form's fields, or None if it is declined.
 
-        It is declined if no program follows requests, if the form is not a valid JSON Schema, and if it is not known to
-        which of several calls it belongs: a person could not judge it. Raises InputNeeded for a question that can wait.
+        It is declined if no program follows requests, if the form is not a valid JSON Schema, and if the question could
+        belong to several calls, so that a person could not judge it. Raises InputNeeded for a question that can wait.
         """
         if asked.call is None or not self._is_attended():
             return None
@@ -96,7 +96,7 @@ class Elicitations:
             raise InputNeeded(one.text, one.schema, asked.resume)
         self._open[one.id] = one
         try:
-            self._tell(one)
+            self._publish(one)
             await one.is_settled.wait()
         finally:
             self._open.pop(one.id, None)

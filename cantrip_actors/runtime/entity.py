@@ -19,11 +19,11 @@ from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.cell import Cell
-from cantrip_actors.runtime.cells import begin_of
+from cantrip_actors.runtime.cells import make_begin
 from cantrip_actors.runtime.episode import Episode, make_episode
 from cantrip_actors.runtime.events import Subscription
 from cantrip_actors.runtime.inbox import Waiter
-from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.log_feed import LogFeed, follow_turns
 from cantrip_actors.runtime.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.tree import Tree
@@ -63,17 +63,17 @@ class Entity:
 
     @property
     def name(self) -> str | None:
-        """The name it was invoked under."""
+        """The name under which the entity was invoked; None without one."""
         return self._name
 
     @property
     def loaded(self) -> bool:
-        """Whether it runs, or waits for its next intent, in this process."""
+        """Whether the entity runs, or waits for its next intent, in this process."""
         return self._find_cell() is not None
 
     @property
     def held(self) -> bool:
-        """Whether this process or another runs it."""
+        """Whether this process or another runs the entity."""
         return self.loaded or self._tree.is_held(self._id)
 
     @property
@@ -82,7 +82,7 @@ class Entity:
         return self.loaded
 
     async def episode(self) -> Episode:
-        """Wait for the episode of the intent that it was cast or invoked on.
+        """Wait for the episode of the entity's first intent, and return it.
 
         For a long-lived entity that this handle did not invoke: the episode under way, or the last one.
 
@@ -110,15 +110,15 @@ class Entity:
                 return make_episode(self._id, cell.outcome, error, tree.loom)
             if not (cell.root.wait.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
                 raise self._add_entity_id(cell.make_interruption_error())
-        will_go_on, key, ended = await tree.in_store(self._read_episode)
-        if will_go_on:
+        continues, key, ended = await tree.in_store(self._read_episode)
+        if continues:
             return await self._wait_for_episode(key)
         if ended is None:
             raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
         return make_episode(self._id, ended, None, tree.loom)
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
-        """Return whether the last episode goes on, here or elsewhere, its key, and its outcome, from the log."""
+        """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
         tree = self._tree
         records = tree.loom.records(self._id)
         episode = fold_state(records).episode
@@ -142,7 +142,7 @@ class Entity:
             first.callers -= 1
 
     async def _wait_for_episode(self, key: str | None) -> Episode:
-        self._tree.check_open()  # else no caller is ever told
+        self._tree.check_open()  # otherwise the caller would wait for ever
         async with self._tree.questions.mark_waiting(self._id):
             outcome = await self._await_with_entity_id(self._tree.inboxes.wait_for_outcome(self._id, key or ""))
         return make_episode(self._id, outcome, None, self._tree.loom)
@@ -158,8 +158,8 @@ class Entity:
     ) -> Episode:
         """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
 
-        The intent is a text, or a list of texts, images and files; these may stand in `context`, too. Cancelling the
-        wait takes nothing back: `runtime.receipt(entity, key).withdraw()` does, while the intent is in the inbox.
+        The intent is a text, or a list of texts, images and files; `context` may contain these, too. Cancelling the
+        wait does not withdraw the intent: `runtime.receipt(entity, key).withdraw()` does, while it is in the inbox.
 
         With a `key` the entity works on the intent exactly once: a repeated send with the same content, also from
         another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
@@ -192,8 +192,8 @@ class Entity:
 
     async def _make_intent(self, intent: Said, context: Any, key: str | None, by: str, *, waits: bool = True) -> Mail:
         tree, cell = self._tree, self._find_cell()
-        begin = begin_of(intent, context)
-        tree.check_taking()
+        begin = make_begin(intent, context)
+        tree.check_accepting()
         _check_sent(key, by)
         if self._cantrip is not None:
             await tree.adopt(self._id, self._cantrip)
@@ -220,7 +220,7 @@ class Entity:
             tree.check_files(cantrip, files)
 
     async def steer(self, text: Said, *, key: str | None = None, by: str = "") -> None:
-        """Insert a message before its next query; if the entity is idle, before its next intent.
+        """Insert a message before the entity's next query; if the entity is idle, before its next intent.
 
         The message is durable when this returns; it does not load an entity that is not loaded.
 
@@ -234,7 +234,7 @@ class Entity:
     async def interrupt(
         self, why: str = "interrupted", *, now: bool = False, key: str | None = None, by: str = ""
     ) -> None:
-        """End its present episode before the next turn; an idle entity stays idle.
+        """End the entity's present episode before the next turn; an idle entity stays idle.
 
         With `now` the query or the gate under way is cancelled, too; whether that gate had its effect is then unknown.
         A caller that waits for the episode gets it, truncated, with the reason "interrupted". Repeated with the same
@@ -250,9 +250,9 @@ class Entity:
             loom = self._tree.loom
             state = await self._tree.in_store(lambda: fold_state(loom.records(self._id)))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
-        if number is not None or key is not None:  # with a key the mail is the memory that it was asked for
-            named = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
-            await self._post_control("interrupt", {**named, "why": why, "now": now}, key=key, by=by)
+        if number is not None or key is not None:  # with a key, the mail records that the interrupt was requested
+            target = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
+            await self._post_control("interrupt", {**target, "why": why, "now": now}, key=key, by=by)
 
     async def _post_control(
         self, kind: Any, body: dict[str, Any], images: Any = (), key: str | None = None, by: str = ""
@@ -267,7 +267,7 @@ class Entity:
         await self._await_with_entity_id(tree.inboxes.post(mail))
 
     async def stop(self, reason: str = "cancelled", *, by: str = "") -> None:
-        """End it and its subtree, last started first; return when all of them have ended. `by` says who ends it.
+        """End the entity and its subtree, last started first; return when all have ended. `by` says who ends it.
 
         An entity that no process runs is ended in the loom. An entity that another process runs is ended by that
         process.
@@ -287,36 +287,36 @@ class Entity:
                 if not is_requested:
                     await self._post_control("stop", {"reason": reason}, by=by)
                 is_requested = True
-                await anyio.sleep(LOOK)
+                await anyio.sleep(POLL_INTERVAL)
 
     def _is_gone(self) -> bool:
         """Return whether the loom has no such entity, or has its end."""
         return not self._tree.loom.has(self._id) or self._tree.loom.is_over(self._id)
 
     def unload(self) -> None:
-        """Unload it as soon as it is idle, and not after `passivate_after` only; its next intent loads it again.
+        """Unload the entity as soon as it is idle, without waiting `passivate_after`; its next intent loads it again.
 
-        Its memory is free then, and so are its servers of tools. A one-shot entity, and one that is not loaded here,
-        stays as it is.
+        This releases its memory and its servers of tools. It does nothing for a one-shot entity, and for an entity that
+        is not loaded here.
         """
         cell = self._find_cell()
         if cell is not None and cell.plan.lasting:
             self._tree.unload_when_idle(cell)
 
     def events(self) -> Subscription:
-        """Subscribe to its own events, up to its end, for observation. An entity that is over has no events.
+        """Subscribe to the entity's events, up to its end, for observation. An entity that is over has no events.
 
         A subscription right after `start` or `invoke` includes the entity's first events.
         """
-        own, tree, cell = self._id, self._tree, self._find_cell()
+        tree, cell = self._tree, self._find_cell()
         first = () if cell is None or cell.start is None else tree.read_events(cell)
-        subscription = tree.bus.subscribe(entity_id=own, first=first)
-        if self._tree.loom.is_over(own) if cell is None else cell.is_over:
+        subscription = tree.bus.subscribe(entity_id=self._id, first=first)
+        if tree.loom.is_over(self._id) if cell is None else cell.is_over:
             subscription.close()
         return subscription
 
     def story(self, after: int = 0) -> LogFeed[Turn]:
-        """Return its turns with a higher number than `after`, and those to come, in order, up to its end (N-39).
+        """Return the entity's turns with a number above `after`, and the turns to come, in order, to its end (N-39).
 
         They come from the loom, so it does not matter which process runs the entity, or whether one does:
         `async for turn in entity.story(after=41)`. A turn is seen when it is recorded. Raises InvalidIntent for a wrong
@@ -342,7 +342,7 @@ class Entity:
             return
         if await tree.in_store(partial(tree.is_waiting, self._id)):  # it may have been unloaded just before
             await self.stop()
-        elif not tree.drains and await tree.in_store(partial(tree.is_held, self._id)):  # it continues elsewhere
+        elif not tree.is_draining and await tree.in_store(partial(tree.is_held, self._id)):  # it continues elsewhere
             with suppress(EntityEnded):
                 await self._post_control("stop", {"reason": "cancelled"})
 

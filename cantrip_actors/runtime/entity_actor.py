@@ -68,19 +68,19 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused, Record, Resumed
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
-from cantrip_actors.runtime.cell import Caller, Cell, Dismissed, UnderWay
+from cantrip_actors.runtime.cell import Caller, Cell, Dismissed, EpisodeUnderWay
 from cantrip_actors.runtime.context_variables import WORKING, bind_variables
 from cantrip_actors.runtime.crystal_actor import Abandoned
 from cantrip_actors.runtime.crystal_pool import InUse
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
-from cantrip_actors.runtime.inbox import Inbox, refusal_error
+from cantrip_actors.runtime.inbox import Inbox, make_refusal_error
 from cantrip_actors.runtime.instrument import MailSettled, MailTaken
 from cantrip_actors.runtime.loading import find_last_time, load_state
 from cantrip_actors.runtime.posted_query import PostedQuery
 from cantrip_actors.runtime.program_actor import RELEASE_PROGRAM
 from cantrip_actors.runtime.querying import make_retry_callback, query_crystal
-from cantrip_actors.runtime.request_timers import cancel, make_timers
+from cantrip_actors.runtime.request_timers import make_cancellation, make_timers
 from cantrip_actors.runtime.sampling import Sampling
 from cantrip_actors.runtime.summary import remember
 from cantrip_actors.runtime.tool_servers import ServerInUse
@@ -95,14 +95,13 @@ from supervisors.backend import Timer as Alarm
 PATIENCE: Final = 1.0
 """Seconds that the actor waits for children or mail before it hibernates."""
 
-AGAIN: Final = 1.0
-"""Seconds until an entity that could not be unloaded, because callers wait, tries it again; if it may be passive for
-longer, that long."""
+UNLOAD_RETRY: Final = 1.0
+"""The least seconds between two attempts to unload an entity for which callers wait; `passivate_after` if longer."""
 
 CHECKPOINT_EVERY: Final = 1_000
 """Records after which a checkpoint is written, so that loading the entity does not have to fold them."""
 
-RECORDS_A_MESSAGE: Final = 4
+RECORDS_PER_MESSAGE: Final = 4
 """Records per message of the context after which a checkpoint is written, if this product is larger than
 `CHECKPOINT_EVERY`: a checkpoint takes time in proportion to the context, and the cost of a turn must not grow."""
 
@@ -118,7 +117,7 @@ _REASONS: dict[object, EndReason] = {
 
 
 class _Acting:
-    """The action that an entity carries out, and what cuts it short."""
+    """The action that an entity carries out, and whether urgent mail interrupts it."""
 
     scope: anyio.CancelScope
     """The cancel scope around all actions, until urgent mail cancels it; the next ones get a new one."""
@@ -126,10 +125,10 @@ class _Acting:
     """The action that is being carried out, or was last."""
     is_acting = False
     """Whether an action is being carried out: an action may be cancelled, the recording of a step may not."""
-    is_cut = False
+    is_interrupted = False
     """Whether urgent mail cancels the query or the gate under way."""
-    cut: Action | Awaited | None = None
-    """The action that urgent mail has cut short in this episode."""
+    interrupted: Action | Awaited | None = None
+    """The action that urgent mail has interrupted in this episode."""
     unrecorded: Event | None = None
     """The event of an action that had ended when the scope was cancelled."""
 
@@ -162,7 +161,7 @@ class EntityActor(Actor):
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = make_retry_callback(cell, cell.crystal)
         self._held: list[InUse] = []
-        """Its crystals."""
+        """The crystals that the entity uses."""
         self._held_servers: list[ServerInUse] = []
         self._acting = _Acting()
 
@@ -291,7 +290,7 @@ class EntityActor(Actor):
                 await self._record([Resumed(cell.entity_id, moment.at, by)])
             self._resume_spans()
             await self._notify_companion(restored=True)
-            return await self._carry(step, moment)
+            return await self._record_step(step, moment)
         cell.outcome = get_outcome(self._state, cell.ledger.below)
         cell.is_over = self._state.phase is Phase.OVER
         self._settle(cell.outcome)
@@ -308,13 +307,13 @@ class EntityActor(Actor):
         for key in inbox.awaited:
             refusal = find_refusal(records, key)
             if refusal is not None:
-                inbox.settle(key, None, refusal_error(refusal))
+                inbox.settle(key, None, make_refusal_error(refusal))
         with bind_variables(cell.context_variables):
             return await self._start()
 
     async def _open(self, inbox: Inbox) -> None:
         await inbox.open(self._signal, lambda key: key == self._state.episode.key)
-        self._acting.is_cut = inbox.has_urgent(self._state.episode.number)
+        self._acting.is_interrupted = inbox.has_urgent(self._state.episode.number)
 
     def _signal(self) -> None:
         self._cell.entity.send(_MAIL)
@@ -322,7 +321,7 @@ class EntityActor(Actor):
     async def _adopt_at_once(self) -> None:
         """Record the move to a cantrip that a caller gave.
 
-        Raises Held if the log says since another process wrote to it that the entity must not use this cell's cantrip.
+        Raises Held if another process has written to the log meanwhile, so that the cantrip of this cell is outdated.
         """
         plan, state, adoption = self._plan, self._state, self._cell.adoption
         if state.phase is Phase.OVER:
@@ -362,7 +361,7 @@ class EntityActor(Actor):
             cell.caller.spans = instrument.resume(cell, self._state)
 
     async def _notify_companion(self, *, restored: bool = False) -> None:
-        """Tell the companion that an episode begins or resumes; its answer is inserted before the next query."""
+        """Notify the companion that an episode begins or resumes; its answer is inserted before the next query."""
         companion = self._plan.circle.companion
         if companion is not None:
             self._recalled = await companion.begins(self._make_here(restored=restored))
@@ -375,28 +374,28 @@ class EntityActor(Actor):
         acting = self._acting
         while not isinstance(action, Finish):
             acting.action, acting.is_acting = action, True
-            if acting.is_cut:
+            if acting.is_interrupted:
                 await self._cancel_action(action)
             event = await (self._ask(action) if isinstance(action, Ask) else self._carry_out(action))
             acting.is_acting = False
-            if acting.is_cut and acting.scope.cancel_called:  # after the action had ended
+            if acting.is_interrupted and acting.scope.cancel_called:  # after the action had ended
                 acting.unrecorded = event
                 await anyio.lowlevel.checkpoint()  # leave the scope
             if event is None:
                 return
             action = await self._take_step(event)
         await self._finish(action.outcome)
-        cut, acting.cut = acting.cut, None
-        if isinstance(cut, (Run, Compute, Answer)):
+        interrupted, acting.interrupted = acting.interrupted, None
+        if isinstance(interrupted, (Run, Compute, Answer)):
             await self._replace_circle()
-        elif isinstance(cut, Spawn) and cut.started:
+        elif isinstance(interrupted, Spawn) and interrupted.started:
             await self._services.end_below(self._cell)
 
     async def _resume_after_cut(self) -> Action | Awaited | None:
-        """Record what became of the action whose scope was cancelled, and return the next one."""
+        """Record the outcome of the action whose scope was cancelled, and return the next action."""
         if self._acting.is_acting:
-            self._acting.is_acting = self._acting.is_cut = False
-            self._acting.cut = self._acting.action
+            self._acting.is_acting = self._acting.is_interrupted = False
+            self._acting.interrupted = self._acting.action
             return await self._take_step(await self._find_control() or Interrupt("interrupted"))
         event, self._acting.unrecorded = self._acting.unrecorded, None
         if event is not None:
@@ -416,18 +415,18 @@ class EntityActor(Actor):
     async def _finish(self, outcome: Outcome) -> None:
         """Give the outcome of the episode to the companion and to the callers that wait."""
         cell, companion = self._cell, self._plan.circle.companion
-        cell.episode, self._acting.is_cut = None, False
+        cell.episode, self._acting.is_interrupted = None, False
         if companion is not None:
             await companion.ends(self._make_here(), outcome)
         self._settle(outcome)
         instrument = self._services.watchers.instrument
         if instrument is not None and cell.caller.sent:
             instrument.noted(MailSettled(cell.caller.sent, self._make_moment().at))
-        self._services.living.note_rest()
+        self._services.living.wake_waiters()
 
-    def _cut(self) -> None:
+    def _interrupt(self) -> None:
         """Cancel the query or the gate under way, because urgent mail has arrived."""
-        self._acting.is_cut = True
+        self._acting.is_interrupted = True
         if self._acting.is_acting:
             self._acting.scope.cancel()
         elif self._hibernates:
@@ -450,12 +449,12 @@ class EntityActor(Actor):
         if self._cell.wait.kind:
             requested = self._state.turn.requested
             if self._cell.wait.kind == "person" and requested is not None:
-                self._outgoing = [cancel(timer) for timer in make_timers(self._cell, requested, moment)]
+                self._outgoing = [make_cancellation(timer) for timer in make_timers(self._cell, requested, moment)]
             self._cell.end_wait()
             self._unloads_at = None
         posted = self._state.turn.posted
         step = advance(self._plan, self._state, self._transient, moment, event)
-        follows = await self._carry(Step([*before, *step.records], step.action) if before else step, moment)
+        follows = await self._record_step(Step([*before, *step.records], step.action) if before else step, moment)
         if posted is not None and isinstance(event, (Interrupt, Stopped)):
             self._cell.crystal.uses.asks.cast(Abandoned(posted))
         return follows
@@ -463,13 +462,13 @@ class EntityActor(Actor):
     def _make_moment(self) -> Moment:
         return self._services.moment(self._cell.ledger.make_budget())
 
-    async def _carry(self, step: Step, moment: Moment) -> Action:
+    async def _record_step(self, step: Step, moment: Moment) -> Action:
         services, cell, records, action = self._services, self._cell, step.records, step.action
         if isinstance(action, Finish):
             cell.outcome = action.outcome
             cell.is_over = self._state.phase is Phase.OVER
         elif cell.episode is None:
-            cell.episode = UnderWay(self._state.episode.number, self._state.episode.key, self._cut)
+            cell.episode = EpisodeUnderWay(self._state.episode.number, self._state.episode.key, self._interrupt)
         if records:
             if isinstance(action, Consult):
                 self._outgoing = make_timers(cell, action.request, moment)
@@ -489,7 +488,7 @@ class EntityActor(Actor):
         outgoing, self._outgoing = self._outgoing, ()
         await services.append(records, () if inbox is None else inbox.find_taken(records), outgoing)
         if inbox is not None:
-            taken, instrument = inbox.note_taken(records), services.watchers.instrument
+            taken, instrument = inbox.remove_taken(records), services.watchers.instrument
             if taken and instrument is not None:
                 at = self._make_moment().at
                 for mail in taken:
@@ -517,10 +516,10 @@ class EntityActor(Actor):
     async def _ask(self, action: Ask) -> Event:
         """Query the crystal, unless control mail comes before the query."""
         cell, since = self._cell, self._since_checkpoint
-        if since >= CHECKPOINT_EVERY and since >= RECORDS_A_MESSAGE * len(self._state.conversation.context):
+        if since >= CHECKPOINT_EVERY and since >= RECORDS_PER_MESSAGE * len(self._state.conversation.context):
             await self._write_checkpoint()
         if self._services.living.is_handing_over:
-            await self._park()
+            await self._wait_for_handover()
         if self._recalled is not None or (cell.inbox is not None and cell.inbox.has_control):
             event = await self._find_control()
             if event is not None:
@@ -534,8 +533,8 @@ class EntityActor(Actor):
         event: Event | None
         match action:
             case Run():
-                seen = await (self._run_with_sampling(action) if cell.crystal.samplers else cell.circle.call(action))
-                event = seen if isinstance(seen, Inquired) else Observed(seen)
+                result = await (self._run_with_sampling(action) if cell.crystal.samplers else cell.circle.call(action))
+                event = result if isinstance(result, Inquired) else Observed(result)
             case Compute() | Answer():
                 event = await self._compute(action)
             case Remember():
@@ -558,7 +557,7 @@ class EntityActor(Actor):
         return event
 
     async def _run_with_sampling(self, action: Run) -> Any:
-        """Run a gate whose server may have a crystal answer meanwhile. Raises the error of what cannot be recorded."""
+        """Run a gate whose server may query a crystal meanwhile. Raises the error of an answer that is not recorded."""
         cell, server = self._cell, action.gate.server
         used = next(
             (one for one in cell.crystal.servers if server is not None and one.server.name == server.name), None
@@ -576,13 +575,13 @@ class EntityActor(Actor):
         )
         used.samples[cell.entity_id] = sampling.answer
         try:
-            seen = await cell.circle.call(action)
+            result = await cell.circle.call(action)
         finally:
             del used.samples[cell.entity_id]
             await sampling.close()
         if sampling.error is not None:
             raise sampling.error
-        return seen
+        return result
 
     async def _compute(self, action: Compute | Answer) -> Event:
         """Continue the program up to its next gate call or its end."""
@@ -591,16 +590,16 @@ class EntityActor(Actor):
             self._cell.spans.note_computation(event.seconds, event.memory)
         return event
 
-    async def _park(self) -> None:
+    async def _wait_for_handover(self) -> None:
         """Wait between two turns until this node suspends the entity, to hand it over to another node (N-63)."""
         self._cell.wait.kind = "node"
-        self._services.living.note_rest()
+        self._services.living.wake_waiters()
         await anyio.sleep_forever()
 
     def _make_query(
         self, action: Ask | Collect, emit: Callable[[Emitted], None] | None = None, handle: Any = None
     ) -> Query:
-        """Return a query with an identity that it has after a crash, too."""
+        """Return a query with a key that is the same after a crash."""
         conversation, since = self._state.conversation, self._cut_off_at
         self._cut_off_at = None
         invocation = Invocation(action.messages, action.tools, action.tool_choice)
@@ -629,8 +628,8 @@ class EntityActor(Actor):
         if recalled is None or isinstance(event, (Stopped, Interrupt)):
             return event
         self._recalled = None
-        said = event.messages if isinstance(event, Steer) else ()
-        return Steer((Steering(recalled), *said))
+        messages = event.messages if isinstance(event, Steer) else ()
+        return Steer((Steering(recalled), *messages))
 
     async def _take_control(self) -> Event | None:
         """Take control mail: a stop, an interrupt of this episode or a decision first, then all steering messages.
@@ -658,7 +657,7 @@ class EntityActor(Actor):
         return None if turn.requested is None or turn.decided is not None else turn.requested.id
 
     async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | Decide | None:
-        """Return the event of mail in hand; if the mail is void, record its refusal and return None."""
+        """Return the event of claimed mail; if the mail is void, record its refusal and return None."""
         episode = self._cell.episode
         event = read_mail(mail, None if episode is None else episode.number, self._open_request())
         if not isinstance(event, Void):
@@ -671,7 +670,7 @@ class EntityActor(Actor):
         assert inbox is not None, "the mail came from there"
         refusal = MailRefused(self._plan.entity_id, mail.key, mail.kind, why, at, mail.sender or None)
         await self._record([refusal])
-        inbox.settle(mail.key, None, refusal_error(refusal))
+        inbox.settle(mail.key, None, make_refusal_error(refusal))
 
     # Waiting
 
@@ -735,7 +734,7 @@ class EntityActor(Actor):
         await self._write_checkpoint()
         cell = self._cell
         is_free = inbox is None or inbox.is_empty or self._should_unload
-        if not is_free or cell.wait.callers or (cell.wait.kind and not cell.waits):
+        if not is_free or cell.wait.callers or (cell.wait.kind and not cell.is_waiting_for_people):
             return False
         self._services.unload(cell)
         return True
@@ -755,14 +754,17 @@ class EntityActor(Actor):
             await self._services.checkpoint(self._plan.entity_id, data)
 
     async def _consult(self, request: Consult) -> Event | None:
-        """Return a person's decision, or what ends the wait; None if the entity hibernates or unloads meanwhile."""
+        """Return the event that ends the wait for a person: a decision or other control mail.
+
+        Returns None if the entity hibernates or unloads meanwhile.
+        """
         cell, services = self._cell, self._services
         inbox = services.attach(cell)
         if inbox.signal is None:
             await self._open(inbox)
         inbox.is_watched = False
         cell.wait_for_person()
-        services.living.note_rest()
+        services.living.wake_waiters()
         while (event := await self._take_control() or self._deny_unattended(request)) is None:
             if await self._unload_for_people():
                 return None
@@ -772,16 +774,16 @@ class EntityActor(Actor):
         return event
 
     def _deny_unattended(self, consult: Consult) -> Decide | None:
-        """Return the denial of a request that no program follows, if its gate or the runtime wants that."""
+        """Return the denial of a request that no program follows, if `unattended` is "deny"; otherwise None."""
         gate = self._plan.gates.get(consult.request.gate)
         ask = None if gate is None else gate.ask_first
-        own = None if gate is None else ask.unattended if ask is not None else gate.dependencies.get("unattended")
-        return Decide("deny", "the runtime", "no program follows requests") if self._services.denies(own) else None
+        setting = None if gate is None else ask.unattended if ask is not None else gate.dependencies.get("unattended")
+        return Decide("deny", "the runtime", "no program follows requests") if self._services.denies(setting) else None
 
     async def _unload_for_people(self) -> bool:
         """Unload the entity's tree, if the entity is its root and all of it has waited for people long enough."""
         cell, now = self._cell, anyio.current_time()
-        if cell.parent is not None or not cell.waits:
+        if cell.parent is not None or not cell.is_waiting_for_people:
             self._unloads_at = None
             return False
         if self._unloads_at is None:
@@ -789,7 +791,7 @@ class EntityActor(Actor):
         if now < self._unloads_at:
             return False
         cell.wait.is_suspended = await self._unload(cell.inbox)
-        self._unloads_at = now + max(AGAIN, self._services.passivate_after)
+        self._unloads_at = now + max(UNLOAD_RETRY, self._services.passivate_after)
         return cell.wait.is_suspended
 
     async def _wait_for(self, awaited: Awaited) -> Event | None:
@@ -797,7 +799,7 @@ class EntityActor(Actor):
         cell = self._cell
         cell.wait.kind = awaited.kind
         if awaited.kind == "crystal":
-            self._services.living.note_rest()
+            self._services.living.wake_waiters()
         event = await awaited.wait_for_event(self._explain_stopping, PATIENCE)
         if event is None and not await self._unload_for_people():
             self._hibernate_for(awaited)

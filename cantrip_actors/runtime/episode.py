@@ -21,9 +21,9 @@ T = TypeVar("T")
 class Episode:
     """How one cast, send or fork ended (SPEC 1.2).
 
-    Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (its surroundings did;
-    `ward` says which ward, `reason` how, `summary` what was accomplished until then). `usage` is the entity's own,
-    over its life; `subtree_usage` counts its children too. `thread` is read from the loom when it is first asked for.
+    Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (a ward, a person or a failure
+    ended it; `ward` names the ward, `reason` says why, `summary` what was accomplished until then). `usage` is the
+    entity's own, over its life; `subtree_usage` counts its children too. `thread` is read from the loom on first use.
     `images` are the images whose handles the result contains, `files` the other files.
     """
 

@@ -2,7 +2,7 @@
 
 Events are derived from the records of a step after these were appended, so a subscriber never sees an event that the
 loom does not hold. Events inform and never control: publishing is a plain function that does not wait. A subscriber
-that falls behind loses its oldest events and learns how many (`MissedEvent`); one that raises does so in its own task.
+that falls behind loses its oldest events and gets their number (`MissedEvent`); one that raises does so in its task.
 Without subscribers no events are built.
 """
 
@@ -42,9 +42,9 @@ class EntityEvent:
 
 @dataclass(frozen=True, slots=True)
 class EntityStartedEvent(EntityEvent):
-    """An entity was cast, or given a further intent. Children name their parent and the turn they hang from.
+    """An entity was cast, or given a further intent. Children name their parent and the turn that spawned them.
 
-    `intent` has the labels of the images that came with it; `images` are what those are, never their bytes.
+    `intent` contains a label for each image that came with it; `images` are those labels, never bytes.
     """
 
     intent: str
@@ -58,7 +58,7 @@ class EntityStartedEvent(EntityEvent):
 
 @dataclass(frozen=True, slots=True)
 class StepStartEvent(EntityEvent):
-    """The crystal is asked; the turn in the making has this id already."""
+    """The crystal is queried for the turn with this id."""
 
     turn_id: str
 
@@ -91,7 +91,7 @@ class ToolCallEvent(EntityEvent):
 
 @dataclass(frozen=True, slots=True)
 class ToolResultEvent(EntityEvent):
-    """A gate answered. Observers get the real result, ephemeral or not; of `images` what they are."""
+    """A gate answered. Observers get the real result, ephemeral or not; `images` are labels, never bytes."""
 
     turn_id: str
     tool_call_id: str | None
@@ -170,7 +170,7 @@ class EntityEndedEvent(EntityEvent):
 
 @dataclass(frozen=True, slots=True)
 class MissedEvent(EntityEvent):
-    """The subscriber was too slow: `count` events, wanted or not, are lost to it. The loom has their content."""
+    """The subscriber was too slow and lost `count` events, wanted or not. The loom has their content."""
 
     count: int
 

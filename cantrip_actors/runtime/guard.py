@@ -106,8 +106,8 @@ class Guard:
     def report_failure(self, what: str, gate: str, failure: BaseException) -> None:
         """Log an exception of a gate, or of a step around it, at level warning, with its redacted traceback.
 
-        The traceback is a text, because some renderers show the variables of an `exc_info`. Of a long one the beginning
-        is logged.
+        The traceback is a text, because some renderers show the variables of an `exc_info`. Only the beginning of a
+        long traceback is logged.
         """
         text = "".join(traceback.format_exception(failure)).rstrip("\n")
         shown = self.redactor.text(text[:READ])

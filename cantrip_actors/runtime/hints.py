@@ -1,7 +1,7 @@
-"""Hints between the processes of a loom: "look now". Only latency depends on them (N-30, N-31).
+"""Hints between the processes of a loom: "poll now". Only latency depends on them (N-30, N-31).
 
-A process that posts mail, or that ends an episode for which no caller waits here, notifies the others. They look at
-once instead of at their next poll. A hint says nothing else, is never part of a transaction, and may be lost.
+A process that posts mail, or that ends an episode for which no caller waits here, notifies the others, which then poll
+the loom at once. A hint has no content, is never part of a transaction, and may be lost.
 
 Two threads, because connections to the server block: one listens, one notifies, at most once each `GAP` seconds.
 """
@@ -21,38 +21,38 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
 GAP: Final = 0.005
-"""Seconds between two hints that are sent, and between two that are heeded, at least."""
+"""The least seconds between two hints that are sent, and between two that are handled."""
 
-AGAIN: Final = 1.0
-"""Seconds after which a connection that was lost is made anew."""
+RECONNECT: Final = 1.0
+"""Seconds until a lost connection is made again."""
 
 _log = get_logger("cantrip_actors.runtime")
 
 
 class Hints:
-    """Sends and receives hints, from `start` to `stop`. It calls `look` in the event loop for each received hint."""
+    """Sends and receives hints, from `start` to `stop`. It calls `on_hint` in the event loop for each received hint."""
 
-    def __init__(self, store: Store, look: Callable[[], object]) -> None:
+    def __init__(self, store: Store, on_hint: Callable[[], object]) -> None:
         self._store = store
-        self._look = look
+        self._on_hint = on_hint
         self._stopped = threading.Event()
         self._wanted = threading.Event()
         self._threads: list[threading.Thread] = []
 
     @property
     def has_started(self) -> bool:
-        """Whether it sends and hears."""
+        """Whether it sends and receives hints."""
         return bool(self._threads)
 
     def start(self) -> None:
-        """Begin, in the event loop that is running."""
+        """Start the threads; hints are handled in the running event loop."""
         token = current_token()
-        for name, work in (("listen", lambda: self._listen(token)), ("tell", self._tell)):
+        for name, work in (("listen", lambda: self._listen(token)), ("tell", self._send_hints)):
             self._threads.append(threading.Thread(target=work, name=f"cantrip-{name}", daemon=True))
             self._threads[-1].start()
 
-    def tell(self) -> None:
-        """Tell the other processes to look, soon."""
+    def send(self) -> None:
+        """Send a hint to the other processes soon."""
         self._wanted.set()
 
     async def stop(self) -> None:
@@ -63,7 +63,7 @@ class Hints:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(thread.join)
 
-    def _tell(self) -> None:
+    def _send_hints(self) -> None:
         while True:
             self._wanted.wait()
             if self._stopped.is_set():
@@ -78,14 +78,14 @@ class Hints:
     def _listen(self, token: EventLoopToken) -> None:
         def receive() -> None:
             if not self._stopped.is_set():
-                run_sync(self._look, token=token)
+                run_sync(self._on_hint, token=token)
                 self._stopped.wait(GAP)
 
         while not self._stopped.is_set():
             try:
                 self._store.listen(receive, self._stopped)
             except LoomError as error:
-                _log.warning("hints of other processes are not heard for a while", error=str(error))
-                self._stopped.wait(AGAIN)
+                _log.warning("hints from other processes are not received for a while", error=str(error))
+                self._stopped.wait(RECONNECT)
             except anyio.RunFinishedError:
                 return

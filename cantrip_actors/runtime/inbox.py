@@ -2,10 +2,10 @@
 
 Mail belongs to the entity's identity and is stored in the loom. An inbox is one runtime's view of that mail. It
 outlives the entity's cell, and after a crash the entity's actor reads the mail from the store again. Mail is taken in
-two steps: the actor takes it in hand, and the transaction that writes the record with its key marks it taken.
+two steps: the actor claims it, and the transaction that writes the record with its key marks it as taken.
 
 An idle entity may also get an *offer*: an intent that is not in the store, because the record that takes it follows at
-once. Its sender waits for it, and can withdraw the offer until the actor takes it in hand.
+once. Its sender waits for it, and can withdraw the offer until the actor claims it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Waiter:
         self.is_recorded = False
         """Whether the intent is in the log."""
         self.callers = 1
-        """How many callers wait. With 0 only a handle has it, which keeps no entity loaded."""
+        """How many callers wait. With 0, only a handle has this waiter, and the entity may be unloaded."""
         self.is_forgotten = False
         """Whether the entity was unloaded while no caller waited: a caller that comes later needs another waiter."""
         self.outcome: Outcome | None = None
@@ -62,17 +62,17 @@ class Waiter:
         self.on_settled = on_settled
         """Called when it is settled, for an actor that waits without a task."""
         self.since: float | None = None
-        """When it was first seen that no entity loaded here works for it, in event loop time."""
+        """When a check first found that no entity loaded here works for this caller, in event loop time."""
 
     def settle(self, outcome: Outcome | None, error: CantripError | None = None) -> None:
-        """Let the caller continue."""
+        """Give the caller an outcome or an error, and let it continue."""
         self.outcome, self.error = outcome, error
         self.is_settled.set()
         if self.on_settled is not None:
             self.on_settled()
 
     async def wait(self) -> Outcome:
-        """Wait for the outcome. Raises the error."""
+        """Wait for the outcome and return it. Raises the error that the waiter was settled with."""
         await self.is_settled.wait()
         if self.error is not None:
             raise self.error
@@ -84,19 +84,20 @@ class Inbox:
     """The mail of one entity, and the callers that wait for its episodes.
 
     `load` reads the oldest untaken mail from the store. `signal`, if the entity is loaded here, notifies its actor.
-    `tell` is called at the end of an episode that no caller in this process waits for: another process may wait for it.
+    `notify_processes` is called at the end of an episode for which no caller in this process waits: a caller in another
+    process may wait for it.
     """
 
     __slots__ = (
         "_arrived",
+        "_claimed",
         "_control",
         "_has_more",
-        "_in_hand",
         "_intents",
         "_is_signalled",
         "_known",
         "_load",
-        "_tell",
+        "_notify_processes",
         "_waiters",
         "is_watched",
         "position",
@@ -104,33 +105,35 @@ class Inbox:
         "signal",
     )
 
-    def __init__(self, load: Callable[[], Awaitable[Sequence[Pending]]], tell: Callable[[], object]) -> None:
+    def __init__(
+        self, load: Callable[[], Awaitable[Sequence[Pending]]], notify_processes: Callable[[], object]
+    ) -> None:
         self._load = load
-        self._tell = tell
+        self._notify_processes = notify_processes
         self.signal: Callable[[], object] | None = None
         self.is_watched = False
         """Whether the entity is idle and waits for mail: then it takes an offer at once."""
         self.position = 0
         """The position up to which its log was searched for ends of episodes, while another process runs it."""
         self.posts = 0
-        """Mails that are being posted: an offer may not overtake them."""
+        """The number of mails that are being posted: an offer may not overtake them."""
         self._control: list[Pending] = []
         self._intents: list[Pending] = []
         self._arrived: list[Pending] | None = None
-        """The mail that was delivered while the store is read; None while it is not. It comes after what is read."""
+        """The mail that was delivered while the store is read, which comes after the read mail; None at other times."""
         self._has_more = False
         """Whether the store has mail that this inbox has not read."""
         self._known: set[int] = set()
-        """The numbers of the mail in this inbox, in hand or not."""
-        self._in_hand: dict[str, Pending] = {}
-        """Mail that the actor has taken in hand and no record has taken yet, by key."""
+        """The numbers of the mail in this inbox, claimed or not."""
+        self._claimed: dict[str, Pending] = {}
+        """Mail that the actor has claimed and no record has taken yet, by key."""
         self._is_signalled = False
         self._waiters: dict[str, list[Waiter]] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether no mail waits and no caller waits."""
-        mail = self._control or self._intents or self._in_hand or self._has_more
+        mail = self._control or self._intents or self._claimed or self._has_more
         return not mail and not any(one.callers for waiting in self._waiters.values() for one in waiting)
 
     def has_urgent(self, episode: int) -> bool:
@@ -144,8 +147,8 @@ class Inbox:
 
     @property
     def has_unrecorded_control(self) -> bool:
-        """Whether control mail waits, or was taken in hand and is not recorded yet."""
-        return bool(self._control or self._in_hand)
+        """Whether control mail waits, or was claimed and is not recorded yet."""
+        return bool(self._control or self._claimed)
 
     @property
     def has_intents(self) -> bool:
@@ -155,7 +158,7 @@ class Inbox:
     # Mail
 
     async def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
-        """Read all mail from the store, for a new incarnation: mail in hand of the last incarnation waits again.
+        """Read all mail from the store, for a new incarnation: mail that the last incarnation had claimed waits again.
 
         `is_recorded` says whether the log has taken the intent with a key.
         """
@@ -171,9 +174,9 @@ class Inbox:
     def _clear(self, is_recorded: Callable[[str], bool]) -> list[Pending]:
         """Forget all mail, and return the offers that no record has taken."""
         offers = [one for one in self._intents if one.no == OFFER]
-        for one in self._in_hand.values():
+        for one in self._claimed.values():
             if one.no == OFFER and is_recorded(one.mail.key):
-                self._note_recorded(one.mail.key)
+                self._mark_recorded(one.mail.key)
             elif one.no == OFFER:
                 offers.insert(0, one)
         self.signal, self.is_watched, self._is_signalled, self._has_more = None, False, False, False
@@ -181,13 +184,13 @@ class Inbox:
         self._known.clear()
         self._control.clear()
         self._intents.clear()
-        self._in_hand.clear()
+        self._claimed.clear()
         return offers
 
     def add(self, mail: Sequence[Pending]) -> None:
         """Add mail that is durable and that no record has taken, and notify the actor."""
         if self._arrived is not None:
-            self._arrived += mail  # the actor waits for what is read
+            self._arrived += mail  # the actor waits until the store is read
         elif self._insert(mail):
             self._notify_actor()
 
@@ -213,23 +216,23 @@ class Inbox:
         return True
 
     def withdraw(self, key: str) -> None:
-        """Withdraw an offer, unless the actor has taken it in hand."""
+        """Withdraw an offer, unless the actor has claimed it."""
         self._intents = [one for one in self._intents if one.no != OFFER or one.mail.key != key]
 
     def remove(self, no: int) -> None:
-        """Remove an intent that was withdrawn, unless the actor has taken it in hand."""
+        """Remove an intent that was withdrawn, unless the actor has claimed it."""
         if any(one.no == no for one in self._intents):
             self._intents = [one for one in self._intents if one.no != no]
             self._known.discard(no)
 
-    def lacks(self, waiting: int) -> bool:
+    def may_lack_intents(self, waiting: int) -> bool:
         """Return whether some intents here may have been withdrawn elsewhere; `waiting` is their count in the store."""
-        in_hand = sum(one.no != OFFER and one.mail.lane != CONTROL for one in self._in_hand.values())
+        in_hand = sum(one.no != OFFER and one.mail.lane != CONTROL for one in self._claimed.values())
         return self._has_more or waiting < in_hand + sum(one.no != OFFER for one in self._intents)
 
     def _insert(self, mail: Sequence[Pending]) -> bool:
         """Add mail; return whether any of it is new."""
-        # senders that repeat a key at the same moment are all told the one mail that it stands for
+        # senders that repeat a key at the same moment all get the row of the same mail
         new = list({one.no: one for one in mail if one.no not in self._known}.values())
         if len(mail) >= PAGE:
             self._has_more = True  # the rest is read when this page is taken
@@ -250,54 +253,54 @@ class Inbox:
             self.signal()
 
     def take(self, kind: MailKind) -> list[Pending]:
-        """Return all control mail of a kind, oldest first; it is in hand from now on."""
+        """Claim all control mail of a kind, and return it, oldest first."""
         self._is_signalled = False
         taken = [one for one in self._control if one.mail.kind == kind]
         self._control = [one for one in self._control if one.mail.kind != kind]
         for one in taken:
-            self._in_hand[one.mail.key] = one
+            self._claimed[one.mail.key] = one
         return taken
 
     def put_back(self, mail: Pending) -> None:
-        """Put mail that was taken in hand back into the inbox."""
-        del self._in_hand[mail.mail.key]
+        """Put claimed mail back into the inbox."""
+        del self._claimed[mail.mail.key]
         insort(self._control, mail, key=_get_number)
 
     async def take_intent(self) -> Pending | None:
-        """Take the next intent in hand and return it; None if no intent waits."""
+        """Claim the next intent and return it; None if no intent waits."""
         self._is_signalled = False
         if not self._intents and self._has_more:
             await self._read()
         if not self._intents:
             return None
         one = self._intents.pop(0)
-        self._in_hand[one.mail.key] = one
+        self._claimed[one.mail.key] = one
         return one
 
     def find_taken(self, records: Sequence[Record]) -> list[tuple[int, int]]:
-        """Return which of `records` take mail in hand, as pairs of index and mail number, for `Store.append`."""
-        if not self._in_hand:
+        """Return which of `records` take claimed mail, as pairs of index and mail number, for `Store.append`."""
+        if not self._claimed:
             return []
-        keys = ((place, get_key(record)) for place, record in enumerate(records))
-        found = ((place, self._in_hand.get(key or "")) for place, key in keys)
-        return [(place, one.no) for place, one in found if one is not None and one.no != OFFER]
+        keys = ((index, get_key(record)) for index, record in enumerate(records))
+        found = ((index, self._claimed.get(key or "")) for index, key in keys)
+        return [(index, one.no) for index, one in found if one is not None and one.no != OFFER]
 
-    def note_taken(self, records: Iterable[Record]) -> list[Mail]:
-        """Remove the mail that these records took, and return it: they are in the loom now."""
+    def remove_taken(self, records: Iterable[Record]) -> list[Mail]:
+        """Remove the mail that these records, which are in the loom now, have taken, and return it."""
         mail: list[Mail] = []
-        if not self._in_hand:
+        if not self._claimed:
             return mail
         for record in records:
             key = get_key(record)
             if key is not None:
-                taken = self._in_hand.pop(key, None)
+                taken = self._claimed.pop(key, None)
                 if taken is not None:
                     self._known.discard(taken.no)
                     mail.append(taken.mail)
-                self._note_recorded(key)
+                self._mark_recorded(key)
         return mail
 
-    def _note_recorded(self, key: str) -> None:
+    def _mark_recorded(self, key: str) -> None:
         for waiter in self._waiters.get(key, ()):
             waiter.is_recorded = True
 
@@ -318,14 +321,14 @@ class Inbox:
         return waiter
 
     def forget(self, key: str, waiter: Waiter) -> None:
-        """Forget a caller that waits no more."""
+        """Forget a caller that no longer waits."""
         waiting = self._waiters.get(key, [])
         if waiter in waiting:
             waiting.remove(waiter)
         if not waiting:
             self._waiters.pop(key, None)
 
-    def forget_spare(self) -> None:
+    def forget_unawaited(self) -> None:
         """Forget the waiters without a caller: the entity is not loaded any more."""
         for key, waiting in list(self._waiters.items()):
             for waiter in [one for one in waiting if not one.callers]:
@@ -333,7 +336,10 @@ class Inbox:
                 self.forget(key, waiter)
 
     def list_waiting_since(self, now: float, patience: float) -> list[Waiter]:
-        """Return the callers for which no entity has been loaded here for `patience` seconds; they count anew then."""
+        """Return the callers for which no entity has been loaded here for `patience` seconds; then restart their count.
+
+        `now` is event loop time.
+        """
         late = []
         for waiter in (one for waiting in self._waiters.values() for one in waiting):
             if waiter.since is None:
@@ -349,19 +355,19 @@ class Inbox:
         for waiter in waiters:
             waiter.settle(outcome, error)
         if not waiters:
-            self._tell()
+            self._notify_processes()
 
-    def settle_all(self, error_of: Callable[[Waiter], CantripError | None]) -> None:
-        """Fail all callers with the error that `error_of` returns; a caller for which it returns None waits on."""
+    def settle_all(self, make_error: Callable[[Waiter], CantripError | None]) -> None:
+        """Fail each caller with the error that `make_error` returns for it; with None, the caller keeps waiting."""
         for key, waiting in list(self._waiters.items()):
             for waiter in list(waiting):
-                error = error_of(waiter)
+                error = make_error(waiter)
                 if error is not None:
                     self.forget(key, waiter)
                     waiter.settle(None, error)
 
 
-def refusal_error(record: MailRefused) -> CantripError:
+def make_refusal_error(record: MailRefused) -> CantripError:
     """Return the error for the callers that wait for an intent that this record refused or withdrew."""
     if record.why is not None:
         return Withdrawn(record.entity_id, record.key, record.sender or "", record.why)

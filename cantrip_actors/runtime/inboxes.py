@@ -1,9 +1,9 @@
 """The inboxes of a runtime: deliver mail to entities, loaded here or not, and settle the callers that wait.
 
 Mail is made durable first. If its entity is loaded here, the entity's actor gets the mail at once. If no process runs
-the entity and its cantrip is known here, the mail actor loads it. Otherwise the process that runs it takes the mail. In
-a loom that several processes write, the mail actor looks every `LOOK` seconds for mail that others posted, and for the
-ends of episodes that a caller here waits for.
+the entity and its cantrip is known here, the mail actor loads it. Otherwise the process that runs it takes the mail. If
+several processes write the loom, the mail actor polls it every `POLL_INTERVAL` seconds for mail that others posted, and
+for the ends of episodes that a caller here waits for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.context_variables import ContextVariables
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.hints import Hints
-from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter, refusal_error
+from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter, make_refusal_error
 from cantrip_actors.runtime.loading import sum_usage_under
 from cantrip_actors.runtime.loom_writer import Fetch, Post, is_outage
 from cantrip_actors.runtime.placing import find_stranding
@@ -38,16 +38,16 @@ from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
 from supervisors import Actor, ActorRef, ExitReason, NotRunning
 
-LOOK: Final = 0.5
-"""Seconds between two searches for mail that other processes have posted."""
+POLL_INTERVAL: Final = 0.5
+"""Seconds between two polls of the store for mail that other processes have posted."""
 
-LOOK_AT_ALL: Final = 60
-"""Every so many searches, one reads all mail."""
+FULL_POLL_EVERY: Final = 60
+"""After this many polls, one reads all mail."""
 
-EXPIRE: Final = 3600.0
+EXPIRE_INTERVAL: Final = 3600.0
 """Seconds between two removals of old keys."""
 
-_LOOK = object()
+_POLL = object()
 _HINT = object()
 _EXPIRE = object()
 
@@ -60,29 +60,29 @@ class Inboxes:
     def __init__(self, core: Core, launch: Callable[[EntityFacts], Awaitable[None]]) -> None:
         self._core = core
         self._launch = launch
-        """Loads an entity."""
+        """Loads the entity with these facts."""
         self._inboxes: dict[str, Inbox] = {}
         self.actor = ActorRef()
         self.hints: Hints | None = None
-        """Tells other processes to look, where there are any."""
+        """Sends hints to the other processes of the loom; None if no process receives them."""
         self.on_hint: Callable[[], object] = lambda: None
-        self.heard = 0
-        """How many hints of other processes were heard."""
-        self._looks = 0
-        self._seen = 0
+        self.hints_received = 0
+        """The number of hints received from other processes."""
+        self._polls = 0
+        self._last_read = 0
         """The number of the newest mail that was read."""
 
     # Inboxes and cells
 
     def get_inbox(self, entity_id: str) -> Inbox:
-        """Return the inbox of an entity."""
+        """Return the inbox of an entity; the first call makes it."""
         inbox = self._inboxes.get(entity_id)
         if inbox is None:
-            inbox = self._inboxes[entity_id] = Inbox(partial(self._load, entity_id), self.tell)
+            inbox = self._inboxes[entity_id] = Inbox(partial(self._load, entity_id), self.notify_processes)
         return inbox
 
     def attach(self, cell: Cell) -> Inbox:
-        """Attach its inbox to a cell."""
+        """Attach the inbox of a cell's entity to the cell, and return it."""
         if cell.inbox is None:
             cell.inbox = self.get_inbox(cell.entity_id)
         return cell.inbox
@@ -103,7 +103,7 @@ class Inboxes:
             self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
             inbox.settle_all(lambda waiter: self._make_error(waiter, cell))
-            inbox.forget_spare()
+            inbox.forget_unawaited()
             if inbox.awaited or cell.is_for_episode:
                 self.load(entity_id)
         self._drop(entity_id)
@@ -145,7 +145,7 @@ class Inboxes:
 
     # Posting
 
-    def address(self, to: str, tenant: str = "") -> str:
+    def resolve_address(self, to: str, tenant: str = "") -> str:
         """Return the id of a tenant's long-lived entity with that name or id. Reads the loom: call it `in_store`.
 
         Raises LoomError, EntityEnded, InvalidIntent.
@@ -227,17 +227,17 @@ class Inboxes:
         if isinstance(row, CantripError):
             raise row
         if self._core.living.get(mail.entity_id) is None:
-            self.tell()
+            self.notify_processes()
         return row
 
     async def can_hint(self) -> bool:
-        """Return whether the loom has nodes that hear hints."""
+        """Return whether the loom has nodes that receive hints."""
         return await self._core.in_store(self._core.store.can_hint)
 
-    def tell(self) -> None:
-        """Tell other processes to look."""
+    def notify_processes(self) -> None:
+        """Send a hint to the other processes: they poll the store at once."""
         if self.hints is not None:
-            self.hints.tell()
+            self.hints.send()
 
     def deliver(self, mail: Sequence[Pending]) -> None:
         """Deliver durable mail to the entities that are loaded here, and load the other ones.
@@ -257,13 +257,13 @@ class Inboxes:
         for cell, own in by_cell.values():
             self.attach(cell).add(own)
             for one in own:
-                self._cut(cell, one.mail)
+                self._interrupt_if_urgent(cell, one.mail)
 
-    def _cut(self, cell: Cell, mail: Mail) -> None:
+    def _interrupt_if_urgent(self, cell: Cell, mail: Mail) -> None:
         """Interrupt the entity's query or gate if the mail is urgent."""
         episode = cell.episode
         if episode is not None and is_urgent(mail, episode.number):
-            episode.cut()
+            episode.interrupt()
 
     def load(self, entity_id: str) -> None:
         """Load an entity for which mail waits, if it may be loaded here; deliver the mail if it is loaded."""
@@ -275,9 +275,10 @@ class Inboxes:
     # Waiting
 
     async def send(self, mail: Mail, *, durable: bool) -> Outcome:
-        """Send an intent and wait for its episode. An idle entity takes one that is not `durable` at once.
+        """Send an intent, wait for its episode, and return its outcome.
 
-        Raises what ended the episode; as `post`; and Stranded, as `wait_for_outcome`. The mail stays where it is then.
+        An intent that is not `durable` may be offered to an idle entity, which takes it at once. Raises the error that
+        ended the episode; as `post`; and Stranded, as `wait_for_outcome`: the mail stays in the inbox then.
         """
         entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
         inbox = self.get_inbox(entity_id)
@@ -297,9 +298,10 @@ class Inboxes:
             self.forget(entity_id, key, waiter)
 
     async def wait_for_outcome(self, entity_id: str, key: str) -> Outcome:
-        """Wait for the episode of an intent that was posted; "" is the key of the first. Raises what ended it.
+        """Wait for the episode of an intent that was posted, and return its outcome; "" is the key of the first intent.
 
-        If no living node of a cluster can run the entity, it raises Stranded after `stranded_after` seconds (N-61).
+        Raises the error that ended the episode. If no living node of a cluster can run the entity, it raises Stranded
+        after `stranded_after` seconds (N-61).
         """
         waiter = await self.expect(entity_id, key, self._core.capture_variables())
         try:
@@ -333,8 +335,8 @@ class Inboxes:
     async def withdraw(self, entity_id: str, key: str, why: str, by: str) -> None:
         """Withdraw an intent if it still waits, whichever process runs the entity (C-19).
 
-        One transaction takes it out of the inbox and records that. A taker at the same time gets Taken, or this does.
-        Raises InvalidIntent for control mail, LoomError, RuntimeClosed.
+        One transaction takes it out of the inbox and records the withdrawal. If an actor takes it at the same time, one
+        of the two transactions fails with Taken. Raises InvalidIntent for control mail, LoomError, RuntimeClosed.
         """
         core = self._core
         row = await self._core.in_store(partial(core.store.find_mail, entity_id, key))
@@ -343,7 +345,7 @@ class Inboxes:
         if row.lane == CONTROL:
             raise InvalidIntent(f"withdraw: expected the key of an intent, but {key!r} is that of a control message")
         record = MailRefused(entity_id, key, "intent", "withdrawn", core.make_moment().at, by or None, why)
-        with anyio.CancelScope(shield=True):  # what is recorded is told to those who wait
+        with anyio.CancelScope(shield=True):  # once it is recorded, the callers that wait must get the error
             try:
                 await core.append([record], [(0, row.no)])
             except Taken:
@@ -351,11 +353,11 @@ class Inboxes:
             inbox = self._inboxes.get(entity_id)
             if inbox is not None:
                 inbox.remove(row.no)
-                inbox.settle(key, None, refusal_error(record))
+                inbox.settle(key, None, make_refusal_error(record))
                 self._drop(entity_id)
-            self.tell()
+            self.notify_processes()
 
-    def interrupt(
+    def make_interrupt(
         self, entity_id: str, intent_key: str, why: str, *, now: bool, key: str | None = None, sender: str = ""
     ) -> Mail | None:
         """Return the mail that ends the episode of the intent with that key, and no other; None if it is not under way.
@@ -379,7 +381,7 @@ class Inboxes:
             inbox.settle(*ended)
 
     def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:
-        """Return those of the intents with these keys that have ended according to the log, and how."""
+        """Return the keys whose intents have ended according to the log, each with its outcome or its error."""
         loom = self._core.loom
         if not loom.has(entity_id):
             return []
@@ -390,7 +392,7 @@ class Inboxes:
             refusal = find_refusal(records, key)
             outcome = find_episode(records, key, partial(sum_usage_under, loom))
             if refusal is not None:
-                found.append((key, None, refusal_error(refusal)))
+                found.append((key, None, make_refusal_error(refusal)))
             elif outcome is not None:
                 failed = outcome.reason == "failed"
                 found.append((key, outcome, CrystalError(outcome.error or "") if failed else None))
@@ -398,16 +400,16 @@ class Inboxes:
                 found.append((key, None, EntityEnded(f"entity {entity_id} ended before it took the intent")))
         return found
 
-    async def look(self, *, is_hinted: bool = False) -> None:
+    async def poll(self, *, is_hinted: bool = False) -> None:
         """Read the mail and the records that other processes have written.
 
         From time to time it reads all mail, because a process that has died may have left some.
         """
         store = self._core.store
-        self._looks += not is_hinted
-        self._seen, rows = await self._core.in_store(partial(store.new_mail, self._seen))
+        self._polls += not is_hinted
+        self._last_read, rows = await self._core.in_store(partial(store.new_mail, self._last_read))
         roots = {row.entity_id: None for row in rows if row.loads or self._core.living.get(row.entity_id)}
-        if self._looks % LOOK_AT_ALL == 0 and not is_hinted:
+        if self._polls % FULL_POLL_EVERY == 0 and not is_hinted:
             roots.update(dict.fromkeys(await self._core.in_store(store.waiting)))
         for entity_id in roots:
             self.load(entity_id)
@@ -431,13 +433,13 @@ class Inboxes:
         if not inbox.has_intents:
             return
         waiting = await self._core.in_store(partial(store.count_mail, entity_id))
-        if not inbox.lacks(waiting.intents):
+        if not inbox.may_lack_intents(waiting.intents):
             return
         records = await self._core.in_store(partial(store.records, entity_id))
         for key in inbox.awaited:
             refusal = find_refusal(records, key)
             if refusal is not None:
-                inbox.settle(key, None, refusal_error(refusal))
+                inbox.settle(key, None, make_refusal_error(refusal))
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
         """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""
@@ -456,7 +458,7 @@ class Inboxes:
     async def load_now(self, entity_id: str, *, is_placed: bool = False) -> None:
         """Load an entity. If another process runs it, or its cantrip is not known here, its mail waits.
 
-        So it does if another node should load it, unless `is_placed`: then this one was chosen.
+        The mail also waits if another node should load the entity, unless `is_placed`: this node was chosen then.
         """
         core = self._core
         inbox = self._inboxes.get(entity_id)
@@ -485,7 +487,7 @@ class Inboxes:
                 inbox.settle_all(lambda _: why)
                 self._drop(entity_id)
 
-    def give_up(self, entity_id: str, why: str) -> None:
+    def fail_waiters(self, entity_id: str, why: str) -> None:
         """Fail the callers that wait for an entity."""
         inbox = self._inboxes.get(entity_id)
         if inbox is not None:
@@ -511,35 +513,35 @@ class MailActor(Actor):
     def __init__(self, inboxes: Inboxes, store: Store) -> None:
         self._inboxes = inboxes
         self._store = store
-        self._looks = store.shared
-        self._hints = Hints(store, self._heed)
+        self._polls = store.shared
+        self._hints = Hints(store, self._handle_hint)
         self._is_hinted = False
-        self._asked = 0
+        self._hint_checks = 0
 
     async def init(self) -> None:
         """Start the timers: search for mail if other processes may post, and expire keys."""
-        if self._looks:
-            self.send_every(LOOK, _LOOK)
-            self.ref.send(_LOOK)
-        self.send_every(EXPIRE, _EXPIRE)
+        if self._polls:
+            self.send_every(POLL_INTERVAL, _POLL)
+            self.ref.send(_POLL)
+        self.send_every(EXPIRE_INTERVAL, _EXPIRE)
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
-        """End the threads of the hints."""
+        """Stop the threads that send and receive hints."""
         self._inboxes.hints = None
         await self._hints.stop()
 
-    def _heed(self) -> None:
-        """Look soon: another process announced new mail."""
-        self._inboxes.heard += 1
+    def _handle_hint(self) -> None:
+        """Poll the store soon: another process announced new mail."""
+        self._inboxes.hints_received += 1
         self._inboxes.on_hint()
         if not self._is_hinted:
             self._is_hinted = True
             self.ref.send(_HINT)
 
     async def _begin_hints(self) -> None:
-        """Send and hear hints as soon as the loom has nodes; look for that from time to time."""
-        self._asked += 1
-        if self._asked % LOOK_AT_ALL == 1 and not self._hints.has_started and await self._inboxes.can_hint():
+        """Send and receive hints as soon as the loom has nodes; check for nodes from time to time."""
+        self._hint_checks += 1
+        if self._hint_checks % FULL_POLL_EVERY == 1 and not self._hints.has_started and await self._inboxes.can_hint():
             self._hints.start()
             self._inboxes.hints = self._hints
 
@@ -553,13 +555,13 @@ class MailActor(Actor):
     async def handle_info(self, message: Any) -> None:
         """Search for mail, or expire keys."""
         try:
-            if message is _LOOK:
+            if message is _POLL:
                 await self._begin_hints()
-                await self._inboxes.look()
+                await self._inboxes.poll()
             elif message is _HINT:
                 self._is_hinted = False
-                await self._inboxes.look(is_hinted=True)
+                await self._inboxes.poll(is_hinted=True)
             elif message is _EXPIRE:
                 await self._inboxes.expire()
-        except LoomError as error:  # a server that is away comes back, and the next search follows soon
+        except LoomError as error:  # the server may be down for a while, and the next poll follows soon
             _log.warning("the loom could not be searched for mail", error=str(error))

@@ -92,7 +92,7 @@ class KnownCantrips:
         """Forget an entity that has ended."""
         self._own.pop(entity_id, None)
 
-    def own(self, entity_id: str) -> Cantrip | None:
+    def get_unloaded(self, entity_id: str) -> Cantrip | None:
         """Return the cantrip of an entity that was unloaded here; None if it is not remembered."""
         return self._own.get(entity_id)
 

@@ -70,14 +70,14 @@ class LoadedCells:
         """Return the cells of the children of an entity that are loaded."""
         return [self._cells[one] for one in self.list_below(cell.entity_id)]
 
-    def note_rest(self) -> None:
-        """Wake the callers of `wait_until`."""
+    def wake_waiters(self) -> None:
+        """Wake the callers of `wait_until`, which test their conditions again."""
         if self._rest is not None:
             self._rest.set()
             self._rest = None
 
     async def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Wait until a condition holds; it is tested again after each `note_rest`."""
+        """Wait until a condition holds; it is tested again after each `wake_waiters`."""
         while not is_true():
             if self._rest is None:
                 self._rest = anyio.Event()

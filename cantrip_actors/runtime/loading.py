@@ -8,7 +8,7 @@ from __future__ import annotations
 from cantrip_actors.loom import EntityFacts, Loom
 from cantrip_actors.machine.checkpoint import decode_checkpoint, read_cantrip_of_checkpoint
 from cantrip_actors.machine.evolve import fold, renew_call
-from cantrip_actors.machine.project import find_cantrip, fork_of, list_children
+from cantrip_actors.machine.project import find_cantrip, list_children, make_fork_state
 from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
@@ -49,7 +49,7 @@ def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
     else:
         below, records = NO_USAGE, facts.records if kept is None else loom.records(entity_id)
         is_fork = plan.forked and plan.parent_turn is not None
-        state = fork_of(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
+        state = make_fork_state(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
     for child in list_children(records):
         below = below + sum_usage_under(loom, child)
     return fold(shape, records, state), below

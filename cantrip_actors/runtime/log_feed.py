@@ -15,7 +15,7 @@ import anyio
 from cantrip_actors.machine.project.turns import TurnReader
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 from cantrip_actors.terms.errors import InvalidIntent, RuntimeClosed
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class LogFeed(AsyncIterator[T], Generic[T]):
         while not self._ready:
             if self._is_closed:
                 raise StopAsyncIteration
-            await self._look()
+            await self._poll()
             if not (self._ready or self._is_closed):
                 await self._wait()
         return self._ready.popleft()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             is_over, records = await self._tree.in_store(self._read_records)
         except RuntimeClosed:
@@ -78,14 +78,14 @@ class LogFeed(AsyncIterator[T], Generic[T]):
 
     async def _wait(self) -> None:
         """Wait until there may be more: an event of this process, or half a second."""
-        with anyio.move_on_after(LOOK):
+        with anyio.move_on_after(POLL_INTERVAL):
             try:
                 await anext(self._news)
             except StopAsyncIteration:  # the entity was unloaded or has ended, or the runtime closes
                 if not self._tree.is_open:
                     self.close()
                     return
-                await anyio.sleep(LOOK)
+                await anyio.sleep(POLL_INTERVAL)
                 self._news = self._tree.bus.subscribe(entity_id=self._entity_id)
 
 

@@ -93,9 +93,9 @@ class Keep(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Claim the tree of a root entity. The reply is None, or the LoomError is raised: another process runs it.
+    """Claim the tree of a root entity. The reply is the token of the lease, or LoomError is raised.
 
-    `lift` ends its quarantine.
+    Raises Held if another process runs the entity. `lift` ends its quarantine.
     """
 
     entity_id: str
@@ -136,8 +136,8 @@ class LoomWriter(Actor):
     """Writes the records and the mail that callers send.
 
     It calls `publish` with all written records, in order, even if their caller was cancelled meanwhile. It calls
-    `deliver` with posted mail that is durable, `has_mail` with each entity that got mail in another way, and
-    `has_timer` with each timer that was set. It reports commits and failures of the store to `instrument`.
+    `deliver` with posted mail that is durable, `on_mail` with each entity that got mail in another way, and `on_timer`
+    with each timer that was set. It reports commits and failures of the store to `instrument`.
     """
 
     def __init__(
@@ -145,16 +145,16 @@ class LoomWriter(Actor):
         store: Store,
         publish: Callable[[Sequence[Record]], None],
         deliver: Callable[[Sequence[Pending]], None],
-        has_mail: Callable[[str], None],
-        has_timer: Callable[[Timer], None],
+        on_mail: Callable[[str], None],
+        on_timer: Callable[[Timer], None],
         instrument: Instrument | None = None,
         membership: Membership | None = None,
     ) -> None:
         self._store = store
         self._publish = publish
         self._deliver = deliver
-        self._has_mail = has_mail
-        self._has_timer = has_timer
+        self._on_mail = on_mail
+        self._on_timer = on_timer
         self._instrument = instrument
         self._group: list[Caller] = []
         self._posts: list[Caller] = []
@@ -175,7 +175,7 @@ class LoomWriter(Actor):
         self._last = ""
         """The entity that wrote last."""
         self._thread = anyio.CapacityLimiter(1)
-        """Its own, since the threads of a service may all wait for what it writes."""
+        """A thread of its own, since the threads of a service may all wait for its writes."""
 
     async def init(self) -> None:
         """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
@@ -257,7 +257,7 @@ class LoomWriter(Actor):
         await self._release_strays()
 
     async def _release_strays(self) -> None:
-        """Release leases that came back with a server that failed over; asked once for each new connection."""
+        """Release leases that came back with a server that failed over; it checks once for each new connection."""
         connections = self._store.connections
         if connections == self._connections:
             return
@@ -273,14 +273,14 @@ class LoomWriter(Actor):
         if released:
             _log.warning("leases came back that were released before: the server failed over", leases=len(released))
             for entity_id in released:
-                self._has_mail(entity_id)
+                self._on_mail(entity_id)
 
     def _renew(self) -> None:
-        ours = self._membership
-        if ours is not None:
+        node = self._membership
+        if node is not None:
             beat = cast("NodeTables", self._store).beat
-            asked = beat(self._owner, self._ttl, ours.info, busy=ours.busy, is_draining=ours.is_draining)
-            ours.advance(Renewed(asked))
+            is_asked = beat(self._owner, self._ttl, node.info, busy=node.busy, is_draining=node.is_draining)
+            node.advance(Renewed(is_asked))
         elif self._leases:
             self._store.renew(self._owner, self._ttl)
 
@@ -308,7 +308,7 @@ class LoomWriter(Actor):
         except LoomError as error:
             self._note_failure(error)
             raise
-        except BaseException as error:  # this actor crashes, as it does where it writes itself
+        except BaseException as error:  # this actor crashes, as it does when it writes itself
             self.ref.exit(Crash(error))
             raise
         self._note_written(records, post, timers, began, 1)
@@ -341,7 +341,7 @@ class LoomWriter(Actor):
             self._membership.on_handed_over()
         for lease in kept:
             self._leases[lease.entity_id] = lease
-            self._has_mail(lease.entity_id)
+            self._on_mail(lease.entity_id)
         for lease in leases:
             self._unreleased.pop(lease.entity_id, None)
             if lease not in kept:
@@ -349,14 +349,14 @@ class LoomWriter(Actor):
 
     def _keep(self, message: Keep) -> None:
         tip = self._store.tip(message.entity_id)
-        if tip is not None:  # a writer that has lost the lease does not know the records up to there
+        if tip is not None:  # a writer that has lost the lease lacks the records up to there
             leases = self._tokens if self._store.shared else None
             self._store.keep_checkpoint(message.entity_id, tip, message.data, leases)
 
     async def _fetch(self, entity_id: str) -> None:
         try:
             self._deliver(await self._run_in_store(partial(self._store.pending, entity_id, PAGE)))
-        except LoomError as error:  # the search for all mail finds it
+        except LoomError as error:  # the next poll of all mail finds it
             self._note_failure(error)
             _log.warning("mail could not be read", entity=entity_id, error=str(error))
 
@@ -370,7 +370,7 @@ class LoomWriter(Actor):
         return True
 
     def _note_failure(self, error: LoomError) -> None:
-        """Tell the instrument that the store refused a writer without a lease, or could not be reached."""
+        """Report to the instrument that the store refused a writer without a lease, or could not be reached."""
         is_fenced = isinstance(error, Fenced)
         if self._instrument is not None and (is_fenced or is_outage(error)):
             self._instrument.noted(StoreFailed(is_fenced))
@@ -389,7 +389,7 @@ class LoomWriter(Actor):
 
     @property
     def _is_forgetting(self) -> bool:
-        """Whether its thread forgets entities; for other work only stores that wait need it."""
+        """Whether the thread forgets entities. Other work uses the thread only if the store blocks."""
         return self._thread.borrowed_tokens > 0
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
@@ -447,9 +447,9 @@ class LoomWriter(Actor):
             self._instrument.committed(time.perf_counter() - began, count)
         self._publish(records)
         for _, mail in post:
-            self._has_mail(mail.entity_id)
+            self._on_mail(mail.entity_id)
         for _, timer in timers:
-            self._has_timer(timer)
+            self._on_timer(timer)
 
     async def _post(self, posts: list[Caller]) -> None:
         mails = [caller.message.mail for caller in posts]
@@ -481,7 +481,7 @@ class LoomWriter(Actor):
             if isinstance(rows, list):
                 new += [Pending(row.no, mail) for row, mail in zip(rows, change.post, strict=True) if row.taken is None]
                 if change.new is not None:
-                    self._has_timer(change.new)
+                    self._on_timer(change.new)
         self._deliver(new)
         return results
 
@@ -491,7 +491,7 @@ class LoomWriter(Actor):
         scope = anyio.CancelScope(shield=True)  # a thread completes its write, so its callers need the result
         with scope:
             done = await anyio.to_thread.run_sync(work, limiter=self._thread)
-        return done  # noqa: RET504  # a scope may end without its return, for all that types can publish
+        return done  # noqa: RET504  # mypy: a scope may end without its return
 
 
 def _join_group(
@@ -506,7 +506,7 @@ def _join_group(
         before = len(records)
         records.extend(message.records)
         if message.taken:
-            taken += [(before + place, no) for place, no in message.taken]
+            taken += [(before + index, no) for index, no in message.taken]
         if message.outgoing:
             own_post, own_timers = _split(len(records) - 1, message.outgoing)
             post += own_post

@@ -58,7 +58,7 @@ class Node:
 
 
 class UnownedCount(NamedTuple):
-    """How many entities have work and no owner, according to a node's last look."""
+    """How many entities have work and no owner, according to a node's last poll."""
 
     waiting: int = 0
     stranded: int = 0
@@ -76,19 +76,19 @@ class Membership:
         self.info = info
         self.busy = 0
         self.members: list[Member] = []
-        """The living nodes at the last look."""
+        """The living nodes at the last poll."""
         self.unowned = UnownedCount()
         self.on_handed_over: Callable[[], object] = lambda: None
-        """Called when this node has released the entities that it hands over."""
+        """Called when this node has released entities that it hands over to other nodes."""
         self.asked = anyio.Event()
         """Set when this node is asked to drain."""
         self._lock = threading.Lock()
         self._state = begin(node.ttl, time.monotonic())
-        self._told_late = 0
+        self._reported_late = 0
 
     @property
     def state(self) -> State:
-        """The node's memory (`machine/node.py`)."""
+        """The state of the node's decisions (`machine/node.py`)."""
         with self._lock:
             return self._state
 
@@ -100,12 +100,12 @@ class Membership:
 
     @property
     def owner(self) -> str:
-        """The name under which it holds leases; it changes after a crash of the loom actor."""
+        """The name under which this node holds leases; it changes after a crash of the loom actor."""
         return self.state.owner
 
     @property
     def own(self) -> Member | None:
-        """This node's current facts, if its last look found it among the living ones."""
+        """This node's current facts, if its last poll found it among the living nodes."""
         me = next((one for one in self.members if one.owner == self.owner), None)
         return None if me is None else me._replace(busy=self.busy, is_draining=self.is_draining)
 
@@ -122,7 +122,7 @@ class Membership:
     def take_late(self) -> int:
         """Return how often it has renewed late since the last call."""
         late = self.state.late
-        new, self._told_late = late - self._told_late, late
+        new, self._reported_late = late - self._reported_late, late
         return new
 
     def may_sweep(self) -> bool:

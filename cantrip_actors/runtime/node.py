@@ -1,7 +1,7 @@
 """A runtime as a node: it joins a loom, and runs entities that no living node runs (N-01, N-10).
 
 The loom says which nodes live and which entities have no owner. `machine/node.py` decides which of them this node
-takes. The node's actor looks every `beat` seconds, and carries the decisions out. The lease of an entity always says
+takes. The node's actor polls every `beat` seconds, and carries the decisions out. The lease of an entity always says
 which node runs it.
 """
 
@@ -24,7 +24,7 @@ from cantrip_actors.machine.placement import Candidate, Take, can_run, may_cast,
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
-from cantrip_actors.runtime.inboxes import LOOK, Inboxes
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.instrument import Instrument, RenewedLate, TakenOver
 from cantrip_actors.runtime.membership import Membership, Node, UnownedCount
 from cantrip_actors.runtime.placing import make_candidate, make_member
@@ -33,18 +33,18 @@ from cantrip_actors.terms.errors import CantripError, LoomError
 from supervisors import Actor
 
 MANY: Final = 1000
-"""Entities without an owner that a node looks at in one beat."""
+"""Entities without an owner that a node considers in one beat."""
 
 AT_ONCE: Final = 16
 """Entities that a node loads at the same time."""
 
-_LOOK: Final = object()
+_BEAT: Final = object()
 _HINT: Final = object()
 
 _log = get_logger("cantrip_actors.runtime")
 
 
-class _Look(NamedTuple):
+class _Survey(NamedTuple):
     nodes: list[NodeRow]
     unowned: list[Candidate]
     hopeless: list[str]
@@ -53,9 +53,10 @@ class _Look(NamedTuple):
 
 
 class NodeActor(Actor):
-    """Looks every beat for entities without an owner, and takes those assigned to this node.
+    """Polls the loom every beat for entities without an owner, and takes those assigned to this node.
 
-    It also looks after a hint, at most every `LOOK` seconds: another node may have handed its entities over (N-64).
+    It also polls after a hint, at most every `POLL_INTERVAL` seconds: another node may have handed its entities over
+    (N-64).
     """
 
     has_tasks = True
@@ -73,66 +74,66 @@ class NodeActor(Actor):
         with contextlib.suppress(LoomError):  # logged at the next start
             for risk in await self._core.in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
-        self._membership.on_handed_over = self._inboxes.tell
-        self._inboxes.on_hint = self._heed
-        self.send_every(self._membership.node.beat, _LOOK)
-        self.ref.send(_LOOK)
+        self._membership.on_handed_over = self._inboxes.notify_processes
+        self._inboxes.on_hint = self._handle_hint
+        self.send_every(self._membership.node.beat, _BEAT)
+        self.ref.send(_BEAT)
 
-    def _heed(self) -> None:
+    def _handle_hint(self) -> None:
         if not self._is_hinted:
             self._is_hinted = True
-            self.send_after(min(LOOK, self._membership.node.beat), _HINT)
+            self.send_after(min(POLL_INTERVAL, self._membership.node.beat), _HINT)
 
     async def handle_info(self, message: Any) -> None:
-        """Look."""
+        """Poll the loom, at a beat or after a hint."""
         if message is _HINT:
             self._is_hinted = False
-        elif message is not _LOOK:
+        elif message is not _BEAT:
             return
         try:
-            await self._look()
-        except LoomError as error:  # a server that is away comes back, and the next look follows soon
+            await self._poll()
+        except LoomError as error:  # the server may be down for a while, and the next poll follows soon
             _log.warning("the loom could not be searched for entities without an owner", error=str(error))
 
-    async def _look(self) -> None:
-        core, ours = self._core, self._membership
-        ours.poll()
+    async def _poll(self) -> None:
+        core, membership = self._core, self._membership
+        membership.poll()
         roots = [cell for cell in core.living if cell.parent is None]
         resting = [cell for cell in roots if self._is_at_rest(cell)]
-        ours.busy = len(roots) - len(resting) + len(ours.state.loading)
+        membership.busy = len(roots) - len(resting) + len(membership.state.loading)
         if not core.is_open:
             return
-        self._note_unclear()
-        self._carry_out(ours.advance(Checked([cell.entity_id for cell in roots])))
+        self._publish_unclear()
+        self._carry_out(membership.advance(Checked([cell.entity_id for cell in roots])))
         found = await self._core.in_store(self._find)
-        ours.members = [make_member(row) for row in found.nodes if row.is_living]
-        ours.members = [
-            one._replace(busy=ours.busy, is_draining=ours.is_draining, unclear=ours.info.unclear)
-            if one.owner == ours.owner
+        membership.members = [make_member(row) for row in found.nodes if row.is_living]
+        membership.members = [
+            one._replace(busy=membership.busy, is_draining=membership.is_draining, unclear=membership.info.unclear)
+            if one.owner == membership.owner
             else one
-            for one in ours.members
+            for one in membership.members
         ]
         idle = sum(cell.plan.lasting and cell.episode is None for cell in resting)
-        actions = ours.advance(Found(ours.members, found.unowned, found.hopeless, idle))
+        actions = membership.advance(Found(membership.members, found.unowned, found.hopeless, idle))
         self._carry_out(actions)
         taken = sum(isinstance(one, Take) for one in actions)
         if taken:
-            told = {"node": ours.node.name, "id": ours.owner, "entities": taken}
-            _log.info("entities without an owner are taken over", **told)
+            fields = {"node": membership.node.name, "id": membership.owner, "entities": taken}
+            _log.info("entities without an owner are taken over", **fields)
         if core.instrument is not None:
-            self._tell(core.instrument, found, taken)
+            self._report(core.instrument, found, taken)
 
-    def _note_unclear(self) -> None:
-        """Tell all nodes which contents this one cannot continue entities with; logged when that changes."""
-        ours = self._membership
-        unclear = self._core.cantrips.list_unclear(ours.info.serves)
-        if unclear == ours.info.unclear:
+    def _publish_unclear(self) -> None:
+        """Publish to all nodes the cantrip contents that are ambiguous on this node; log a change."""
+        membership = self._membership
+        unclear = self._core.cantrips.list_unclear(membership.info.serves)
+        if unclear == membership.info.unclear:
             return
-        ours.info = ours.info._replace(unclear=unclear)
+        membership.info = membership.info._replace(unclear=unclear)
         if unclear:
             _log.warning(
                 "cantrips are known here with several crystals or dependencies: other nodes continue their entities",
-                node=ours.node.name,
+                node=membership.node.name,
                 cantrips=unclear,
             )
 
@@ -141,7 +142,7 @@ class NodeActor(Actor):
             if isinstance(one, Take):
                 self.tasks.start_soon(self._take, one.entity_id)
             elif isinstance(one, GiveUp):
-                self._inboxes.give_up(
+                self._inboxes.fail_waiters(
                     one.entity_id,
                     f"entity {one.entity_id} waits for its loom, which cannot be reached; it continues afterwards",
                 )
@@ -158,17 +159,17 @@ class NodeActor(Actor):
         for cell in itertools.islice(idle, many):
             cell.entity.send(UNLOAD_WHEN_IDLE)
 
-    def _tell(self, instrument: Instrument, found: _Look, taken: int) -> None:
-        """Report the results of this look to the instrument."""
-        ours = self._membership
-        seen = ours.state.seen
-        members = ours.members
+    def _report(self, instrument: Instrument, found: _Survey, taken: int) -> None:
+        """Report the results of this poll to the instrument."""
+        membership = self._membership
+        seen = membership.state.seen
+        members = membership.members
         stranded = sum(not any(can_run(one, what, members) for one in members) for what in found.unowned)
-        looks = max((seen.get(one.entity_id, 0) for one in found.unowned), default=0)
-        ours.unowned = UnownedCount(len(found.unowned), stranded, found.quarantined, looks * ours.node.beat)
+        polls = max((seen.get(one.entity_id, 0) for one in found.unowned), default=0)
+        membership.unowned = UnownedCount(len(found.unowned), stranded, found.quarantined, polls * membership.node.beat)
         if taken:
             instrument.noted(TakenOver(taken))
-        late = ours.take_late()
+        late = membership.take_late()
         if late:
             instrument.noted(RenewedLate(late))
 
@@ -181,18 +182,18 @@ class NodeActor(Actor):
         finally:
             self._membership.advance(LoadEnded(entity_id, is_living))
 
-    def _find(self) -> _Look:
+    def _find(self) -> _Survey:
         """Read the entities that no living node runs. May run in a thread, so it changes nothing of this actor."""
         store: Any = self._core.store
-        ours = self._membership
-        if ours.is_draining:
-            return _Look(store.nodes(), [], [])
+        membership = self._membership
+        if membership.is_draining:
+            return _Survey(store.nodes(), [], [])
         seen = store.survey(MANY)
-        while ours.may_sweep() and store.sweep(seen.dead):
+        while membership.may_sweep() and store.sweep(seen.dead):
             pass
         candidates, hopeless = [], []
         for one in store.unowned(MANY, seen):
-            if not ours.may_look_for(one):
+            if not membership.may_look_for(one):
                 continue
             candidate = self._make_candidate(one)
             if candidate is None:
@@ -200,7 +201,7 @@ class NodeActor(Actor):
             else:
                 candidates.append(candidate)
         quarantined = 0 if self._core.instrument is None else len(store.quarantined())
-        return _Look(seen.nodes, candidates, hopeless, quarantined)
+        return _Survey(seen.nodes, candidates, hopeless, quarantined)
 
     def _make_candidate(self, one: Unowned) -> Candidate | None:
         """Return the facts that placement needs; None for an entity that waits for people, or has not begun."""
@@ -218,7 +219,7 @@ class NodeActor(Actor):
 def can_load_here(core: Core, membership: Membership, facts: EntityFacts) -> bool:
     """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
     me = membership.own
-    if me is None:  # it has not looked yet
+    if me is None:  # it has not polled yet
         return not membership.is_draining
     is_admitted = may_load(me, make_candidate(core, facts), membership.members)
     membership.busy += is_admitted  # until the next count
@@ -238,12 +239,12 @@ def can_cast_here(membership: Membership, firing: str, cantrip: Cantrip) -> bool
 
 
 def can_fire_here(membership: Membership, id: str, late: float) -> bool:
-    """Return whether this node carries out a timer: the first node for it at once, each further one a look later.
+    """Return whether this node carries out a timer: the first node for it at once, each further one a poll later.
 
-    So nodes share simultaneous timers, and a timer whose first node is frozen waits only briefly.
+    So nodes share simultaneous timers, and a timer whose first node is frozen waits only briefly. `late` is in seconds.
     """
     owners = [one.owner for one in membership.members if not one.is_draining]
-    return late >= LOOK * order_among(owners, membership.owner, id)
+    return late >= POLL_INTERVAL * order_among(owners, membership.owner, id)
 
 
 def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
@@ -262,13 +263,13 @@ def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
 
 async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) -> None:
     """Wait for a signal or a request to drain; then drain, until that is done or another signal arrives."""
-    signalled, again = anyio.Event(), anyio.Event()
+    signalled, signalled_again = anyio.Event(), anyio.Event()
 
     async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             task_status.started()
             async for _ in signals:
-                (again if signalled.is_set() else signalled).set()
+                (signalled_again if signalled.is_set() else signalled).set()
 
     async def wait_for(event: anyio.Event, scope: anyio.CancelScope) -> None:
         await event.wait()
@@ -281,6 +282,6 @@ async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) 
             tasks.start_soon(wait_for, membership.asked, waiting)
             await anyio.sleep_forever()
         with anyio.CancelScope() as draining:
-            tasks.start_soon(wait_for, again, draining)
+            tasks.start_soon(wait_for, signalled_again, draining)
             await drain()
         tasks.cancel_scope.cancel()

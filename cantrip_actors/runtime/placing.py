@@ -22,9 +22,9 @@ def make_candidate(core: Core, facts: EntityFacts) -> Candidate:
     """Return an entity as placement sees it. Raises LoomError."""
     now = find_cantrip_in_force(core.loom, facts)
     is_idle = facts.header.lasting and facts.life is Life.IDLE
-    move = core.upgrades.move_of(facts.header, now, is_idle=True) if is_idle else None
+    move = core.upgrades.find_move(facts.header, now, is_idle=True) if is_idle else None
     moves_to = None if move is None else move.cantrip.id
-    ran_here = core.cantrips.own(facts.entity_id) is not None
+    ran_here = core.cantrips.get_unloaded(facts.entity_id) is not None
     return Candidate(facts.entity_id, now.id, now.name, is_idle and core.upgrades.is_for_all, moves_to, ran_here)
 
 

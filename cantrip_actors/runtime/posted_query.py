@@ -42,7 +42,7 @@ class PostedQuery(Awaited):
     ) -> Replied | Posted | Failed | None:
         """Return the answer; None if it takes longer than `patience` seconds: call again then.
 
-        A crystal that cannot notify of an answer is asked for it, and waited for with a task.
+        If the crystal cannot announce answers, it is queried for this one, and a task waits for it.
         """
         if isinstance(self._cell.crystal.crystal, PostingCrystal):
             if self._watched is None:
@@ -58,10 +58,10 @@ class PostedQuery(Awaited):
                 return None
         return self._replied(await query_crystal(self._cell, self._cell.crystal, self._query))
 
-    def listen(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when the answer can be collected."""
+    def listen(self, on_ready: Callable[[], object]) -> None:
+        """Call `on_ready` when the answer can be collected."""
         assert self._watched is not None, "listen comes after wait_for_event"
-        self._watched.ready.listen(tell)
+        self._watched.ready.listen(on_ready)
 
     def leave(self) -> None:
         """Stop waiting."""

@@ -30,13 +30,13 @@ async def query_crystal(cell: Cell, bound: Bound, query: Query) -> Response | Cr
         began = time.monotonic()
         if query.emit is not None:
             query = query._replace(emit=_TimedParts(query, instrument, cell, began))
-    reply: Response | CrystalError = await bound.uses.asks.call(request_of(cell, bound, query))
+    reply: Response | CrystalError = await bound.uses.asks.call(make_request(cell, bound, query))
     if instrument is not None:
         instrument.answered(cell, reply, time.monotonic() - began, bound.crystal)
     return reply
 
 
-def request_of(cell: Cell, bound: Bound, query: Query) -> CrystalRequest:
+def make_request(cell: Cell, bound: Bound, query: Query) -> CrystalRequest:
     """Return the request to the actor of an entity's crystal."""
     variables, spans = cell.context_variables, cell.caller.spans
     if spans is not None and (headers := spans.query_headers):

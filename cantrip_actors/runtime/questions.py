@@ -66,18 +66,18 @@ class Questions:
                 self._calls.pop(asker, None)
 
     async def begin(self, asker: str, asked: str) -> None:
-        """Note that an `ask` waits. Raises AskCycle."""
+        """Register an `ask` that waits. Raises AskCycle."""
         await self.check(asker, asked)
         self._asks[asker] = asked
 
     def end(self, asker: str) -> None:
-        """Note that an `ask` has stopped waiting."""
+        """Unregister an `ask` that has stopped waiting."""
         self._asks.pop(asker, None)
 
     async def check(self, asker: str, asked: str) -> None:
         """Raise AskCycle if `asked` already waits, directly or through others, for `asker`.
 
-        The last look for a cycle reads no log, so nothing happens between it and what the caller notes next.
+        The last search for a cycle reads no log, so no other task runs between it and the caller's registration.
         """
         logged: dict[str, Sequence[str]] = {}
         while True:
@@ -116,7 +116,7 @@ class Questions:
         return [self._core.find_name(one) or one for one in entities]
 
     def _read_awaited(self, entities: Sequence[str]) -> dict[str, Sequence[str]]:
-        """Return whom each entity waits for according to its log: the entities that it asks, and its children."""
+        """Return the entities that each entity waits for according to its log: those that it asks, and its children."""
         loom, found = self._core.loom, dict[str, Sequence[str]]()
         for one in entities:
             is_unfinished = loom.has(one) and not loom.is_over(one)  # another process may run it
@@ -137,7 +137,7 @@ class Questions:
             if not any(fnmatchcase(to, pattern) for pattern in allowed):
                 known = ", ".join(allowed) or "none"
                 raise LoomError(f'expected an entity that this circle may reach ({known}), got "{to}"')
-            entity_id = await self._core.in_store(partial(inboxes.address, to, cell.plan.tenant))
+            entity_id = await self._core.in_store(partial(inboxes.resolve_address, to, cell.plan.tenant))
             if gate.name == ASK.name:
                 await self.check(cell.entity_id, entity_id)
             key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
@@ -199,13 +199,13 @@ class Question(Awaited):
             f"{ASK.name}: no answer: {outcome.error or outcome.summary or outcome.reason}", is_error=True
         )
 
-    def listen(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when the answer arrives."""
+    def listen(self, on_ready: Callable[[], object]) -> None:
+        """Call `on_ready` when the answer arrives."""
         assert self._waiter is not None, "listen comes after wait_for_event"
         if self._waiter.is_settled.is_set():
-            tell()
+            on_ready()
         else:
-            self._listener = tell
+            self._listener = on_ready
 
     def leave(self) -> None:
         """Stop waiting."""

@@ -1,10 +1,10 @@
 """The queues of submissions: their bounds, their places, and which waiting submissions this runtime begins (N-50).
 
-The loom has an account for each queue (`machine/queues.py`), and its waiting submissions, in order. At a look the
+The loom has an account for each queue (`machine/queues.py`), and its waiting submissions, in order. At a poll the
 scheduler reads the accounts, then the first submissions of each queue with room, and takes places for the submissions
 that this runtime can begin, in the order of priority. A full queue costs one row, however many submissions wait.
 
-The end of an entity frees its place at the next look of the node that ran it. If that node died in between, or the
+The end of an entity frees its place at the next poll of the node that ran it. If that node died in between, or the
 entity ended without being loaded, any node that finds the queue full frees the place.
 """
 
@@ -27,7 +27,7 @@ from cantrip_actors.records.timers import FIRST, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.core import Core
-from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 from cantrip_actors.terms.errors import InvalidIntent, LoomError, suggest_nearest
 from cantrip_actors.terms.queue import Queue
 
@@ -37,7 +37,7 @@ PAGE: Final = 100
 """Submissions of a queue that are read at once."""
 
 SELDOM: Final = 4
-"""Looks between two searches for free places. Without hints, also between two for queues if the loom has no queue."""
+"""Polls between two searches for free places. Without hints, also between two for queues if the loom has no queue."""
 
 SWEEP: Final = 0.02
 """The least seconds between two searches for free places, for each place, so that they cost little."""
@@ -65,35 +65,35 @@ class QueueStatus(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """The submissions that this runtime begins now, and in how many seconds it looks again."""
+    """The submissions that this runtime begins now, and the seconds until it polls again."""
 
     timers: Sequence[Timer]
-    look_in: float
+    delay: float
 
 
 class Queues:
     """The queues of a loom, for one runtime. The scheduler calls `claim`."""
 
-    def __init__(self, core: Core, queues: Sequence[Queue], id_of: Callable[[str, str], str]) -> None:
+    def __init__(self, core: Core, queues: Sequence[Queue], make_id: Callable[[str, str], str]) -> None:
         self._core = core
         self._declared = queues
-        self._id_of = id_of
+        self._make_id = make_id
         self._owner = this_process()
         self.on_end: Callable[[], object] = lambda: None
         """Called when an entity of a queue has ended here."""
         self.status: Sequence[QueueStatus] = ()
-        """The queues at the last look."""
+        """The queues at the last poll."""
         self._here: dict[str, set[str]] = {}
         """By queue, the entities that run here or are about to begin here."""
         self._left: list[tuple[str, str]] = []
         """Queues and entities that do not run here any more."""
-        self._learns_at = -math.inf
+        self._reads_at = -math.inf
         self._counts_at = -math.inf
         self._waiting: dict[str, int] = {}
         self._sweeps_at: dict[str, float] = {}
         self._aside: dict[str, float] = {}
         self._last = ""
-        """The queue that was served last: the one after it is the first at the next look."""
+        """The queue that was served last: the one after it is the first at the next poll."""
 
     # Opening and closing
 
@@ -112,7 +112,7 @@ class Queues:
                 _log.warning("the bounds of a queue were changed", queue=queue.name, before=str(before), now=str(queue))
 
     def close(self) -> None:
-        """Note that this runtime begins nothing any more, so that others may use places whose entities never began."""
+        """Declare this runtime gone, so that others may use the places whose entities it never began."""
         mark_gone(self._owner)
 
     # Submitting
@@ -138,15 +138,15 @@ class Queues:
             cell.ending.listen(lambda: self.leave(queue, entity_id))
 
     def leave(self, queue: str, entity_id: str) -> None:
-        """Handle an entity of a queue that does not run here any more, or was not begun here."""
+        """Handle an entity of a queue that no longer runs here, or was not begun here."""
         if self._core.living.get(entity_id) is None:
             self._here.get(queue, set()).discard(entity_id)
             self._left.append((queue, entity_id))
             self.on_end()
 
     def expect_news(self) -> None:
-        """Look for new queues at the next look: another process has sent a hint."""
-        self._learns_at = -math.inf
+        """Look for new queues at the next poll: another process has sent a hint."""
+        self._reads_at = -math.inf
 
     async def settle(self) -> bool:
         """Free the places of entities that have ended here; return whether there were any. Raises LoomError."""
@@ -173,9 +173,9 @@ class Queues:
         `prepare` is called before `may_begin`, if there is a queue.
         """
         now = anyio.current_time()
-        if not has_news and now < self._learns_at:
+        if not has_news and now < self._reads_at:
             return Claimed((), math.inf)
-        accounts = await self._learn(now)
+        accounts = await self._read_accounts(now)
         if accounts:
             await prepare()
         if has_news:
@@ -184,26 +184,26 @@ class Queues:
             one for one in accounts if one.queue.name <= self._last
         ]
         taken: list[Timer] = []
-        look_in = math.inf
+        delay = math.inf
         for account in accounts:
             try:
                 claimed = await self._claim_of(account, may_begin, now)
             except LoomError:
                 if not taken:
                     raise
-                return Claimed(taken, LOOK)  # these have their places, so they begin
+                return Claimed(taken, POLL_INTERVAL)  # these have their places, so they begin
             if claimed.timers:
                 taken += claimed.timers
                 self._last = account.queue.name
-            look_in = min(look_in, claimed.look_in)
-        return Claimed(taken, look_in)
+            delay = min(delay, claimed.delay)
+        return Claimed(taken, delay)
 
-    async def _learn(self, now: float) -> list[Account]:
+    async def _read_accounts(self, now: float) -> list[Account]:
         """Read the accounts of all queues, and count from time to time what waits."""
         store = self._core.store
         found = await self._core.in_store(partial(store.accounts, PREFIX))
         accounts = sorted(map(decode_account, found.values()), key=lambda one: one.queue.name)
-        self._learns_at = -math.inf if accounts else now + (COUNT if store.can_hint() else LOOK * SELDOM)
+        self._reads_at = -math.inf if accounts else now + (COUNT if store.can_hint() else POLL_INTERVAL * SELDOM)
         if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
             names = [one.queue.name for one in accounts]
@@ -224,7 +224,7 @@ class Queues:
                 return Claimed((), math.inf)
             if await self._sweep(account, list(account.places), now):
                 return Claimed((), 0)
-            return Claimed((), LOOK if room > 0 else self._patience)
+            return Claimed((), POLL_INTERVAL if room > 0 else self._sweep_delay)
         found, waits, are_all = await self._find(name, may_begin)
         if not found:
             if waits:
@@ -243,36 +243,36 @@ class Queues:
         is_free = bool(held) and await self._sweep(account, held, now)
         timers = [one for one, entity_id in zip(found, ids, strict=True) if entity_id in taken]
         is_full = account.count_room(here) <= len(taken)
-        return Claimed(timers, 0 if is_free else self._patience if is_full or held else LOOK)
+        return Claimed(timers, 0 if is_free else self._sweep_delay if is_full or held else POLL_INTERVAL)
 
     @property
-    def _patience(self) -> float:
-        """Seconds until it searches for free places; the ends of entities of this process make it look at once."""
-        return LOOK * SELDOM if self._core.store.shared else ASIDE
+    def _sweep_delay(self) -> float:
+        """Seconds until it searches for free places; the ends of entities of this process make it search at once."""
+        return POLL_INTERVAL * SELDOM if self._core.store.shared else ASIDE
 
     def _compute_capacity(self) -> int:
-        """Return how many more entities this runtime may run, as a node."""
-        ours = self._core.membership
-        if ours is None:
+        """Return how many more entities this runtime may begin: as a node, as many as its capacity leaves."""
+        membership = self._core.membership
+        if membership is None:
             return PAGE
-        me = ours.own
-        return 0 if me is None or not ours.is_ready else me.room
+        me = membership.own
+        return 0 if me is None or not membership.is_ready else me.room
 
     def _count_sharers(self) -> int:
-        """Return how many nodes share out what waits."""
-        ours = self._core.membership
-        return 1 if ours is None else max(1, sum(not one.is_draining for one in ours.members))
+        """Return how many nodes share the waiting submissions."""
+        membership = self._core.membership
+        return 1 if membership is None else max(1, sum(not one.is_draining for one in membership.members))
 
     def may_run(self, timer: Timer) -> bool:
         """Return whether the cantrip of a submission is offered here, and falls to this node's release."""
         assert timer.schedule is not None, "it is a submission"
         cantrip = self._core.cantrips.find_offered(timer.schedule.name)
-        ours = self._core.membership
-        if cantrip is None or ours is None:
+        membership = self._core.membership
+        if cantrip is None or membership is None:
             return cantrip is not None
-        me = ours.own
+        me = membership.own
         one = Candidate(timer.id, cantrip.id, cantrip.name, may_move=True)
-        return me is not None and can_run(me, one, ours.members)
+        return me is not None and can_run(me, one, membership.members)
 
     async def _find(self, queue: str, may_begin: Callable[[Timer], bool]) -> tuple[list[Timer], bool, bool]:
         """Return the first submissions of a queue that may begin here.
@@ -293,25 +293,25 @@ class Queues:
         schedule = timer.schedule
         assert schedule is not None, "it is a submission"
         assert schedule.next is not None, "it fires once"
-        return self._id_of(make_firing_key(timer.id, schedule.next), schedule.tenant)
+        return self._make_id(make_firing_key(timer.id, schedule.next), schedule.tenant)
 
     async def _sweep(self, account: Account, entities: Sequence[str], now: float) -> bool:
         """Free the places of entities that are over, or that a dead process took; return whether there were any."""
         name = account.queue.name
         if now < self._sweeps_at.get(name, -math.inf):
             return False
-        self._sweeps_at[name] = now + max(LOOK * SELDOM, len(entities) * SWEEP)
-        ours = frozenset(self._here.get(name, ()))
-        over, absent = await self._core.in_store(partial(self._select_without_entity, account, entities, ours))
+        self._sweeps_at[name] = now + max(POLL_INTERVAL * SELDOM, len(entities) * SWEEP)
+        membership = frozenset(self._here.get(name, ()))
+        over, absent = await self._core.in_store(partial(self._select_without_entity, account, entities, membership))
         return bool(over or absent) and await self._change(name, partial(free, over, absent)) > 0
 
     def _select_without_entity(
-        self, account: Account, entities: Sequence[str], ours: frozenset[str]
+        self, account: Account, entities: Sequence[str], membership: frozenset[str]
     ) -> tuple[list[str], list[str]]:
         store = self._core.store
         over, absent = [], []
         for one in entities:
-            if one in ours:
+            if one in membership:
                 continue
             life = store.life(one)
             if _is_over(life) or (life is None and is_gone(account.places[one].owner)):

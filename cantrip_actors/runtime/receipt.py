@@ -29,8 +29,8 @@ def check_timeout(timeout: float) -> None:
 class NoAnswer(CantripError, TimeoutError):
     """The episode of an intent did not end within the time that its caller gave it (N-38).
 
-    Nothing is withdrawn: `receipt.episode()`, or `runtime.receipt(entity_id, key)`, waits on, and `receipt.withdraw()`
-    takes the intent back if it still waits.
+    The intent is not withdrawn: `receipt.episode()`, or `runtime.receipt(entity_id, key).episode()`, continues to wait,
+    and `receipt.withdraw()` withdraws the intent if it still waits.
     """
 
     def __init__(self, receipt: Receipt, timeout: float) -> None:
@@ -73,25 +73,25 @@ class Receipt:
     async def episode(self, *, timeout: float | None = None) -> Episode:
         """Wait for the episode of the intent; at once if it has ended.
 
-        `timeout` is the longest wait, in seconds. Raises NoAnswer after it; what ended the episode, or AskCycle, as
-        `Entity.send`; EntityEnded or InvalidIntent if it was refused; Withdrawn; RuntimeClosed; ValueError for a
-        negative timeout.
+        `timeout` is the longest wait, in seconds; NoAnswer is raised after it. Raises the error that ended the episode,
+        or AskCycle, as `Entity.send`; EntityEnded or InvalidIntent if the intent was refused; Withdrawn; RuntimeClosed;
+        ValueError for a negative timeout.
         """
         if timeout is not None:
             check_timeout(timeout)
-        if timeout is None or await self._find_state() not in ("waiting", "working"):
+        if timeout is None or await self._read_state() not in ("waiting", "working"):
             return await self._wait_for_episode()
         with anyio.move_on_after(timeout):
             return await self._wait_for_episode()
         raise await self._tree.in_store(partial(NoAnswer, self, timeout))
 
-    async def _find_state(self) -> MailState:
+    async def _read_state(self) -> MailState:
         return await self._tree.in_store(lambda: self.state)
 
     async def _wait_for_episode(self) -> Episode:
         tree = self._tree
         tree.check_open()
-        is_open = await self._find_state() in ("waiting", "working")
+        is_open = await self._read_state() in ("waiting", "working")
         try:
             async with tree.questions.mark_waiting(self.entity_id) if is_open else nullcontext():
                 outcome = await tree.inboxes.wait_for_outcome(self.entity_id, self.key)
@@ -101,7 +101,7 @@ class Receipt:
         return make_episode(self.entity_id, outcome, None, tree.loom)
 
     async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
-        """Take the intent back if it still waits in the inbox, whichever process runs the entity (C-19).
+        """Withdraw the intent if it still waits in the inbox, whichever process runs the entity (C-19).
 
         Returns the state that the intent has then. "withdrawn": the entity will never see it, and callers that wait for
         its episode get Withdrawn; its key stays used. Any other state: it was too late, and nothing has changed. Once
@@ -112,7 +112,7 @@ class Receipt:
         self._tree.check_open()
         check_texts(why=why, by=by)
         await self._tree.inboxes.withdraw(self.entity_id, self.key, why, by)
-        return await self._find_state()
+        return await self._read_state()
 
     async def cancel(self, why: str = "cancelled", *, now: bool = False, by: str = "") -> MailState:
         """Withdraw the intent if it still waits, else interrupt its episode, and no other one, if that is under way.
@@ -123,7 +123,7 @@ class Receipt:
         state = await self.withdraw(why, by=by)
         if state == "working":
             inboxes = self._tree.inboxes
-            find = partial(inboxes.interrupt, self.entity_id, self.key, why, now=now, sender=by)
+            find = partial(inboxes.make_interrupt, self.entity_id, self.key, why, now=now, sender=by)
             mail = await self._tree.in_store(find)
             if mail is not None:
                 with suppress(EntityEnded):

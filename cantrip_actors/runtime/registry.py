@@ -76,7 +76,7 @@ class RegistryActor(Actor):
 
 
 def _read_end(loom: Loom, entity: str) -> tuple[bool, bool, Outcome | None]:
-    """Return whether an entity has a log, whether it is over, and how it ended."""
+    """Return whether an entity has a log, whether it is over, and its outcome if it is."""
     if not loom.has(entity):
         return False, False, None
     if not loom.is_over(entity):

@@ -1,4 +1,4 @@
-"""The timers of an entity that waits for a person: nothing of it may be loaded when its time is up.
+"""The timers of an entity that waits for a person: they fire even if the entity is not loaded then.
 
 A request that expires gets a decision, under the key that a person's decision would have. A `timeout` that counts the
 wait stops the entity whose ward it is.
@@ -40,7 +40,7 @@ def make_timers(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
     return timers
 
 
-def cancel(timer: Timer) -> Timer:
+def make_cancellation(timer: Timer) -> Timer:
     """Return the timer that cancels another one."""
     return Timer(id=timer.id, due=None, entity_id=timer.entity_id)
 

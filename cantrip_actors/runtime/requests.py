@@ -18,14 +18,14 @@ from typing import Any, Literal, Protocol, Self, get_args
 import anyio
 
 from cantrip_actors.loom import KeyUsed
-from cantrip_actors.machine.project import Life, Verdict, find_decision, request_in
+from cantrip_actors.machine.project import Life, Verdict, find_decision, find_open_request
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, make_decision_key
 from cantrip_actors.records.records import Requested
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
-from cantrip_actors.runtime.inboxes import LOOK, Inboxes
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.terms.arguments import check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.json_schema import find_misfits, load
@@ -85,7 +85,7 @@ class RequestFeed(AsyncIterator[Request]):
         self._events = bus.subscribe(lambda event: isinstance(event, RequestedEvent))
         self._todo: deque[Request] = deque()
         self._known: set[tuple[str, str]] = set()
-        self._has_looked = False
+        self._has_polled = False
 
     def close(self) -> None:
         """Stop following."""
@@ -98,9 +98,9 @@ class RequestFeed(AsyncIterator[Request]):
         return self._events.is_over
 
     async def __anext__(self) -> Request:
-        if not self._has_looked:
-            await self._look()
-            self._has_looked = True
+        if not self._has_polled:
+            await self._poll()
+            self._has_polled = True
         while not self._todo:
             if self.is_over:
                 raise StopAsyncIteration
@@ -109,13 +109,13 @@ class RequestFeed(AsyncIterator[Request]):
 
     async def _wait(self) -> None:
         """Wait for new requests; read the loom from time to time for those of other processes."""
-        event, looks = None, self._requests.has_other_writers
-        with anyio.move_on_after(LOOK if looks else None):
+        event, polls = None, self._requests.has_other_writers
+        with anyio.move_on_after(POLL_INTERVAL if polls else None):
             event = await anext(self._events)
-        if event is not None or looks:
-            await self._look()
+        if event is not None or polls:
+            await self._poll()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         found = await self._requests.find_open(self._tenant)
         self._todo.extend(request for request in found if (request.id, request.asked_at) not in self._known)
         self._known = {(request.id, request.asked_at) for request in found}
@@ -195,10 +195,10 @@ class Requests:
     def _list_of_servers(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open questions of tool servers."""
         for one in self.elicitations:
-            if self._core.is_tenants(one.call.entity_id, tenant):
-                yield self._request_of_elicitation(one)
+            if self._core.belongs_to_tenant(one.call.entity_id, tenant):
+                yield self._make_elicitation_request(one)
 
-    def _request_of_elicitation(self, one: Elicitation) -> Request:
+    def _make_elicitation_request(self, one: Elicitation) -> Request:
         call, shown = one.call, self._core.guard.redactor.value
         return Request(
             one.id,
@@ -216,7 +216,7 @@ class Requests:
 
     def _publish(self, one: Elicitation) -> None:
         """Publish a new question of a server to subscribers and feeds."""
-        call, asked = one.call, self._request_of_elicitation(one)
+        call, asked = one.call, self._make_elicitation_request(one)
         self._bus.publish(
             [
                 RequestedEvent(
@@ -229,15 +229,17 @@ class Requests:
         """Yield the open requests of entities, in the order in which the entities began."""
         store = self._core.store
         for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
-            if not self._core.is_tenants(entity_id, tenant):
+            if not self._core.belongs_to_tenant(entity_id, tenant):
                 continue
-            requested = request_in(store.newest(entity_id, NEWEST)) or request_in(store.records(entity_id))
+            requested = find_open_request(store.newest(entity_id, NEWEST)) or find_open_request(
+                store.records(entity_id)
+            )
             if requested is None or self._find_posted(requested.id) is not None:
                 continue
             if store.life(entity_id) is Life.WAITING:  # else its decision was taken since
-                yield self._request(requested)
+                yield self._make_request(requested)
 
-    def _request(self, requested: Requested) -> Request:
+    def _make_request(self, requested: Requested) -> Request:
         shown = self._core.guard.redactor.value
         return Request(
             requested.id,
@@ -282,13 +284,13 @@ class Requests:
                 raise InvalidDecision(
                     f'request {request_id}: expected "allow" or "deny", by=… and note=…, and nothing else'
                 )
-            through = {"door": door} if door else {}  # sources of users need not know of doors
+            through = {"door": door} if door else {}  # the `decide` of a user's source may lack this parameter
             return await source.decide(request_id, decision, by=by, note=note, **through)
         if answer is not None and self.elicitations.get(request_id) is not None:
             await self._load_checks()
         elicitation = self.elicitations.get(request_id)
-        if elicitation is not None and self._core.is_tenants(elicitation.call.entity_id, tenant):
-            check_decision(self._request_of_elicitation(elicitation), decision, answer, args, remember, foreign=True)
+        if elicitation is not None and self._core.belongs_to_tenant(elicitation.call.entity_id, tenant):
+            check_decision(self._make_elicitation_request(elicitation), decision, answer, args, remember, foreign=True)
             return self.elicitations.settle(elicitation, answer, by, door)
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
@@ -300,7 +302,7 @@ class Requests:
             if key is None or not await in_store(lambda: self._is_repeated(make_mail())):
                 raise
             return None
-        request, foreign = self._request(requested), bool(requested.round)
+        request, foreign = self._make_request(requested), bool(requested.round)
         if args is not None or (answer is not None and request.schema is not None):
             await self._load_checks()
         check_decision(request, decision, answer, args, remember, foreign=foreign)
@@ -346,7 +348,7 @@ class Requests:
         """Return an open request. Raises UnknownRequest, AlreadyDecided."""
         store = self._core.store
         entity_id = request_id.partition(":")[0] if isinstance(request_id, str) else ""
-        is_here = bool(entity_id) and self._core.is_tenants(entity_id, tenant)
+        is_here = bool(entity_id) and self._core.belongs_to_tenant(entity_id, tenant)
         found = find_decision(store.records(entity_id), request_id) if is_here else None
         if found is None:
             raise UnknownRequest(
@@ -417,4 +419,4 @@ def check_decision(
 def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:
     problems = find_misfits(value, schema, foreign=foreign)
     if problems:
-        raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected what fits the schema {dict(schema)!r}")
+        raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected a value that fits the schema {dict(schema)!r}")

@@ -15,7 +15,7 @@ from supervisors import Actor
 
 FIRST: Final = 60.0
 """Seconds from the opening of a runtime to its first search for expired entities."""
-LOOK: Final = 3600.0
+POLL_INTERVAL: Final = 3600.0
 """Seconds between two searches."""
 
 _LOOK = object()
@@ -59,15 +59,15 @@ class RetentionActor(Actor):
     async def init(self) -> None:
         """Start the timers."""
         self.send_after(FIRST, _LOOK)
-        self.send_every(LOOK, _LOOK)
+        self.send_every(POLL_INTERVAL, _LOOK)
 
     async def handle_info(self, message: Any) -> None:
-        """Prune."""
+        """Forget the entities that `retention` no longer keeps."""
         if message is not _LOOK:
             return
         try:
             pruned = await prune(self._store, self._retention, self._forget)
-        except (LoomError, RuntimeClosed) as error:  # the next look tries again
+        except (LoomError, RuntimeClosed) as error:  # the next poll tries again
             _log.warning("the loom could not be pruned", error=str(error))
             return
         if pruned.entities:

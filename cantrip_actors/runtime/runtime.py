@@ -37,7 +37,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
 from cantrip_actors.runtime.batch import cast_all
 from cantrip_actors.runtime.beginnings import Beginning, Beginnings
-from cantrip_actors.runtime.cells import NEVER_BEGAN, begin_of
+from cantrip_actors.runtime.cells import NEVER_BEGAN, make_begin
 from cantrip_actors.runtime.cluster import Cluster
 from cantrip_actors.runtime.context_variables import ASKER
 from cantrip_actors.runtime.core import Limits
@@ -131,16 +131,16 @@ class Runtime:
     ) -> Runtime:
         """Return a runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
-        If one task opens it and another closes it (fixtures, notebook cells), `runtime = await Runtime.open(…)` and
-        `await runtime.aclose()` do the same; it lives in a task of its own then.
+        If one task opens it and another closes it (fixtures, notebook cells), use `runtime = await Runtime.open(…)` and
+        `await runtime.aclose()`: the runtime then runs in a task of its own.
 
         A loom may hold runs that a crash interrupted. `recover` says what happens to them: "list" leaves them to
         `interrupted()`, `resume` and `abandon`; "resume" continues those whose cantrip is among `cantrips`;
         "abandon" ends them. A long-lived entity is loaded when a message is sent to it, and unloaded after
         `passivate_after` seconds without an intent.
 
-        `cantrips` are those that entities of earlier processes continue with. A long-lived entity whose cantrip has the
-        name of one of them but other content moves to it with its next intent, which the loom records. `upgrade` says
+        With `cantrips` the entities of earlier processes continue. A long-lived entity whose cantrip has the name of
+        one of them but other content moves to it with its next intent, which the loom records. `upgrade` says
         which entities do: "idle", all of them, as soon as no episode is under way; "never", none; or a function that is
         given a `Move` and returns whether the entity moves. It is called often, so it must be quick. An episode under
         way and a one-shot entity keep their cantrip. If no cantrip here fits, the entity's mail waits, and a send
@@ -157,9 +157,9 @@ class Runtime:
         snapshot cannot be trusted or used, programs are run again; with `redact="at_rest"` no snapshots are stored.
 
         At most `max_waiting` intents wait in the inbox of an entity, and as many control messages; further senders get
-        InboxFull. `submit` raises QueueFull where `max_submitted` submissions of its priority or a higher one wait. The
-        keys of mail are kept for `keep_keys` seconds after it was settled, an intent by the end of its episode: that
-        long a repeated send or post finds the first one.
+        InboxFull. `submit` raises QueueFull if `max_submitted` submissions of its priority or a higher one wait. The
+        key of a mail is kept for `keep_keys` seconds after the mail was settled (an intent: after its episode ended).
+        Until then, a repeated send or post with that key finds the first mail.
 
         Requests to people (`ask_first`, `question`) wait for a decision however long it takes. With `unattended="deny"`
         they are denied at once while no program in this process follows `requests(follow=True)`.
@@ -167,12 +167,12 @@ class Runtime:
         `retention` says how long the content of ended entities is kept, by kind: `{"one-shot": "90d", "long-lived":
         None}`. None, the default for both, keeps it for good. Older content is forgotten in the background.
 
-        A damaged file is refused for writing. With `repair` it is copied, and written anew without what is damaged.
+        A damaged file is refused for writing. With `repair` it is copied, and written anew without the damaged records.
 
         `seal_key` seals a new loom: at least 16 secret bytes or a text of them, or the `pathlib.Path` of a file of mode
-        0600 that holds them. Nobody without the key can then forge a record, cut an end or swap trees and stay
-        unnoticed by `verify` (docs/loom.md). A sealed loom opens with its key only. A loom that has records already is
-        not sealed: copy it to a new one.
+        0600 that holds them. `verify` then detects every forged record, removed end and swapped tree, unless its author
+        has the key (docs/loom.md). A sealed loom opens only with its key. A loom that already has records is not
+        sealed: copy it to a new one.
 
         `telemetry` is an `observe.Telemetry`: it traces the entities with OpenTelemetry and counts what they do.
 
@@ -181,9 +181,9 @@ class Runtime:
         room (docs/cluster.md). It needs a `snapshot_key` in Postgres if one of its `cantrips` has a code circle.
         A caller that waits for an entity that no living node can run gets Stranded after `stranded_after` seconds.
 
-        `queues` are those that `submit` may name. Their bounds are kept in the loom and hold for all of its processes,
-        until a runtime is opened that gives other ones (docs/cluster.md). A loom in memory or in a JSONL file keeps no
-        bounds: name its queues each time.
+        `queues` are the queues that `submit` may name. Their bounds are stored in the loom and hold for all of its
+        processes, until a runtime is opened with other bounds (docs/cluster.md). A loom in memory or in a JSONL file
+        stores no bounds: give its queues each time.
 
         Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a key that
         is too short. Entering raises LoomError if the loom cannot be opened, DamagedLoom if it is damaged, and
@@ -191,7 +191,7 @@ class Runtime:
         """
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
-                f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, as of secrets.token_bytes(32)"
+                f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, for example secrets.token_bytes(32)"
             )
         _check_option("recover", recover, Recover)
         _check_option("redact", redact, Redact)
@@ -199,9 +199,9 @@ class Runtime:
         if not isinstance(passivate_after, (int, float)) or math.isnan(passivate_after):
             raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
         if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 1:
-            raise ValueError(f"max_waiting: expected how much mail may wait, at least 1, got {max_waiting!r}")
+            raise ValueError(f"max_waiting: expected a number of mails, at least 1, got {max_waiting!r}")
         if isinstance(max_submitted, bool) or not isinstance(max_submitted, int) or max_submitted < 1:
-            raise ValueError(f"max_submitted: expected how many casts may wait, at least 1, got {max_submitted!r}")
+            raise ValueError(f"max_submitted: expected a number of casts, at least 1, got {max_submitted!r}")
         if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
             raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
@@ -250,7 +250,7 @@ class Runtime:
 
         Raises RuntimeClosed for one that was entered with `async with`: it closes where that block ends.
         """
-        self._check_whole("closing")
+        self._check_not_tenant("closing")
         if self._owner is not None:
             await self._owner.close(from_within=ASKER.get() is not None)
         elif self._tree.is_open:
@@ -260,18 +260,18 @@ class Runtime:
         """Return this runtime as a tenant sees it: the same methods, and the entities of that tenant only (X-42).
 
         Its casts, invocations and schedules belong to the tenant, and so do children and forks. Names, keys and ids of
-        schedules are the tenant's own. By no id, name, key, search, event or request does it reach anything of another
-        tenant: it is not in this loom. The runtime itself sees all entities; its own names and keys are those of the
-        tenant "".
+        schedules are the tenant's own. No id, name, key, search, event or request reaches the data of another tenant:
+        such data counts as not in this loom. The runtime itself sees all entities; its own names and keys are those of
+        the tenant "".
 
-        It is open as long as this runtime is, which alone can be closed, drained and backed up. Raises ValueError for
-        anything but a name of 1 to 200 characters without control characters.
+        The tenant's runtime is open as long as this runtime is. Only this runtime can be closed, drained and backed up.
+        Raises ValueError unless the name has 1 to 200 characters and no control characters.
         """
         view = copy(self)
         view._tenant = check_tenant(name)  # noqa: SLF001  # a copy of this one
         return view
 
-    def _check_whole(self, what: str) -> None:
+    def _check_not_tenant(self, what: str) -> None:
         if self._tenant is not None:
             raise LoomError(f"{what} is about the whole loom, and not about a tenant: call it on the runtime itself")
 
@@ -283,11 +283,11 @@ class Runtime:
 
     def _check_here(self, entity_id: str) -> None:
         check_texts(LoomError, entity=entity_id)
-        if not self._tree.is_tenants(entity_id, self._tenant):
+        if not self._tree.belongs_to_tenant(entity_id, self._tenant):
             raise LoomError(f"entity {entity_id} is not in this loom")
 
     async def __aenter__(self) -> Self:
-        self._check_whole("entering")
+        self._check_not_tenant("entering")
         await self._tree.open()
         try:
             await self._recover_interrupted()
@@ -303,8 +303,11 @@ class Runtime:
 
     @property
     def cluster(self) -> Cluster:
-        """The nodes of the loom: which live, where an entity runs, what no node can run. Any runtime may ask."""
-        self._check_whole("a cluster")
+        """The nodes of the loom: their states, where an entity runs, and which entities no node can run.
+
+        Any runtime on the loom may read it.
+        """
+        self._check_not_tenant("a cluster")
         return Cluster(self._tree)
 
     async def drain(self, grace: float | None = None) -> bool:
@@ -318,7 +321,7 @@ class Runtime:
 
         Raises RuntimeClosed if the runtime is not open. Every later cast and send raises it, too.
         """
-        self._check_whole("draining")
+        self._check_not_tenant("draining")
         return await self._tree.drain(grace)
 
     async def serve(self) -> None:
@@ -326,12 +329,12 @@ class Runtime:
 
         A second signal returns at once. Raises RuntimeClosed if the runtime has no `node` or is not open.
         """
-        self._check_whole("serving")
+        self._check_not_tenant("serving")
         self._tree.check_open()
-        ours = self._tree.membership
-        if ours is None:
+        membership = self._tree.membership
+        if membership is None:
             raise RuntimeClosed("serve: expected a runtime that has joined: Runtime.open(…, node=Node(…))")
-        await serve(ours, self.drain)
+        await serve(membership, self.drain)
 
     # Casting
 
@@ -343,11 +346,11 @@ class Runtime:
 
     @property
     def shown_loom(self) -> Loom:
-        """The loom as others may see it: for reading only, and without the secrets that this runtime knows of."""
+        """The loom for readers without access to secrets: read-only, with this runtime's secrets redacted."""
         return redacted_loom(self.loom, self._tree.guard.redactor)
 
     def redact(self, value: Any) -> Any:
-        """Return a JSON value without the secrets that this runtime knows of; the same object if it has none."""
+        """Return a JSON value with this runtime's secrets redacted; the same object if it contains no secret."""
         return self._tree.guard.redactor.value(value)
 
     def derive_key(self, purpose: str) -> bytes:
@@ -364,11 +367,12 @@ class Runtime:
         return await self._tree.services.crystals.ask_status()
 
     def dump(self) -> str:
-        """Return the tree of actors as text, a line for each, without asking any: from any thread or signal handler.
+        """Return the tree of actors as text, one line for each.
 
-        Raises RuntimeClosed if the runtime was not opened.
+        It sends no message to an actor, so any thread or signal handler may call it. Raises RuntimeClosed if the
+        runtime was not opened.
         """
-        self._check_whole("a dump of the actors")
+        self._check_not_tenant("a dump of the actors")
         return self._tree.guard.redactor.text(inspect.dump(self._tree.system))
 
     async def check_writer(self) -> None:
@@ -418,9 +422,9 @@ class Runtime:
     ) -> list[Episode | CantripError]:
         """Cast `cantrip` on each of many intents, with its queries in batches, at half price and within a day (R-24).
 
-        Returns an episode for each intent, in their order, or the error that its entity came to. A crystal that is not
-        batched yet goes in batches of its own. An intent's place goes into its key: the same call in another process
-        continues where this one was killed, and nothing is paid for twice. `by` is as for `cast`.
+        Returns an episode for each intent, in the order of the intents, or the error that ended its entity. A crystal
+        without batching gets batches of its own. The key of each entity contains the index of its intent: the same call
+        in another process continues where this one was killed, and pays for no query twice. `by` is as for `cast`.
 
         Raises InvalidCantrip if the crystal's provider takes no batches.
         """
@@ -441,15 +445,15 @@ class Runtime:
     async def submit(
         self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0, queue: str = ""
     ) -> Submission:
-        """Have some node cast the cantrip with that name, and return once that is durable; it begins soon.
+        """Submit a cast of the cantrip with that name to any node; return when the submission is durable.
 
         Any runtime on the loom may submit. The cast is begun by a node, or another runtime, that offers a cantrip of
-        that name in `cantrips`; until there is one with room it waits, and is listed among the schedules. Those of a
-        higher `priority` (-100 to 100) begin first, and of equal ones the one that was submitted first (N-50). With a
+        that name in `cantrips`; until one has room, the submission waits, and is listed among the schedules.
+        Submissions of a higher `priority` (-100 to 100) begin first, and among equals the earliest one (N-50). With a
         `key` it is cast once: a repeated call with the same content, from any process, finds the same entity.
 
-        With a `queue` it waits there, and begins when the bounds of that queue allow. Queues are the whole loom's, also
-        those that a tenant names.
+        With a `queue` the submission waits there, and begins when the bounds of that queue allow. A queue belongs to
+        the whole loom, also if a tenant names it.
 
         Raises InvalidIntent (also for another priority, and for a queue that no runtime was opened with), KeyUsed for
         other content or another queue with that key, QueueFull if too many wait that would begin before it,
@@ -487,7 +491,7 @@ class Runtime:
 
     def _make_beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any, by: str) -> Beginning:
         check_texts(by=by)
-        begin = begin_of(intent, context, sender=by or None)
+        begin = make_begin(intent, context, sender=by or None)
         self._tree.check_files(_check_cantrip(what, cantrip), begin.images)
         return Beginning(cantrip, begin, tenant=self._tenant or "")
 
@@ -530,7 +534,7 @@ class Runtime:
         Nothing changes. An entity that moves elsewhere or ends before does not make its move; an entity that this
         process has loaded with a cantrip of its own does not either. Raises LoomError if `upgrade` raises.
         """
-        return [move for move in self._tree.list_moves() if self._tree.is_tenants(move.entity_id, self._tenant)]
+        return [move for move in self._tree.list_moves() if self._tree.belongs_to_tenant(move.entity_id, self._tenant)]
 
     def receipt(self, entity: Entity | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
@@ -614,7 +618,7 @@ class Runtime:
             cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
-        begin = begin_of(intent, context, sender=by or None)
+        begin = make_begin(intent, context, sender=by or None)
         self._tree.check_files(cantrip, begin.images)
         return Beginning(cantrip, begin, turn_id=turn_id, tenant=tenant)
 
@@ -679,7 +683,7 @@ class Runtime:
         )
 
     def add_request_source(self, source: RequestSource) -> None:
-        """List and decide requests that are not records of entities, too. A `Dispatcher` adds its dispatches so."""
+        """Add a source of requests that are not records of entities, to list and decide them. `Dispatcher` adds one."""
         self._tree.requests.add(source, self._tenant or "")
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
@@ -687,14 +691,14 @@ class Runtime:
         return self._tree.bus.subscribe(wanted if self._tenant is None else self._select_own(wanted))
 
     def _select_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
-        sees = partial(self._tree.is_tenants, tenant=self._tenant)
-        return lambda event: sees(event.entity_id) and (wanted is None or wanted(event))
+        is_own = partial(self._tree.belongs_to_tenant, tenant=self._tenant)
+        return lambda event: is_own(event.entity_id) and (wanted is None or wanted(event))
 
     def use_server(self, server: ToolServer) -> AbstractAsyncContextManager[HeldServer]:
-        """Keep a server of tools while the context is open, with the entities that have it: `async with`.
+        """Keep a server of tools running while the context is open: `async with runtime.use_server(server) as held`.
 
-        Its prompts are listed and made so, before there is an entity. It starts at once, and calls wait for the
-        connection. Raises RuntimeClosed.
+        Entities that have the server share it. Use it to list and render the server's prompts before an entity exists.
+        The server starts at once, and calls wait for the connection. Raises RuntimeClosed.
         """
         self._tree.check_open()
         return self._tree.tool_servers.use(server)
@@ -705,7 +709,7 @@ class Runtime:
         It reads state and asks no actor, so it answers while the event loop is blocked: from any thread, and in a
         signal handler. Raises RuntimeClosed if the runtime was not opened.
         """
-        self._check_whole("the supervision tree")
+        self._check_not_tenant("the supervision tree")
         return read_system(self._tree)
 
     @property
@@ -714,28 +718,28 @@ class Runtime:
         return self._tree.instrument
 
     def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
-        """Have `sink` called with the starts, exits and restarts of actors. Return a function that ends that.
+        """Call `sink` with the starts, exits and restarts of actors. Return a function that stops the calls.
 
-        It runs inside the supervisors, so it must neither wait nor raise. Raises RuntimeClosed if the runtime was not
-        opened.
+        `sink` runs inside the supervisors, so it must neither wait nor raise. Raises RuntimeClosed if the runtime was
+        not opened.
         """
-        self._check_whole("the supervision tree")
+        self._check_not_tenant("the supervision tree")
         sinks = self._tree.system.sinks
         sinks.append(sink)
         return lambda: sinks.remove(sink)
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
-        """Have `publish` called with the canonical stream of every entity; return a function that ends that.
+        """Call `publish` with the canonical stream of every entity; return a function that stops the calls.
 
         `publish` runs in the entities' own tasks, so it must not wait. If it raises, the error is logged, and it is not
         called any more. `observe.Upserts` is made for this, and lets each of its subscribers read at its own pace:
         `runtime.watch(upserts.publish)`.
         """
-        return self._tree.watchers.add(publish if self._tenant is None else self._own_only(publish))
+        return self._tree.watchers.add(publish if self._tenant is None else self._limit_to_own(publish))
 
-    def _own_only(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[Sequence[Envelope]], None]:
+    def _limit_to_own(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[Sequence[Envelope]], None]:
         def publish_own(envelopes: Sequence[Envelope]) -> None:
-            own = [one for one in envelopes if self._tree.is_tenants(one.session_id, self._tenant)]
+            own = [one for one in envelopes if self._tree.belongs_to_tenant(one.session_id, self._tenant)]
             if own:
                 publish(own)
 
@@ -757,13 +761,13 @@ class Runtime:
         overlap: Overlap = "skip",
         to: Target | None = None,
     ) -> Schedule:
-        """Give an intent to an entity, or cast a cantrip on it, at a time or again and again.
+        """Schedule an intent for an entity, or a cast of a cantrip on it, once or repeatedly.
 
         `target` is the name of a long-lived entity, which gets the intent at each firing; or a cantrip with a name, or
         the name of one of `cantrips`, of which each firing casts a new one-shot entity. An entity's name comes first;
-        `to` says which it is ("entity" or "cantrip"), and then it need not be known here yet. The schedule keeps the
+        `to` says which it is ("entity" or "cantrip"); then the name need not be known here yet. The schedule stores the
         name: a firing is carried out by a runtime that is open and, for a cantrip, offers one with that name. Until
-        then it stays due.
+        then the firing stays due.
 
         Give one of `at` (a time, ISO 8601 or a datetime), `every` (seconds, counted from now, at least 1) and `cron`
         (five fields). Times without an offset are local to `zone`, a name such as "Europe/Oslo"; left out: UTC.
@@ -870,7 +874,7 @@ class Runtime:
 
         Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify.
         """
-        self._check_whole("a backup")
+        self._check_not_tenant("a backup")
         return await self._tree.make_backup(file)
 
     async def _recover_interrupted(self) -> None:
@@ -891,7 +895,7 @@ class Runtime:
                     _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
             else:
                 _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
-        await tree.inboxes.look()
+        await tree.inboxes.poll()
         tree.scheduler.wake()
 
 

@@ -1,6 +1,6 @@
-"""The answers of a crystal to a server of tools during one call (`sampling=`): asked, recorded, then given.
+"""The answers of a crystal to a server of tools during one call (`sampling=`).
 
-The cost of an answer is booked in the log of the calling entity before the server gets the answer. So budgets
+The cost of an answer is recorded in the log of the calling entity before the server gets the answer. So budgets
 count it at once and after a restart, and a server whose entity has used up its budget gets no further answer. The
 answers of one call come one after the other.
 
@@ -61,7 +61,7 @@ class Sampling:
         self.error: LoomError | RuntimeClosed | None = None
         """Why an answer could not be recorded."""
 
-    async def answer(self, asked: SampleRequest) -> SampleAnswer:
+    async def answer(self, request: SampleRequest) -> SampleAnswer:
         """Return the crystal's answer, once it is recorded. Raises SamplingRefused."""
         async with self._turn:
             if self._count == ANSWERS:
@@ -70,30 +70,30 @@ class Sampling:
             spent = self._exhausted(self._moment())
             if spent is not None:
                 raise SamplingRefused(f"the budget of the entity is used up: {spent}")
-            messages = [_make_message(role, given) for role, given in asked.messages]
-            options = {"max_tokens": min(asked.max_tokens, TOKENS)}
+            messages = [_make_message(role, given) for role, given in request.messages]
+            options = {"max_tokens": min(request.max_tokens, TOKENS)}
             query = Query(Invocation(messages, (), None), options, retried=make_retry_callback(self._cell, self._bound))
             began = anyio.current_time()
             reply = await query_crystal(self._cell, self._bound, query)
             if not isinstance(reply, Response):
                 raise SamplingRefused("the model gives no answer now")
             seconds = anyio.current_time() - began
-            await self._book(asked, reply)
+            await self._record_answer(request, reply)
             if self._cell.spans is not None:
                 self._cell.spans.note_sample(self._bound, reply, seconds)
         is_cut = reply.metadata.get("stop_reason") in ("length", "max_tokens")
-        return SampleAnswer(reply.content or "", asked.crystal, is_cut=is_cut)
+        return SampleAnswer(reply.content or "", request.crystal, is_cut=is_cut)
 
-    async def _book(self, asked: SampleRequest, reply: Response) -> None:
-        call = asked.call
+    async def _record_answer(self, request: SampleRequest, reply: Response) -> None:
+        call = request.call
         assert call is not None, "the runtime found this by the call"
         sampled = Sampled(
             entity_id=call.entity_id,
             turn_id=self._turn_id,
             tool_call_id=call.call_id or "",
-            server=asked.server,
-            crystal=asked.crystal,
-            asked="\n".join(given.text for _, given in asked.messages)[:SHOWN],
+            server=request.server,
+            crystal=request.crystal,
+            asked="\n".join(given.text for _, given in request.messages)[:SHOWN],
             answer=(reply.content or "")[:SHOWN],
             at=self._moment().at,
             usage=reply.usage,

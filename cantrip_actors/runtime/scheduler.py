@@ -2,9 +2,9 @@
 
 All timers are rows of the loom, and the scheduler keeps only the time when the next one is due: a waiting timer costs
 no task. A firing replaces its row and posts its mail in one transaction of the store, together with others that are
-due, and only if the row has not changed since it was read. So it happens once, whichever process looks. A firing that
-casts an entity first begins it with the firing's key, and then replaces the row: repeated after a crash, it finds the
-entity.
+due, and only if the row has not changed since it was read. So it happens once, in any process. A firing that
+casts an entity first begins it with the firing's key, and then replaces the row: if it is repeated after a crash, it
+finds the entity.
 
 A firing that is not possible now is set aside and tried again every `RETRY` seconds: no cantrip or entity of that name
 is known here, an inbox is full, or the previous firing has to end first.
@@ -24,13 +24,13 @@ import anyio
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.project import Life, fold_state
-from cantrip_actors.machine.schedule import look, make_firing_key
+from cantrip_actors.machine.schedule import make_firing_key, plan_step
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.core import NOT_OPEN, Core
-from cantrip_actors.runtime.inboxes import LOOK, Inboxes
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.instrument import Fired
 from cantrip_actors.runtime.loom_writer import ReplaceTimers, TimerChange, is_outage
 from cantrip_actors.runtime.queues import Queues
@@ -53,15 +53,15 @@ SUBMITTED: Final = Due(math.nextafter(0, 1))
 """The position after all submissions (`submissions`)."""
 
 GAP: Final = 0.05
-"""The least seconds between two looks if something was due; timers due in between are fired together."""
+"""The least seconds between two polls if something was due; timers due in between are fired together."""
 
 PAGE: Final = 100
 """Timers that are read, and fired in one transaction, at once."""
 
 SELDOM: Final = 4
-"""Without hints, it looks for the timers of other processes only at every so many looks."""
+"""If processes send hints and none arrived, every this many polls one reads the timers of other processes."""
 
-_LOOK: Final = object()
+_WAKE: Final = object()
 _TICK: Final = object()
 
 _log = get_logger("cantrip_actors.runtime")
@@ -81,7 +81,7 @@ class Casts(Protocol):
 
 
 class Scheduler:
-    """Finds due timers, and carries them out. Its actor calls `look`."""
+    """Finds due timers, and carries them out. Its actor calls `carry_out_due`."""
 
     casts: Casts
     """Set by the runtime."""
@@ -96,22 +96,22 @@ class Scheduler:
         self.actor = ActorRef()
         self.next = math.inf
         """The time of day when the next timer is due, or one that was set aside is retried."""
-        self._looked = -math.inf
+        self._carried_out_until = -math.inf
         """The time of day up to which everything was carried out, if some of it was set aside."""
-        self._again = math.inf
+        self._retry_at = math.inf
         """The time of day when everything is tried again."""
         self._has_news = False
-        """Whether a timer was set that may be due before `_looked`."""
+        """Whether a timer was set that may be due before `_carried_out_until`."""
         self._casting: set[str] = set()
         """The ids of the schedules whose firings are being cast."""
         self._begins_queued_first = False
-        """Whether the next look begins what waits in queues before other submissions: they share the room by turns."""
+        """Whether the next poll begins queued submissions before the others: the two kinds alternate."""
         self.has_fired = False
-        """Whether something was due at the last look."""
+        """Whether something was due at the last poll."""
         self._nodes: Sequence[NodeRow] = ()
         """The living nodes, if this runtime is not a node."""
         self._learns_at = -math.inf
-        """The time of the event loop when they are read again."""
+        """The event loop time when the living nodes are read again."""
 
     def _make_id(self, key: str, tenant: str) -> str:
         return self.casts.make_id(key, tenant)
@@ -123,58 +123,58 @@ class Scheduler:
     def wake(self) -> None:
         """Carry out everything that is due, soon."""
         self._has_news = True
-        self.actor.send(_LOOK)
+        self.actor.send(_WAKE)
 
-    def look_again(self, delay: float) -> None:
+    def wake_in(self, delay: float) -> None:
         """Carry out everything that is due, in this many seconds."""
         self._has_news, self.next = True, self._core.read_time_of_day() + delay
 
     @property
     def hints(self) -> int | None:
         """The number of hints from other processes; None if they send none."""
-        return None if self._inboxes.hints is None else self._inboxes.heard
+        return None if self._inboxes.hints is None else self._inboxes.hints_received
 
     def note(self, timer: Timer) -> None:
         """Handle a timer that was set. If it is due soon, send a hint to other processes."""
-        if timer.due is not None and timer.due <= self._core.read_time_of_day() + LOOK * SELDOM:
-            self._inboxes.tell()
-        if timer.due is not None and timer.due <= max(self.next, self._looked):
+        if timer.due is not None and timer.due <= self._core.read_time_of_day() + POLL_INTERVAL * SELDOM:
+            self._inboxes.notify_processes()
+        if timer.due is not None and timer.due <= max(self.next, self._carried_out_until):
             self.wake()
 
-    async def look(self, start_soon: Callable[..., object]) -> None:
+    async def carry_out_due(self, start_soon: Callable[..., object]) -> None:
         """Carry out due timers, casts with `start_soon`, and find the time when the next timer is due."""
         core = self._core
-        self.next = math.inf if core.drains or not core.is_open else self.next
+        self.next = math.inf if core.is_draining or not core.is_open else self.next
         if core.is_open and await self.queues.settle():
-            self._inboxes.tell()  # others may begin what waits for these places
-        if core.drains or not core.is_open:
+            self._inboxes.notify_processes()  # others may begin what waits for these places
+        if core.is_draining or not core.is_open:
             return
         now, self.has_fired = core.read_time_of_day(), False
         has_news = self._has_news
         is_first = self._begins_queued_first
-        look_in = await self._begin_queued(now, start_soon, has_news) if is_first else math.inf
-        if self._has_news or now >= self._again:
-            self._has_news, self._looked, self._again = False, -math.inf, math.inf
-        first = self.next if self.next <= now else await self._find_first_after(self._looked)
+        delay = await self._begin_queued(now, start_soon, has_news) if is_first else math.inf
+        if self._has_news or now >= self._retry_at:
+            self._has_news, self._carried_out_until, self._retry_at = False, -math.inf, math.inf
+        first = self.next if self.next <= now else await self._find_first_after(self._carried_out_until)
         if first <= now:
             self.has_fired |= await self._carry_out(now, start_soon)
-            if self._casting:  # meanwhile others may submit casts that are due before `_looked`
-                self._again = min(self._again, now + LOOK)
-            self._looked = -math.inf if self._again == math.inf else now
-            first = await self._find_first_after(self._looked)
+            if self._casting:  # meanwhile others may submit casts that are due before `_carried_out_until`
+                self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
+            self._carried_out_until = -math.inf if self._retry_at == math.inf else now
+            first = await self._find_first_after(self._carried_out_until)
         if not is_first:
-            look_in = await self._begin_queued(now, start_soon, has_news)
-        self.next = min(first, self._again, now + look_in)
+            delay = await self._begin_queued(now, start_soon, has_news)
+        self.next = min(first, self._retry_at, now + delay)
 
     async def _begin_queued(self, now: float, start_soon: Callable[..., object], has_news: bool) -> float:  # one caller
-        """Begin what queues let begin; return in how many seconds to look again."""
+        """Begin the submissions that their queues admit; return the seconds until the next poll."""
         claimed = await self.queues.claim(self._learn_nodes, partial(self._may_begin, now), has_news=has_news)
         for timer in claimed.timers:
             self._casting.add(timer.id)
             self.has_fired = True
             start_soon(self._cast_queued, timer, now)
             self._begins_queued_first = False
-        return claimed.look_in
+        return claimed.delay
 
     def _may_begin(self, now: float, timer: Timer) -> bool:
         """Return whether a submission to a queue is not being begun, is not set aside, and is not left to nodes."""
@@ -192,7 +192,7 @@ class Scheduler:
 
     async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> bool:
         """Fire the due timers; return whether there was anything."""
-        after, page = _make_due_after(self._looked), None
+        after, page = _make_due_after(self._carried_out_until), None
         while page is None or len(page) == PAGE:
             page = await self._core.in_store(partial(self._core.store.timers_due, now, after=after, limit=PAGE))
             if not page:
@@ -202,16 +202,16 @@ class Scheduler:
             for timer in page:
                 if self._is_left_to_node(timer):
                     is_cast = timer.schedule is not None and timer.schedule.to == "cantrip"
-                    self._again = min(self._again, now + (RETRY if is_cast else LOOK * SELDOM))
+                    self._retry_at = min(self._retry_at, now + (RETRY if is_cast else POLL_INTERVAL * SELDOM))
                 elif timer.schedule is None or timer.schedule.to == "entity":
                     if self._core.admits_timer(timer.id, now - timer.position.due):
                         mailing.append(timer)
                     else:
-                        self._again = min(self._again, now + LOOK)
+                        self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
                 elif (cantrip := self._core.cantrips.find_offered(timer.schedule.name)) is None:
-                    self._again = min(self._again, now + RETRY)
+                    self._retry_at = min(self._retry_at, now + RETRY)
                 elif timer.id not in self._casting and not self._core.admits_cast(timer.id, cantrip):
-                    self._again = min(self._again, now + LOOK)
+                    self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
                 elif timer.id not in self._casting:
                     self._casting.add(timer.id)
                     self._begins_queued_first = True
@@ -221,14 +221,14 @@ class Scheduler:
             if after < SUBMITTED and not self._core.has_room():
                 after = SUBMITTED  # submissions that wait for room are read again when there may be some
             await anyio.lowlevel.checkpoint()
-        return after > _make_due_after(self._looked)
+        return after > _make_due_after(self._carried_out_until)
 
     async def _learn_nodes(self) -> None:
         """Read which nodes live, from time to time, if this runtime is not one itself."""
         now = anyio.current_time()
         if self._core.membership is None and self._core.store.shared and now >= self._learns_at:
             self._nodes = [one for one in await self._core.in_store(self._core.store.nodes) if one.is_living]
-            self._learns_at = now + (LOOK * SELDOM if self._nodes else RETRY)
+            self._learns_at = now + (POLL_INTERVAL * SELDOM if self._nodes else RETRY)
 
     def _is_left_to_node(self, timer: Timer) -> bool:
         """Return whether a timer is left to a node of the cluster: this runtime is not one, and a node can fire it.
@@ -252,7 +252,7 @@ class Scheduler:
             await self._try(timer, self._fire_cast, now)
         finally:
             self._casting.discard(timer.id)
-        self.actor.send(_LOOK)
+        self.actor.send(_WAKE)
 
     async def _cast_queued(self, timer: Timer, now: float) -> None:
         """Cast the entity of a submission that has its place; give the place back if that is not possible."""
@@ -275,14 +275,14 @@ class Scheduler:
                 if one == before:
                     raise _SetAside(math.inf)
             except _SetAside as aside:
-                self._again = min(self._again, now + RETRY, aside.until)
+                self._retry_at = min(self._retry_at, now + RETRY, aside.until)
                 return
             except RuntimeClosed:
                 return
             except CantripError as error:
                 why = f"{type(error).__name__}: {self._core.guard.redact_error(error)}"
                 _log.warning("a timer could not be carried out", timer=timer.id, entity=timer.entity_id, error=why)
-                self._again = min(self._again, now + RETRY)
+                self._retry_at = min(self._retry_at, now + RETRY)
                 return
 
     # Entities
@@ -297,7 +297,7 @@ class Scheduler:
             except CantripError:
                 firing = None
             except _SetAside as aside:
-                self._again = min(self._again, now + RETRY, aside.until)
+                self._retry_at = min(self._retry_at, now + RETRY, aside.until)
                 continue
             if firing is None or len(firing.change.post) > 1 or firing.change.new == timer:
                 alone.append(timer)
@@ -324,7 +324,7 @@ class Scheduler:
         try:
             return cast("Sequence[Any]", await self._call(ReplaceTimers(changes)))
         except RuntimeClosed:
-            self._again = min(self._again, now + RETRY)
+            self._retry_at = min(self._retry_at, now + RETRY)
             return [None] * len(changes)
         except CantripError as error:
             if is_outage(error):
@@ -347,9 +347,9 @@ class Scheduler:
             return _Firing(TimerChange(timer, None, [timer.mail]), timer.due)
         entity_id = self._address(schedule, now)
         mail: list[Mail] = []
-        what = look(timer, now, is_busy=schedule.last is not None and self._is_at_work(entity_id, schedule.last))
+        what = plan_step(timer, now, is_busy=schedule.last is not None and self._is_at_work(entity_id, schedule.last))
         if what.stops_last and schedule.last is not None:
-            interrupt = self._inboxes.interrupt(
+            interrupt = self._inboxes.make_interrupt(
                 entity_id, schedule.last, STOPPED, now=True, key=f"{schedule.last} stop"
             )
             mail += [] if interrupt is None else [interrupt]
@@ -368,7 +368,7 @@ class Scheduler:
 
     def _address(self, schedule: Scheduled, now: float) -> str:
         try:
-            return self._inboxes.address(schedule.name, schedule.tenant)
+            return self._inboxes.resolve_address(schedule.name, schedule.tenant)
         except CantripError:  # there is no such entity any more; another one may get its name
             raise _SetAside(_find_later(schedule, now)) from None
 
@@ -400,7 +400,7 @@ class Scheduler:
             raise _SetAside(_find_later(schedule, now))
         last = None if schedule.last is None else self.casts.make_id(schedule.last, schedule.tenant)
         is_busy = last is not None and await core.in_store(partial(self._is_running, last))
-        what = look(timer, now, is_busy=is_busy)
+        what = plan_step(timer, now, is_busy=is_busy)
         if what.stops_last and last is not None:
             await self.casts.stop(last, STOPPED)
         if what.fires is not None:
@@ -475,12 +475,12 @@ class Scheduler:
         return await self._core.in_store(partial(self._core.store.find_timer, entity_id, id))
 
     async def replace(self, old: Timer | None, new: Timer | None) -> bool:
-        """Replace the row of a schedule, None for none; return False if the row is not `old` any more."""
+        """Replace the row of a schedule (None stands for no row); return False if the row is not `old` any more."""
         return await self._change(TimerChange(old, new)) is not None
 
 
 class _Firing(NamedTuple):
-    """The action of a timer: the change of its row, and the time that it fires for."""
+    """The action of a timer: the change of its row, and the time for which it fires."""
 
     change: TimerChange
     fires: float | None = None
@@ -515,26 +515,26 @@ STOPPED: Final = "stopped, because its schedule is due again"
 
 
 class SchedulerActor(Actor):
-    """Sleeps until the next timer is due. If other processes may set timers, it also looks every `LOOK` seconds.
+    """Sleeps until the next timer is due; if other processes may set timers, polls every `POLL_INTERVAL` seconds, too.
 
-    If processes send hints, and none arrived, it looks only at every fourth time.
+    If processes send hints and none arrived, it polls only every fourth time.
     """
 
     has_tasks = True
 
-    def __init__(self, scheduler: Scheduler, *, looks: bool) -> None:
+    def __init__(self, scheduler: Scheduler, *, polls: bool) -> None:
         self._scheduler = scheduler
-        self._looks = looks
+        self._polls = polls
         self._alarm: Alarm | None = None
         self._ticks = 0
         self._heard: int | None = None
         self._not_before = -math.inf
-        """The time of the event loop before which it does not look."""
+        """The event loop time before which it does not poll."""
 
     async def init(self) -> None:
-        """Look at once after a crash of this actor; otherwise the runtime wakes it once it is open."""
-        if self._looks:
-            self.send_every(LOOK, _TICK)
+        """Poll at once after a crash of this actor; otherwise the runtime wakes it once it is open."""
+        if self._polls:
+            self.send_every(POLL_INTERVAL, _TICK)
         self._scheduler.wake()
 
     async def handle_info(self, message: Any) -> None:
@@ -546,16 +546,16 @@ class SchedulerActor(Actor):
                 self._scheduler.queues.expect_news()
             if self._heard is not None and self._heard == before and self._ticks % SELDOM:
                 return
-        elif message is not _LOOK:
+        elif message is not _WAKE:
             return
         elif (early := self._not_before - anyio.current_time()) > 0:
             self._set_alarm(early)
             return
         try:
-            await self._scheduler.look(self.tasks.start_soon)
-        except LoomError as error:  # a server that is away comes back
+            await self._scheduler.carry_out_due(self.tasks.start_soon)
+        except LoomError as error:  # the server may be down for a while
             _log.warning("the loom could not be searched for timers", error=str(error))
-            self._scheduler.look_again(LOOK)
+            self._scheduler.wake_in(POLL_INTERVAL)
         self._not_before = anyio.current_time() + GAP if self._scheduler.has_fired else -math.inf
         delay = max(0.0, self._scheduler.next - self._scheduler.read_time_of_day()) + SOON
         self._set_alarm(min(delay, LONGEST) if delay < math.inf else None)
@@ -563,4 +563,4 @@ class SchedulerActor(Actor):
     def _set_alarm(self, delay: float | None) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = None if delay is None else self.send_after(delay, _LOOK)
+        self._alarm = None if delay is None else self.send_after(delay, _WAKE)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from cantrip_actors.machine.schedule import find_next, make_rule
 from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
-from cantrip_actors.runtime.cells import begin_of
+from cantrip_actors.runtime.cells import make_begin
 from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, suggest_nearest
@@ -30,7 +30,7 @@ class ScheduleView:
 
     @property
     def id(self) -> str:
-        """Its id, unique among the schedules of its tenant."""
+        """The id of the schedule, unique among the schedules of its tenant."""
         return unscope_name(self._row.id)
 
     @property
@@ -178,13 +178,13 @@ class Schedules:
     ) -> Schedule:
         """Make a schedule, or change the one with that id. Raises InvalidSchedule, InvalidIntent; see `Runtime`."""
         tree = self._tree
-        tree.check_taking()
+        tree.check_accepting()
         for option, value, known in (("catch_up", catch_up, CatchUp), ("overlap", overlap, Overlap)):
             if value not in get_args(known):
                 raise InvalidSchedule(f"{option}: expected one of {', '.join(get_args(known))}, got {value!r}")
         if not isinstance(intent, str):
             raise InvalidIntent(f"schedule: expected an intent that is a text, got {type(intent).__name__}")
-        begin_of(intent, None)
+        make_begin(intent, None)
         name, kind = await self._resolve(target, to, tenant)
         now = tree.read_time_of_day()
         made = make_rule(now, **rule)
@@ -218,7 +218,7 @@ class Schedules:
                 return Schedule(tree, row)
 
     async def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
-        """Return the name that a schedule stores, and the kind of thing that it names."""
+        """Return the name that a schedule stores, and whether it names an entity or a cantrip."""
         if to is not None and to not in get_args(Target):
             raise InvalidSchedule(f"to: expected one of {', '.join(get_args(Target))}, got {to!r}")
         if isinstance(target, Cantrip):
@@ -238,7 +238,7 @@ class Schedules:
         if to is not None:
             return target, to
         with suppress(CantripError):
-            await self._tree.in_store(partial(self._tree.inboxes.address, target, tenant))
+            await self._tree.in_store(partial(self._tree.inboxes.resolve_address, target, tenant))
             return target, "entity"
         offered = self._tree.cantrips
         if offered.find_offered(target) is None:

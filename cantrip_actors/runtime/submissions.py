@@ -19,10 +19,10 @@ from cantrip_actors.machine.schedule import make_firing_key
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
-from cantrip_actors.runtime.cells import begin_of
+from cantrip_actors.runtime.cells import make_begin
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
-from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.errors import InvalidIntent
 
@@ -63,7 +63,7 @@ class Submission:
         tree = self._tree
         while not await _has_begun(tree, self.entity_id):  # another process begins it
             tree.check_open()
-            await anyio.sleep(LOOK)
+            await anyio.sleep(POLL_INTERVAL)
         return await Entity(tree, self.entity_id).episode()
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ async def submit(
     queue: str,
 ) -> Submission:
     """Make a submission, or find the one with that key. Raises as `Runtime.submit`."""
-    tree.check_taking()
+    tree.check_accepting()
     check_name("cantrip", name)
     if key is not None:
         check_name("key", key)
@@ -90,7 +90,7 @@ async def submit(
         raise InvalidIntent(f"submit: expected an intent that is a text, got {type(intent).__name__}")
     if not isinstance(priority, int) or isinstance(priority, bool) or not -HIGHEST <= priority <= HIGHEST:
         raise InvalidIntent(f"priority: expected a whole number from {-HIGHEST} to {HIGHEST}, got {priority!r}")
-    text = begin_of(intent, None).intent
+    text = make_begin(intent, None).intent
     bounds = None if queue == "" else await tree.scheduler.queues.get_bounds(queue)
     most = (bounds and bounds.max_waiting) or tree.limits.max_submitted
     key = key or tree.make_moment().fresh

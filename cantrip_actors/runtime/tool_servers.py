@@ -176,7 +176,7 @@ class ServerInUse:
     """The functions that let a crystal answer the server during a call, by the id of the calling entity."""
 
     async def sample(self, asked: SampleRequest) -> SampleAnswer:
-        """Have the crystal of the entity that calls answer the server. Raises SamplingRefused."""
+        """Return the answer of the calling entity's crystal to the server. Raises SamplingRefused."""
         sample = None if asked.call is None else self.samples.get(asked.call.entity_id)
         if sample is None:
             raise SamplingRefused("no entity calls")
@@ -195,7 +195,7 @@ class ServerInUse:
         self.news = anyio.Event()
 
     def note_change(self, what: Changed) -> None:
-        """Tell observers, and the programs that wait, that one of the server's lists has changed."""
+        """Notify observers and the programs that wait: one of the server's lists has changed."""
         self.note_news()
         self.pool.report_change(self, what)
 
@@ -254,7 +254,7 @@ class ToolServers:
         self._report = report
         """Reports a tool's progress to watchers."""
         self.report_change = report_change
-        """Tells observers that one of a server's lists has changed."""
+        """Notifies observers that one of a server's lists has changed."""
         self.elicit = elicit
         """Puts a server's questions to people."""
         self.note = note
@@ -272,7 +272,9 @@ class ToolServers:
 
     @contextlib.asynccontextmanager
     async def complete(self, cantrip: Cantrip, recorded: Mapping[str, Any] | None = None) -> AsyncGenerator[Cantrip]:
-        """Give a cantrip the tools of its servers, and keep the servers meanwhile. Raises ToolServerError.
+        """Return a cantrip with the tools of its servers; keep the servers until the context ends.
+
+        Raises ToolServerError.
 
         The tools are those in the circle `recorded`, and for servers that it lacks, the ones that the server lists now.
         """
@@ -319,7 +321,7 @@ class ToolServers:
 
     @contextlib.asynccontextmanager
     async def use(self, server: ToolServer) -> AsyncGenerator[HeldServer]:
-        """Keep a server's connection meanwhile, without an entity. Raises RuntimeClosed."""
+        """Keep a server's connection open while the context is open, without an entity. Raises RuntimeClosed."""
         used = self._find(server)
         try:
             try:
@@ -410,7 +412,7 @@ class HeldServer:
             await self._used.news.wait()
 
     async def _ask(self, what: str, work: Work) -> Any:
-        """Return what came of some work that may be done twice: once more if the connection is lost."""
+        """Return the result of work that may be done twice: it is done again if the connection is lost."""
         server = self._used.server
         try:
             with anyio.fail_after(server.timeout):

@@ -9,7 +9,7 @@
     ├── mail        loads the entities for which mail waits
     ├── scheduler   posts mail and casts entities when they are due
     ├── node        takes over entities that no living node runs, if this runtime has joined
-    └── retention   forgets what is older than it is kept, if `retention` is set
+    └── retention   forgets entities that ended longer ago than `retention` keeps them, if it is set
 
 A crash of the loom actor restarts everything after it, because no entity may continue unrecorded. A crashed crystal
 actor is restarted alone. Closing stops the scheduler, the mail actor and then the entities, last started first: a
@@ -148,7 +148,7 @@ class Tree(Core):
         self.questions = Questions(self, self.inboxes)
         self.requests = Requests(self, self.inboxes, self.bus)
         self.tool_servers = ToolServers(
-            self._report_progress, self.requests.elicitations.elicit, self._report_change, self._note
+            self._report_progress, self.requests.elicitations.elicit, self._report_change, self._report_fact
         )
         self.scheduler = Scheduler(self, self.inboxes, queues)
         self.living.on_add = self.scheduler.queues.note
@@ -168,7 +168,7 @@ class Tree(Core):
             self._start_child,
             self._unload,
             self._keep,
-            lambda: self.drains,
+            lambda: self.is_draining,
             self.inboxes.attach,
             self._end_below,
             self.living,
@@ -185,7 +185,7 @@ class Tree(Core):
             cell.services.watchers.publish(cell.stream.progress(call.call_id, text))
 
     def _report_change(self, server: ServerInUse, what: Changed) -> None:
-        """Tell subscribers, for each loaded entity that has a server, that one of the server's lists has changed."""
+        """Publish, for each loaded entity that has a server, that one of the server's lists has changed."""
         if self.bus:
             name, at = server.server.name, time.time()
             users = [cell.entity_id for cell in self.living if server in cell.crystal.servers]
@@ -270,7 +270,7 @@ class Tree(Core):
     async def drain(self, grace: float | None) -> bool:
         """Refuse new work, and wait for running work; return whether all of it ended within `grace` seconds."""
         self.check_open()
-        self.drains = True
+        self.is_draining = True
         if self.membership is not None:
             return await self._hand_over(self.membership, grace)
         with anyio.move_on_after(grace) as waiting:
@@ -279,11 +279,14 @@ class Tree(Core):
             )
         return not waiting.cancelled_caught
 
-    async def _hand_over(self, ours: Membership, grace: float | None) -> bool:
-        """Suspend all entities, running ones at their next border between turns; return whether all are suspended."""
-        ours.advance(DrainBegan())
+    async def _hand_over(self, membership: Membership, grace: float | None) -> bool:
+        """Suspend all entities, running ones between two turns; return whether all are suspended.
+
+        `grace` is the most seconds to wait; None means the node's setting.
+        """
+        membership.advance(DrainBegan())
         self.living.is_handing_over = True
-        with anyio.move_on_after(ours.node.grace if grace is None else grace) as waiting:
+        with anyio.move_on_after(membership.node.grace if grace is None else grace) as waiting:
             async with anyio.create_task_group() as tasks:
                 for cell in self.living:
                     if cell.parent is None:
@@ -292,7 +295,7 @@ class Tree(Core):
         return not waiting.cancelled_caught
 
     async def _suspend(self, cell: Cell) -> None:
-        """Suspend an entity, once its whole tree is at a border, and wait until it is unloaded."""
+        """Suspend an entity, once its whole tree is between two turns, and wait until it is unloaded."""
         await self.living.wait_until(lambda: cell.ending.is_set or self._may_be_suspended(cell))
         if not cell.ending.is_set:
             cell.wait.is_suspended = True
@@ -341,9 +344,9 @@ class Tree(Core):
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("servers", servers.supervise, shutdown=math.inf, ref=servers.supervisor),
                 ChildSpec("entities", DynamicSupervisor, shutdown=math.inf, ref=self._entities),
-                ChildSpec("registry", lambda: RegistryActor(self, self.leave), ref=self._registry),
+                ChildSpec("registry", lambda: RegistryActor(self, self.remove_cell), ref=self._registry),
                 ChildSpec("mail", lambda: MailActor(inboxes, store), ref=inboxes.actor),
-                ChildSpec("scheduler", lambda: SchedulerActor(scheduler, looks=store.shared), ref=scheduler.actor),
+                ChildSpec("scheduler", lambda: SchedulerActor(scheduler, polls=store.shared), ref=scheduler.actor),
                 *self._make_membership_specs(),
                 *self._make_retention_specs(store),
             ],
@@ -356,10 +359,10 @@ class Tree(Core):
         return self.loom_actor
 
     def _make_membership_specs(self) -> list[ChildSpec[Any]]:
-        ours = self.membership
-        return (
-            [] if ours is None else [ChildSpec("node", lambda: NodeActor(self, ours, self.inboxes, self._is_at_rest))]
-        )
+        membership = self.membership
+        if membership is None:
+            return []
+        return [ChildSpec("node", lambda: NodeActor(self, membership, self.inboxes, self._is_at_rest))]
 
     def _make_retention_specs(self, store: Store) -> list[ChildSpec[Any]]:
         rules = self.limits.retention
@@ -408,7 +411,7 @@ class Tree(Core):
                 how = await self.in_store(partial(self.loom.state, entity_id))
                 raise EntityEnded(f"entity {entity_id} has ended ({how})")
             return
-        if cantrip is not None and self.cantrips.own(entity_id) is None:
+        if cantrip is not None and self.cantrips.get_unloaded(entity_id) is None:
             self.cantrips.note_unloaded(entity_id, cantrip)
         if waits and not facts.is_held:
             try:
@@ -443,7 +446,7 @@ class Tree(Core):
 
         Raises RuntimeClosed; Held if another process runs it; without `lift`, Quarantined.
         """
-        self.check_taking()
+        self.check_accepting()
         self.cantrips.add(cell.plan.cantrip.bare)
         self.living.add(cell)  # before the first await: all later callers must find this cell
         if cell.plan.lasting:
@@ -467,7 +470,7 @@ class Tree(Core):
         try:
             await self._entities.start_child(make_cell_spec(cell))
         except (NotRunning, ShuttingDown) as gone:
-            self.leave(cell)
+            self.remove_cell(cell)
             raise RuntimeClosed(
                 "the runtime closes, restarts after a crash of its loom actor, or has given up: the reports of its "
                 "supervisors say why"
@@ -479,7 +482,7 @@ class Tree(Core):
         except StartFailed:
             await cell.ending.wait()
             if cell.outcome is None:  # otherwise the entity ended before its cell had started
-                raise self.guard.redact_error(cell.error or cell.crash_error()) from None
+                raise self.guard.redact_error(cell.error or cell.make_crash_error()) from None
 
     async def restore(
         self,
@@ -492,9 +495,9 @@ class Tree(Core):
     ) -> Cell:
         """Load a root entity that is not loaded, with the tools that it had, and return its cell.
 
-        `facts` are the entity's, if they were just read. Without `cantrip`, it continues with the known one of its
-        content. `by` is the person who resumes it, for the record. One caller at a time loads an entity, so that no
-        caller gets a cell whose claim still fails.
+        `facts` are the facts of the entity, if they were just read. Without `cantrip`, the entity continues with the
+        known cantrip of the same content. `by` is the person who resumes it, for the record. One caller at a time loads
+        an entity, so that no caller gets a cell whose claim still fails.
 
         Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves to a cantrip with a server of tools that
         cannot be used.
@@ -533,7 +536,7 @@ class Tree(Core):
         self.living.remove(cell)
         self.living.leaving[cell.entity_id] = cell
 
-    def leave(self, cell: Cell) -> None:
+    def remove_cell(self, cell: Cell) -> None:
         """Remove a cell that has stopped permanently, and notify all tasks that wait for its end."""
         self.living.remove(cell)
         if self.living.leaving.get(cell.entity_id) is cell:
@@ -552,8 +555,8 @@ class Tree(Core):
                 self.writer.cast(Release(name_lease(name)))
         self.inboxes.detach(cell)
         cell.end()
-        cell.note_wait()
-        self.living.note_rest()
+        cell.notify_root()
+        self.living.wake_waiters()
 
     async def adopt(self, entity_id: str, cantrip: Cantrip) -> None:
         """Give a long-lived entity another cantrip: unload it once it is idle, and load it with this one.
@@ -572,7 +575,7 @@ class Tree(Core):
                 await self.restore(entity_id, cantrip)
 
     def unload_when_idle(self, cell: Cell) -> None:
-        """Have a long-lived entity unload once it is idle."""
+        """Unload a long-lived entity once it is idle."""
         cell.entity.send(UNLOAD_WHEN_IDLE)
 
     async def terminate(self, cell: Cell, reason: str, sender: str = "") -> None:
@@ -617,7 +620,7 @@ class Tree(Core):
         return self.living.get(entity_id) is not None and not self.loom.is_over(entity_id)
 
     async def prune(self, older_than: Duration, *, dry_run: bool, tenant: str | None = None) -> Pruned:
-        """Forget the entities that ended longer ago than that, and rewrite the loom."""
+        """Forget the entities that ended longer ago than `older_than`, and rewrite the loom."""
         self.check_open()
         pruned = await prune(self.store, keep_for(older_than), self.forget, dry_run=dry_run, tenant=tenant)
         if pruned.entities and not dry_run:
@@ -635,9 +638,9 @@ class Tree(Core):
             raise RuntimeClosed(NOT_OPEN)
         at = self.make_moment().at
         loom = self.loom
-        over = await self.in_store(lambda: [one for one in loom.subtree(entity_id) if not loom.is_over(one)])
+        unfinished = await self.in_store(lambda: [one for one in loom.subtree(entity_id) if not loom.is_over(one)])
         await self.claim(entity_id, lift=True)
         if self.living.get(entity_id) is not None:
             raise Held(f"entity {entity_id} is being loaded: stop it instead")
-        await self.append([Ended(one, "abandoned", at, why, sender=sender or None) for one in over])
+        await self.append([Ended(one, "abandoned", at, why, sender=sender or None) for one in unfinished])
         self.writer.cast(Release(entity_id))

@@ -49,7 +49,7 @@ class Upgrades:
     def __init__(self, cantrips: Iterable[Cantrip], upgrade: Upgrade) -> None:
         if not callable(upgrade) and upgrade not in ("idle", "never"):
             raise ValueError(f"upgrade: expected 'idle', 'never' or a function of a Move, got {upgrade!r}")
-        if callable(upgrade) and is_async(upgrade):  # its coroutine would be a yes
+        if callable(upgrade) and is_async(upgrade):  # its coroutine would count as True
             raise ValueError(f"upgrade: expected a function that returns True or False at once, got async {upgrade!r}")
         self._upgrade = upgrade
         self.is_for_all = upgrade == "idle"
@@ -62,7 +62,7 @@ class Upgrades:
                     "find their next cantrip by its name"
                 )
 
-    def move_of(self, header: Header, now: CantripRef, *, is_idle: bool) -> Move | None:
+    def find_move(self, header: Header, now: CantripRef, *, is_idle: bool) -> Move | None:
         """Return the move that an entity makes at its next intent; None if it stays with its cantrip, `now`.
 
         Raises LoomError if the user's function raises.
@@ -89,7 +89,7 @@ class Upgrades:
     def find_moves(self, loom: Loom) -> list[Move]:
         """Return the moves of all entities in a loom that have not ended, oldest entity first. Raises LoomError."""
         moves = (
-            self.move_of(facts.header, find_cantrip_in_force(loom, facts), is_idle=facts.life is Life.IDLE)
+            self.find_move(facts.header, find_cantrip_in_force(loom, facts), is_idle=facts.life is Life.IDLE)
             for entity_id in loom.unfinished()
             if (facts := loom.facts(entity_id)).header.lasting
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_actors import Node
-from cantrip_actors.runtime.inboxes import LOOK
+from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "cluster.md").read_text(encoding="utf-8")
 
@@ -38,7 +38,7 @@ def section(title: str) -> str:
 
 
 def rows() -> list[list[str]]:
-    table = section("## What happens when something fails")
+    table = section("## Know what happens when something fails")
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"][2:]
 
 
@@ -57,8 +57,8 @@ def test_the_page_describes_the_effect_of_each_fault_on_entities_mail_and_gates(
 @pytest.mark.rule("N-87")
 def test_the_times_of_the_page_are_the_defaults() -> None:
     node = Node("w")
-    words = section("## What happens when something fails").replace("\n", " ")
-    assert f"a `beat` is {node.beat:g} s, the `ttl` {node.ttl:g} s, a `look` {LOOK:g} s" in words
+    words = section("## Know what happens when something fails").replace("\n", " ")
+    assert f"a `beat` is {node.beat:g} s, the `ttl` {node.ttl:g} s, a `look` {POLL_INTERVAL:g} s" in words
     assert f"`stall` and `grace` {node.stall:g} s" in words
     assert node.stall == node.grace
 
@@ -67,9 +67,9 @@ def test_the_times_of_the_page_are_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("title", "words"),
     [
-        ("### What each kind of failover means", "node fails over|synchronous standby|asynchronous standby|backup"),
+        ("### Compare the kinds of failover", "node fails over|synchronous standby|asynchronous standby|backup"),
         ("## Size a cluster", "capacity|connections|commits|ttl|bench cluster"),
-        ("## What is not promised", "both are paid|exactly once|order|Files|Streamed text|SQLite"),
+        ("## Know what is not guaranteed", "both are paid|exactly once|order|Files|Streamed text|SQLite"),
         ("## Upgrade cantrip-actors while it runs", "readable_by|drain"),
     ],
 )

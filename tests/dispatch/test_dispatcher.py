@@ -773,7 +773,7 @@ async def test_serve_runs_dispatches_as_they_arrive_unless_their_outputs_overlap
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: int = 1) -> None:
     """Have the entity's actor crash at its so-manieth step, before or after that is recorded."""
-    carry, counted = EntityActor._carry, iter(range(1, 10_000))
+    carry, counted = EntityActor._record_step, iter(range(1, 10_000))
 
     async def crashing(self: EntityActor, step: Any, moment: Any) -> Any:
         now = at <= next(counted) < at + times
@@ -784,7 +784,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: in
             raise RuntimeError("a bug")
         return action
 
-    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    monkeypatch.setattr(EntityActor, "_record_step", crashing)
 
 
 def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:

@@ -31,7 +31,7 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.loom.retention import parse_retention, parse_seconds
 from cantrip_actors.loom.schema import VERSION
-from cantrip_actors.own_files.claims import files_of
+from cantrip_actors.own_files.claims import list_loom_files
 from cantrip_actors.records.codec import Newer
 from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
@@ -123,7 +123,7 @@ def test_a_backup_under_load_restores_and_verifies(lasting, tmp_path):
 
 
 @pytest.mark.rule("C-51")
-def test_a_backup_replaces_no_file_and_leaves_none_when_it_fails(tmp_path):
+def test_a_backup_does_not_replace_a_file_and_leaves_no_file_when_it_fails(tmp_path):
     with open_store(tmp_path / "loom.db") as store:
         store.append(run("a", "a1"))
         (tmp_path / "there.db").write_bytes(b"")
@@ -356,10 +356,10 @@ def test_a_repair_leaves_the_files_of_others(path, name):
 @pytest.mark.rule("C-53")
 def test_a_repair_that_was_killed_at_any_step_is_finished_by_repeating_it(path, monkeypatch):
     edit(path, '"text":"b1"', '"text":"B1"')
-    whole = {one.name: one.read_bytes() for one in files_of(path)}
+    whole = {one.name: one.read_bytes() for one in list_loom_files(path)}
     step, was_killed = 1, True
     while was_killed:
-        for one in files_of(path):
+        for one in list_loom_files(path):
             one.unlink()
         for name, data in whole.items():
             path.with_name(name).write_bytes(data)
@@ -484,7 +484,7 @@ def test_a_whole_loom_is_not_changed_by_repair_true(path):
 
 
 @pytest.mark.rule("C-53")
-def test_a_new_jsonl_file_says_its_version_and_an_old_one_opens_without(tmp_path):
+def test_a_new_jsonl_file_has_a_version_line_and_an_old_file_opens_without_one(tmp_path):
     path = tmp_path / "loom.jsonl"
     with open_store(path) as store:
         store.append(run("a", "a1"))

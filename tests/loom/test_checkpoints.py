@@ -65,7 +65,7 @@ def test_an_unknown_entity_has_no_tip_no_records_and_no_checkpoint(begun):
     begun.keep_checkpoint("nobody", Tip(1, b""), b"state")
 
 
-def test_the_life_of_an_entity_is_known_without_its_records(begun):
+def test_the_life_phase_says_whether_an_entity_has_ended(begun):
     begun.append([*run("g", "t1", ends=False), Ended("g", "terminated", AT)])
     begun.append([Ended("f", "cancelled", AT)])
     assert [begun.life(entity) for entity in "efg"] == [Life.BUSY, Life.OVER, Life.OVER]

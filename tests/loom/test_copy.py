@@ -76,7 +76,7 @@ def test_a_copy_that_differs_from_its_source_is_refused(tmp_path, monkeypatch):
         source.append([*run("e", "t1"), *run("f", "t2")])
         append = target.append
         monkeypatch.setattr(target, "append", lambda records: append(records[:-1]))
-        with pytest.raises(LoomError, match="is not what was copied: its records differ"):
+        with pytest.raises(LoomError, match="differs from its source: its records differ"):
             copy_loom(source, target)
 
 

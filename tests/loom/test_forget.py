@@ -347,7 +347,7 @@ def test_verify_finds_a_tombstone_that_was_edited(tmp_path):
     replace_line(tmp_path / "loom.jsonl", line, line.replace(b'"prompt_tokens":10', b'"prompt_tokens":90'))
     with open_store(tmp_path / "loom.jsonl") as store:
         faults = [fault.what for fault in verify_loom(store).faults]
-    assert faults == ["the tombstones of entity a are not those that were made"]
+    assert faults == ["the tombstones of entity a were changed since they were made"]
 
 
 @pytest.mark.rule("C-50")

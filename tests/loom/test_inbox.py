@@ -308,7 +308,7 @@ def test_mail_still_waits_when_the_writer_that_takes_it_has_lost_its_lease(box):
 
 
 @pytest.mark.rule("C-19")
-def test_mail_is_withdrawn_or_taken_but_not_both_whoever_holds_the_lease(box):
+def test_mail_is_withdrawn_or_taken_but_not_both_with_any_lease_holder(box):
     first, second = post(box, mail("a"), mail("b"))
     lease = box.claim("e", "me", 60)
     box.append([withdrawal(mail("a"))], taken=[(0, first)])
@@ -612,9 +612,9 @@ def tables(request, tmp_path):
         ("update mail set taken = (select min(seq) from records) where key = 'a'", "was not taken by the record that"),
         ("update mail set taken = 99 where key = 'a'", "was taken by a record that cannot be read"),
         ("update mail set key = 'z' where key = 'a'", "was not taken by the record that its row names"),
-        ("update trees set intents = 7", "how much mail waits for entity"),
-        ("update trees set loads = 0", "how much mail waits for entity"),
-        ("delete from mail where taken is null", "how much mail waits for entity"),
+        ("update trees set intents = 7", "has a wrong count of waiting mail"),
+        ("update trees set loads = 0", "has a wrong count of waiting mail"),
+        ("delete from mail where taken is null", "has a wrong count of waiting mail"),
         ("delete from blobs", "is missing"),
     ],
 )

@@ -242,7 +242,7 @@ def test_time_never_ends_the_lease_of_a_living_process(tmp_path):
         os.kill(other.pid, signal.SIGSTOP)
         time.sleep(0.4)
         try:
-            with pytest.raises(Held, match=f"/{other.pid}/.*; its process is there"):
+            with pytest.raises(Held, match=f"/{other.pid}/.*; its process runs"):
                 store.claim("e", this_process(), 60)
             assert store.is_held("e")
         finally:

@@ -41,7 +41,7 @@ def found(store: Any) -> list[tuple[str, bool, str]]:
 
 
 @pytest.mark.rule("N-01")
-def test_a_node_that_leaves_has_no_row_and_a_node_that_dies_with_a_lease_is_listed_as_dead(store: Any) -> None:
+def test_a_node_that_leaves_has_no_row_and_its_entity_has_no_owner_once_it_is_gone(store: Any) -> None:
     owner = this_process()
     store.join(owner, 60, INFO)
     begin(store, "e", owner)
@@ -68,7 +68,7 @@ def test_a_node_that_returns_late_keeps_untaken_entities(store: Any) -> None:
 
 
 @pytest.mark.rule("N-06")
-def test_a_node_whose_row_was_removed_meanwhile_has_one_again(store: Any) -> None:
+def test_a_node_whose_row_was_removed_adds_its_row_again(store: Any) -> None:
     store.join("late", -2 * 86_400, INFO)
     store.join("other", 60, INFO)
     assert [node.owner for node in store.nodes()] == ["other"]

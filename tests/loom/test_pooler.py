@@ -113,6 +113,6 @@ def test_a_direct_server_is_distinguished_from_a_pooler(pooler):
 @pytest.mark.rule("N-07")
 @pytest.mark.real_time
 async def test_a_node_behind_a_pooler_is_refused_and_asked_for_a_direct_address(pooler):
-    with pytest.raises(LoomError, match=r"a pooler stands before the server.*give its direct address"):
+    with pytest.raises(LoomError, match=r"the address is that of a pooler.*give the server's address"):
         async with Runtime.open(loom_at(pooler), node=Node("w1")):
             pass

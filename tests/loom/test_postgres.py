@@ -182,7 +182,7 @@ def test_server_timeouts_do_not_cancel_appends(place, other):
 
 @pytest.mark.rule("LOOM-1")
 def test_a_connection_that_hangs_in_the_middle_of_a_pipeline_is_given_up_for_another(store, monkeypatch):
-    """As one does whose server was killed then: it does not know that it is lost, and never will (found by killing)."""
+    """As after a kill of the server at that moment: the client never gets an error (found by killing)."""
 
     def hanging(db, *_rows):
         db.connection.pgconn.enter_pipeline_mode()
@@ -581,9 +581,9 @@ def test_looms_of_one_database_are_separate(store):
         ("update records set body = replace(body, 'be terse', 'be wordy') where seq = 1", "record 1: this Header of"),
         ("delete from records where seq = 18", "the tree of entity e does not end where its last record was written"),
         ("update records set entity = 7 where seq = 15", "record 15: its row names another entity, or another turn"),
-        ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity says something else"),
+        ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity differs"),
         ("update entities set life = 0 where id = 'e'", "which entities are over is not what the index says"),
-        ("delete from records where seq = 1", "record 1: no such record, and an entity should begin with it"),
+        ("delete from records where seq = 1", "record 1 is missing, and an entity should begin with it"),
         ("update records set body = '{' where seq = 4", "record 4: '{' is not a record of a loom"),
     ],
 )

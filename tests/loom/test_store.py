@@ -214,7 +214,7 @@ def test_an_empty_append_does_nothing(store):
 
 
 def test_a_value_that_cannot_be_encoded_refuses_the_whole_batch(store):
-    with pytest.raises(LoomError, match="JSON cannot say"):
+    with pytest.raises(LoomError, match="JSON cannot express"):
         store.append([header("e"), Ended("e", "terminated", AT, result=object())])
     assert store.header("e") is None
 

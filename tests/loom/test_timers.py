@@ -123,7 +123,7 @@ def test_due_timers_are_counted_without_reading_them(box):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pages_of_timers_that_are_due_hold_each_timer_once(kind):
+def test_pages_of_due_timers_contain_each_timer_once(kind):
     @examples(kind)
     @given(st.lists(st.tuples(st.sampled_from(["e", "f", ""]), st.sampled_from("abcd"), st.integers(0, 3)), max_size=9))
     def holds(rows):
@@ -506,6 +506,6 @@ def test_timers_are_replaced_together_and_each_has_its_own_result(box):
 
 
 @pytest.mark.rule("N-47")
-def test_replacing_timers_changes_nothing_when_the_old_timers_differ(box):
+def test_replacing_timers_changes_nothing_when_the_old_timers_do_not_exist(box):
     assert box.replace_timers([(schedule(), None, [mail("a")]), (schedule("t"), None, [])]) == [None, None]
     assert box.pending("e") == []

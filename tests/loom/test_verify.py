@@ -78,7 +78,7 @@ def test_the_fingerprint_is_the_same_in_every_store_and_after_reopening(history)
 
 @pytest.mark.rule("LOOM-3")
 @pytest.mark.parametrize("again", [1, 2])
-def test_a_number_of_a_turn_that_comes_again_is_found(store, again):
+def test_a_repeated_turn_number_is_a_fault(store, again):
     store.append(run("e", "t1", "t2", ends=False))
     store.append(run("other", "t3", "t4", ends=False))
     assert verify_loom(store).ok
@@ -196,7 +196,7 @@ def test_verify_finds_that_a_whole_child_was_taken_out(held):
 def test_only_the_line_without_a_link_is_named(held):
     held.change(unsealed, 5)
     (fault,) = faults(held)
-    assert fault.startswith("record 5: this GateFinished of entity e has no link: something else than a store wrote")
+    assert fault.startswith("record 5: this GateFinished of entity e has no link: no store wrote")
 
 
 # --------------------------------------------------------------------------------------------------------- SQLite's own
@@ -208,17 +208,20 @@ def test_only_the_line_without_a_link_is_named(held):
         ("delete from records where seq = 18", "the tree of entity e does not end where its last record was written"),
         ("delete from records where seq = 24", "the tree of entity other does not end where its last record was"),
         ("delete from records where seq >= 19", "the tree of entity other is missing"),
-        ("delete from records where seq = 17", "record 24: this is the last one, and there should be as many"),
+        (
+            "delete from records where seq = 17",
+            "record 24: this is the last record, but the loom has fewer records than that",
+        ),
         ("update records set entity = 7 where seq = 15", "record 15: its row names another entity, or another turn"),
         ("update records set turn = 't9' where seq = 6", "turn t1 is entity e's, and the index says otherwise"),
         ("update records set turn = 'x' where seq = 15", "record 15: its row names another entity, or another turn"),
-        ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity says something else"),
-        ("update entities set parent_turn = null", "record 7: the row of its entity says something else"),
+        ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity differs"),
+        ("update entities set parent_turn = null", "record 7: the row of its entity differs"),
         ("update entities set life = 0 where id = 'e'", "which entities are over is not what the index says"),
         ("update trees set head = 'x' where no = 1", "the tree of entity e does not end where its last record was"),
         ("delete from entities where id = 'other'", "record 19: its row names another entity"),
         ("update records set body = '{' where seq = 4", "record 4: '{' is not a record of a loom"),
-        ("delete from records where seq = 1", "record 1: no such record, and an entity should begin with it"),
+        ("delete from records where seq = 1", "record 1 is missing, and an entity should begin with it"),
     ],
 )
 def test_tables_that_contradict_the_lines_are_found(tmp_path, statement, fault):
@@ -235,8 +238,8 @@ def test_tables_that_contradict_the_lines_are_found(tmp_path, statement, fault):
 @pytest.mark.parametrize(
     ("statement", "fault"),
     [
-        ("update timers set due = due + 1", "timer wake of entity e: its row says something else than its line"),
-        ("update timers set id = 'x' where entity = 0", "timer x: its row says something else than its line"),
+        ("update timers set due = due + 1", "timer wake of entity e: its row differs from its line"),
+        ("update timers set id = 'x' where entity = 0", "timer x: its row differs from its line"),
         ("update timers set line = '{' where entity = 0", "timer daily: '{' is not a timer"),
         ("update timers set entity = 99 where id = 'wake'", "timer wake: its entity has ended, or never began"),
         ("update entities set life = 2 where id = 'e'", "timer wake of entity e: its entity has ended"),

@@ -112,7 +112,7 @@ def test_an_unknown_entity_is_an_error_that_names_it(family, ask):
         getattr(family, ask)("x")
 
 
-def test_in_says_whether_a_loom_has_a_turn(family):
+def test_the_in_operator_returns_whether_a_loom_has_a_turn(family):
     assert "a1" in family
     assert "a9" not in family
     assert 7 not in family

@@ -42,7 +42,7 @@ from cantrip_actors.machine.events import (
 )
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.loop import advance, resume
-from cantrip_actors.machine.project import fork_of, read_turns, sum_usage
+from cantrip_actors.machine.project import make_fork_state, read_turns, sum_usage
 from cantrip_actors.machine.state import Conversation, Episode, Phase, Plan, Sandbox, State, Transient
 from cantrip_actors.machine.state import Turn as TurnInMaking
 from cantrip_actors.records.records import Committed, Header, IntentGiven, Observation, Record, Requested, Steered
@@ -180,7 +180,7 @@ class Loop:
     @classmethod
     def fork(cls, plan: Plan, lineage: Iterable[Record], moment: Moment) -> "Loop":
         """A fork of a lineage."""
-        return cls(plan, moment, fork_of(plan.shape, lineage))
+        return cls(plan, moment, make_fork_state(plan.shape, lineage))
 
     @classmethod
     def again(

@@ -426,7 +426,7 @@ class TestWards:
         assert drive.go(Stopped("cancelled", "enough")).summary == "stopped (enough) after 1 turn; gates run: done"
 
     @pytest.mark.rule("LOOP-4")
-    def test_an_entity_without_budget_ends_before_its_first_query(self) -> None:
+    def test_an_entity_whose_budget_is_used_up_ends_before_its_first_query(self) -> None:
         drive = Drive(cantrip(max_tokens(7)), lasting=True)
         drive.spent = SPENT
         outcome = drive.go()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cantrip_actors.machine.actions import Ask, Child, Finish, Run, Spawn
 from cantrip_actors.machine.context import LEFT_OUT
 from cantrip_actors.machine.events import Begin, ChildOutcome, Failed, Replied, Stopped
-from cantrip_actors.machine.project import fork_of as state_of_fork
+from cantrip_actors.machine.project import make_fork_state
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import (
     Committed,
@@ -401,7 +401,7 @@ def test_replaying_the_log_up_to_any_turn_gives_the_context_that_the_entity_had(
         if not of(Committed, step.records):
             continue
         ends = max(n for n, one in enumerate(seen) if isinstance(one, Committed))
-        state = state_of_fork(plan_of_fork(drive).shape, seen[: ends + 1])
+        state = make_fork_state(plan_of_fork(drive).shape, seen[: ends + 1])
         if of(Folded, seen[ends + 1 :]):
             continue  # the entity folds before its next query; a fork from that turn folds for itself
         whole, lived = shown(state.conversation.context), shown(step.after.conversation.context)
@@ -414,14 +414,14 @@ def test_replaying_the_log_up_to_any_turn_gives_the_context_that_the_entity_had(
         event("forked at a seam" if seam else "forked at a turn")
 
 
-def fork_of(lineage: list[Any], script: Script, entity_id: str) -> Drive:
+def make_fork(lineage: list[Any], script: Script, entity_id: str) -> Drive:
     """Return a fork that continues from the last turn of `lineage`."""
     return live(script, lineage=lineage, entity_id=entity_id, parent_turn=lineage[-1].turn_id, forked=True)
 
 
 def assert_fork(fork: Drive, lineage: list[Any]) -> None:
     """It begins with what is inherited and is numbered by itself."""
-    inherited = shown(state_of_fork(fork.plan.shape, lineage).conversation.context)
+    inherited = shown(make_fork_state(fork.plan.shape, lineage).conversation.context)
     if not of(Folded, fork.records):
         assert shown(fork.state.conversation.context)[: len(inherited)] == inherited
     assert fork.transitions[0].before.inherited == fork.transitions[0].before.sequence
@@ -440,7 +440,7 @@ def test_a_fork_continues_from_any_turn_and_leaves_the_original_unchanged(one: S
     assume(ends)
     before = list(original.records), list(original.state.conversation.context)
     lineage = original.records[: ends[at % len(ends)] + 1]
-    assert_fork(fork_of(lineage, two, "e2"), lineage)
+    assert_fork(make_fork(lineage, two, "e2"), lineage)
     assert (list(original.records), list(original.state.conversation.context)) == before
 
 
@@ -449,13 +449,13 @@ def test_a_fork_continues_from_any_turn_and_leaves_the_original_unchanged(one: S
 def test_a_fork_of_a_fork_begins_with_the_path_of_both(one: Script, two: Script) -> None:
     lineage = up_to_last_turn(live(one).records)
     assume(lineage)
-    fork = fork_of(lineage, two, "e2")
+    fork = make_fork(lineage, two, "e2")
     own = up_to_last_turn(fork.records)
     assume(own)
-    state = state_of_fork(fork.plan.shape, [*lineage, *own])
+    state = make_fork_state(fork.plan.shape, [*lineage, *own])
     assert state.inherited == state.sequence == len(of(Committed, lineage)) + len(of(Committed, own))
     last = [step for step in fork.transitions if of(Committed, step.records)][-1]
     if not of(Folded, last.records):
         lived = shown(last.after.conversation.context)
         assert shown(state.conversation.context)[: len(lived)] == lived
-    assert_fork(fork_of([*lineage, *own], one, "e3"), [*lineage, *own])
+    assert_fork(make_fork([*lineage, *own], one, "e3"), [*lineage, *own])

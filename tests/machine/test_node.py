@@ -3,8 +3,8 @@
 import pytest
 
 from cantrip_actors.machine.node import (
-    AGAIN,
     PATIENCE,
+    RETRY_POLLS,
     Action,
     Checked,
     DrainBegan,
@@ -108,7 +108,7 @@ def test_an_entity_that_cannot_be_taken_is_left_out_for_many_looks() -> None:
     while not may_look_for(state, 1, "a", "free"):
         state, _ = advance(state, 1, Checked([]))
         looks += 1
-    assert looks == AGAIN + 1
+    assert looks == RETRY_POLLS + 1
 
 
 @pytest.mark.rule("N-71")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cantrip_actors.machine.placement import (
     Candidate,
-    Looked,
     Member,
+    PollResult,
     State,
     Take,
     UnloadIdle,
@@ -39,7 +39,7 @@ def settle(nodes: list[Member], unowned: list[Candidate]) -> Counter[str]:
     while still < 2 * len(nodes) + 2:
         before = len(unowned)
         for one in list(nodes):
-            states[one.owner], actions = advance(states[one.owner], Looked(nodes, unowned))
+            states[one.owner], actions = advance(states[one.owner], PollResult(nodes, unowned))
             got = {action.entity_id for action in actions if isinstance(action, Take)}
             unowned = [other for other in unowned if other.entity_id not in got]
             taken[one.owner] += len(got)
@@ -92,9 +92,9 @@ def test_the_nodes_have_different_ranks_for_an_entity(count: int, entity: str) -
 def test_the_next_node_takes_an_entity_that_the_first_one_leaves() -> None:
     nodes, unowned = members((10, 0), (10, 0)), orphans(1)
     late = max(nodes, key=lambda one: rank(one, unowned[0], nodes))
-    state, actions = advance(State(late.owner), Looked(nodes, unowned))
+    state, actions = advance(State(late.owner), PollResult(nodes, unowned))
     assert actions == []
-    _, actions = advance(state, Looked(nodes, unowned))
+    _, actions = advance(state, PollResult(nodes, unowned))
     assert actions == [Take("e0")]
 
 
@@ -130,27 +130,27 @@ def test_an_idle_entity_goes_to_a_node_that_offers_its_cantrip_under_a_further_n
 @pytest.mark.rule("N-63")
 def test_a_node_that_drains_takes_nothing() -> None:
     nodes = [one._replace(is_draining=True) for one in members((10, 0))]
-    assert advance(State("n0"), Looked(nodes, orphans(3)))[1] == []
+    assert advance(State("n0"), PollResult(nodes, orphans(3)))[1] == []
 
 
 @pytest.mark.rule("N-18")
 @pytest.mark.parametrize(("busy", "unloads"), [(8, True), (5, False), (0, False)])
 def test_a_node_that_is_loaded_more_than_others_unloads_idle_entities(busy: int, unloads: bool) -> None:
     nodes = members((10, busy), (10, 4))
-    assert (UnloadIdle(2) in advance(State("n0"), Looked(nodes, [], idle=3))[1]) is unloads
-    assert advance(State("n0"), Looked(nodes, [], idle=0))[1] == []
+    assert (UnloadIdle(2) in advance(State("n0"), PollResult(nodes, [], idle=3))[1]) is unloads
+    assert advance(State("n0"), PollResult(nodes, [], idle=0))[1] == []
 
 
 @pytest.mark.rule("N-18")
 @pytest.mark.parametrize(("busy", "many"), [(2, 0), (20, 0), (22, 11), (60, 30)])
 def test_a_node_unloads_as_many_idle_entities_as_it_works_on_more_than_others(busy: int, many: int) -> None:
     nodes = members((200, busy), (200, 0))
-    actions = advance(State("n0"), Looked(nodes, [], idle=500))[1]
+    actions = advance(State("n0"), PollResult(nodes, [], idle=500))[1]
     assert actions == ([UnloadIdle(many)] if many else [])
 
 
 def test_a_node_that_is_not_listed_takes_nothing() -> None:
-    assert advance(State("other"), Looked(members((10, 0)), orphans(3)))[1] == []
+    assert advance(State("other"), PollResult(members((10, 0)), orphans(3)))[1] == []
 
 
 @pytest.mark.rule("N-47")

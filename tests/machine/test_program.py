@@ -19,7 +19,7 @@ from cantrip_actors.machine.events import (
     Stopped,
 )
 from cantrip_actors.machine.program import PREVIEW, extract_code, render_result_text
-from cantrip_actors.machine.project import fork_of, read_turns
+from cantrip_actors.machine.project import make_fork_state, read_turns
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.records import (
@@ -310,7 +310,7 @@ def test_a_fork_gets_the_sandbox_of_its_turn() -> None:
     )  # fmt: skip
     run.go()
     upto = next(n for n, r in enumerate(run.records) if isinstance(r, Committed) and r.sequence == 2) + 1
-    sandbox = fork_of(Plan.of(circle(), "fork", forked=True, parent_turn="t").shape, run.records[:upto]).sandbox
+    sandbox = make_fork_state(Plan.of(circle(), "fork", forked=True, parent_turn="t").shape, run.records[:upto]).sandbox
     assert [(p.code, p.answers, p.undone) for p in sandbox.programs] == [("a", (Answer("x"),), False), ("b", (), True)]
 
 
@@ -400,7 +400,7 @@ class TestSnapshots:
         run = drive(CODE, ends[0], CODE, ends[1], CODE, DONE, ends[2])
         run.go()
         for n, at in enumerate(n for n, record in enumerate(run.records) if isinstance(record, Committed)):
-            sandbox = fork_of(run.plan.shape, run.records[: at + 1]).sandbox
+            sandbox = make_fork_state(run.plan.shape, run.records[: at + 1]).sandbox
             assert list(sandbox.snapshots) == [SnapshotAfter(m + 1, snapshot(str(m))) for m in range(n + 1)]
             assert len(sandbox.programs) == n + 1
 
@@ -418,7 +418,7 @@ class TestSnapshots:
         given = [one.action.variables for one in run.transitions if isinstance(one.action, Compute)]
         assert given == [{"context": [1, 2]}] * 3 + [None]
         cut = [n for n, record in enumerate(run.records) if isinstance(record, Committed)]
-        assert [fork_of(run.plan.shape, run.records[: at + 1]).sandbox.data for at in cut] == [
+        assert [make_fork_state(run.plan.shape, run.records[: at + 1]).sandbox.data for at in cut] == [
             [1, 2],
             [1, 2],
             None,

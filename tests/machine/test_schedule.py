@@ -9,7 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cantrip_actors import CantripError, InvalidSchedule
-from cantrip_actors.machine.schedule import GRACE, MOST, find_next, look, make_firing_key, make_rule, parse_local_time
+from cantrip_actors.machine.schedule import (
+    GRACE,
+    MOST,
+    find_next,
+    make_firing_key,
+    make_rule,
+    parse_local_time,
+    plan_step,
+)
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 
 OSLO = ZoneInfo("Europe/Oslo")
@@ -214,7 +222,7 @@ def walk(one, now, *, busy=lambda _: False):
     """Look until nothing is due; the times that fired, and the row."""
     fired = []
     while one is not None and one.due <= now:
-        what = look(one, now, is_busy=busy(len(fired)))
+        what = plan_step(one, now, is_busy=busy(len(fired)))
         if what.fires is not None:
             fired.append(what.fires)
         one = what.becomes
@@ -224,12 +232,12 @@ def walk(one, now, *, busy=lambda _: False):
 
 
 def test_a_schedule_does_not_fire_before_its_time():
-    assert look(row(), 59.9, is_busy=False).becomes == row()
-    assert look(row(), 59.9, is_busy=False).fires is None
+    assert plan_step(row(), 59.9, is_busy=False).becomes == row()
+    assert plan_step(row(), 59.9, is_busy=False).fires is None
 
 
 def test_a_firing_has_a_key_of_its_id_and_its_time():
-    what = look(row(), 61.0, is_busy=False)
+    what = plan_step(row(), 61.0, is_busy=False)
     assert (what.fires, what.becomes.due) == (60.0, 120.0)
     assert what.becomes.schedule.last == make_firing_key("s", 60.0) == "schedule:s@1970-01-01T00:01:00.000Z"
 
@@ -237,7 +245,7 @@ def test_a_firing_has_a_key_of_its_id_and_its_time():
 def test_a_schedule_that_never_fires_again_has_no_row():
     one = row()
     one = replace(one, schedule=replace(one.schedule, rule=Rule(at=60.0)))
-    what = look(one, 60.0, is_busy=False)
+    what = plan_step(one, 60.0, is_busy=False)
     assert (what.fires, what.becomes) == (60.0, None)
 
 
@@ -297,9 +305,9 @@ def test_a_firing_is_skipped_while_the_last_one_is_at_work(to):
 @pytest.mark.rule("C-31")
 @pytest.mark.parametrize("to", ["entity", "cantrip"])
 def test_a_firing_stops_the_last_one(to):
-    what = look(row(to, overlap="stop", last="k"), 60.0, is_busy=True)
+    what = plan_step(row(to, overlap="stop", last="k"), 60.0, is_busy=True)
     assert (what.fires, what.stops_last) == (60.0, True)
-    assert not look(row(to, overlap="stop", last="k"), 60.0, is_busy=False).stops_last
+    assert not plan_step(row(to, overlap="stop", last="k"), 60.0, is_busy=False).stops_last
 
 
 @pytest.mark.rule("C-31")
@@ -311,14 +319,14 @@ def test_an_entity_queues_firings_in_its_inbox():
 def test_queued_casts_begin_in_order_when_the_running_cast_has_ended():
     one = row("cantrip", overlap="queue", last="k")
     for n in (60.0, 120.0, 180.0):
-        what = look(one, n, is_busy=True)
+        what = plan_step(one, n, is_busy=True)
         assert what.waits
         assert what.fires is None
         one = what.becomes
     assert (one.schedule.queued, one.schedule.next, one.due) == ((60.0, 120.0, 180.0), 240.0, 60.0)
-    assert look(one, 200.0, is_busy=True).becomes == one
+    assert plan_step(one, 200.0, is_busy=True).becomes == one
     for n in (60.0, 120.0, 180.0):
-        what = look(one, 200.0, is_busy=False)
+        what = plan_step(one, 200.0, is_busy=False)
         assert what.fires == n
         one = what.becomes
     assert one.due == 240.0

@@ -160,7 +160,7 @@ def crashed(reason: Any = None, at: float = 0.0) -> Exited:
 
 @pytest.mark.rule("LOG-04", "LOG-05")
 async def test_a_crash_makes_one_report_with_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    crash_at(monkeypatch, EntityActor, "_carry", after=True, at=3)
+    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=3)
     telemetry = Telemetry(otel=False, crash_dir=tmp_path / "crashes")
     async with Runtime.open(telemetry=telemetry, secrets=[SECRET]) as runtime:
         episode = await runtime.cast(
@@ -194,7 +194,7 @@ async def test_a_report_has_the_type_of_the_call_in_hand(monkeypatch: pytest.Mon
 
 @pytest.mark.rule("LOG-05")
 async def test_a_report_has_the_restarts_within_the_supervisors_period(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, carried = EntityActor._carry, []
+    whole, carried = EntityActor._record_step, []
 
     async def crashing(self: Any, *args: Any) -> Any:
         carried.append(1)
@@ -203,7 +203,7 @@ async def test_a_report_has_the_restarts_within_the_supervisors_period(monkeypat
             raise KeyError("x")
         return await whole(self, *args)
 
-    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    monkeypatch.setattr(EntityActor, "_record_step", crashing)
     telemetry = Telemetry(otel=False)
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(cantrip([done(1)]), "go")
@@ -254,7 +254,7 @@ async def test_an_exception_whose_text_cannot_be_read_is_reported_once(monkeypat
     async def crashing(_self: Any, *_: Any) -> Any:
         raise Unreadable
 
-    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    monkeypatch.setattr(EntityActor, "_record_step", crashing)
     telemetry = Telemetry(otel=False)
     with structlog.testing.capture_logs() as logged:
         async with Runtime.open(telemetry=telemetry) as runtime:
@@ -299,7 +299,7 @@ def test_a_report_that_a_killed_process_did_not_finish_hides_no_other(tmp_path: 
 
 @pytest.mark.rule("LOG-05", "LOG-03")
 async def test_secrets_are_not_in_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = EntityActor._carry
+    whole = EntityActor._record_step
     raised = []
 
     async def crashing(self: Any, *args: Any) -> Any:
@@ -309,7 +309,7 @@ async def test_secrets_are_not_in_reports(monkeypatch: pytest.MonkeyPatch) -> No
             raise ValueError(SECRET)
         return result
 
-    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    monkeypatch.setattr(EntityActor, "_record_step", crashing)
     telemetry = Telemetry(otel=False)
     async with Runtime.open(telemetry=telemetry, secrets=[SECRET]) as runtime:
         await runtime.cast(cantrip([done(1)]), "go")

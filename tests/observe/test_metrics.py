@@ -239,7 +239,7 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
     spell = cantrip(
         policy, "call_agent", name="parent", folding=Folding(trigger_after_turns=2, keep_turns=1, summary=True)
     )
-    crash_at(monkeypatch, EntityActor, "_carry", after=True, at=3)
+    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=3)
     crash_at(monkeypatch, GatesActor, "handle_call", after=False, at=1)
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(spell, "go")

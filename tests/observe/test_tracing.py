@@ -627,7 +627,7 @@ async def test_two_casts_at_once_never_mix(sdk: Sdk) -> None:
 @pytest.mark.rule("OTEL-06")
 @pytest.mark.parametrize("actor", [EntityActor, GatesActor])
 async def test_a_restarted_actor_keeps_the_parent(sdk: Sdk, monkeypatch: pytest.MonkeyPatch, actor: type) -> None:
-    method, at = ("_carry", 2) if actor is EntityActor else ("handle_call", 1)
+    method, at = ("_record_step", 2) if actor is EntityActor else ("handle_call", 1)
     crash_at(monkeypatch, actor, method, after=True, at=at)
     async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
         with sdk.tracer.start_as_current_span("request"):
@@ -828,13 +828,13 @@ async def test_a_truncated_episode_is_not_an_error_and_a_cancelled_query_is_canc
 async def test_a_permanently_crashed_entity_is_an_error_with_the_class_of_its_exception(
     sdk: Sdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = EntityActor._carry
+    whole = EntityActor._record_step
 
     async def crashing(self: Any, *args: Any) -> Any:
         await whole(self, *args)
         raise Killed
 
-    monkeypatch.setattr(EntityActor, "_carry", crashing)
+    monkeypatch.setattr(EntityActor, "_record_step", crashing)
     async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
         with contextlib.suppress(Exception):
             await runtime.cast(cantrip([done(1)]), "go")

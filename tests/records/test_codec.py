@@ -136,7 +136,7 @@ def test_a_value_too_deep_to_be_read_back_is_refused():
 def test_a_value_that_contains_itself_is_refused():
     value: list[object] = []
     value.append(value)
-    with pytest.raises(LoomError, match="JSON cannot say"):
+    with pytest.raises(LoomError, match="JSON cannot express"):
         encode(finished(value))
 
 
@@ -144,7 +144,7 @@ def test_a_value_that_contains_itself_is_refused():
     "value", [object(), {1, 2}, b"raw", {1: "key"}, {"deep": [object()]}, pytest.param(10**5000, id="5001 digits"), 1j]
 )
 def test_a_value_without_a_json_form_is_refused_with_its_type(value):
-    with pytest.raises(LoomError, match="cannot keep a gate_finished that JSON cannot say"):
+    with pytest.raises(LoomError, match="cannot store a gate_finished that JSON cannot express"):
         encode(finished(value))
 
 

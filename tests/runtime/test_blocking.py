@@ -224,7 +224,7 @@ def test_blocking_code_watches_asks_drains_and_sees_crystals() -> None:
             runtime.cast(quick, "too late")
 
 
-def test_blocking_code_is_told_that_its_runtime_has_closed() -> None:
+def test_blocking_code_gets_an_error_when_its_runtime_has_closed() -> None:
     with Runtime.blocking() as runtime:
         entity = runtime.invoke(quick, "start")
     for call in (lambda: runtime.cast(quick, "late"), lambda: entity.send("late"), runtime.requests):
@@ -232,7 +232,7 @@ def test_blocking_code_is_told_that_its_runtime_has_closed() -> None:
             call()
 
 
-def test_an_async_gate_that_calls_its_own_blocking_runtime_reads_what_to_do() -> None:
+def test_an_async_gate_that_calls_its_own_blocking_runtime_gets_an_error_with_advice() -> None:
     with Runtime.blocking() as runtime:
 
         @gate
@@ -248,7 +248,7 @@ def test_an_async_gate_that_calls_its_own_blocking_runtime_reads_what_to_do() ->
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_fork_of_the_process_is_told_to_open_its_own_runtime() -> None:
+def test_a_forked_process_gets_an_error_that_says_to_open_its_own_runtime() -> None:
     with Runtime.blocking() as runtime:
         reader, writer = os.pipe()
         child = os.fork()

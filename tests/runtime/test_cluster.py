@@ -118,7 +118,7 @@ async def test_a_runtime_without_a_node_makes_no_tables_of_nodes(url: str) -> No
 
 
 @pytest.mark.rule("N-21")
-async def test_a_client_that_knows_no_cantrip_sends_to_entities_of_nodes(url: str) -> None:
+async def test_a_client_without_cantrips_sends_to_entities_of_nodes(url: str) -> None:
     async with node(url, "w1") as one, Runtime.open(url) as client:
         await (await one.invoke(DESK, "hello", name="keeper")).episode()
         assert (await client.entity("keeper").send("again")).result == "again"
@@ -583,7 +583,7 @@ def count_calls(runtime: Runtime, calls: Counter[str], name: str) -> None:
 async def test_a_timer_whose_first_node_is_frozen_is_carried_out_by_another_one(url: str) -> None:
     async with node(url, "w1") as one, node(url, "w2") as frozen:
         await (await one.invoke(DESK, "begin", name="keeper")).episode()
-        frozen._tree.scheduler.look = _sleep  # type: ignore[method-assign]
+        frozen._tree.scheduler.carry_out_due = _sleep  # type: ignore[method-assign]
         due = datetime.fromtimestamp(compute_time_of_day(time.time()) + 5, UTC)
         for n in range(10):
             await one.schedule("keeper", f"intent {n}", at=due, id=f"s{n}")

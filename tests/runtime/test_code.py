@@ -176,7 +176,7 @@ async def test_a_program_is_resumed_in_the_middle_after_a_crash(
     language: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(language)
-    crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
+    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=at)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(world.says["twice"]), "go")
     # if the crash fell between a gate's start and its end, the program observes an unknown outcome

@@ -86,7 +86,7 @@ async def test_subscribers_do_not_change_the_records() -> None:
     assert await run(True) == await run(False)
 
 
-async def test_a_subscriber_that_raises_does_not_affect_other_subscribers() -> None:
+async def test_a_subscriber_that_raises_does_not_disturb_the_entity() -> None:
     async with Runtime.open() as runtime:
         events = runtime.events()
 

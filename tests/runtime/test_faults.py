@@ -35,7 +35,7 @@ async def test_the_tokens_of_failed_answers_are_in_the_loom(tmp_path: Path) -> N
 
 @pytest.mark.rule("C-62")
 async def test_a_budget_counts_the_tokens_of_failed_answers_over_a_life_and_across_processes(tmp_path: Path) -> None:
-    """100,000 tokens may not be spent under max_tokens(1000) because no answer was any good."""
+    """Failed answers count: 100,000 tokens cannot be spent under max_tokens(1000)."""
     asked = 0
 
     def policy(_: Any) -> Any:

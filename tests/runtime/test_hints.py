@@ -51,7 +51,7 @@ async def until(is_true: Callable[[], Any]) -> None:
 @pytest.mark.rule("N-30", "N-37")
 async def test_mail_reaches_another_node_and_its_answer_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
-    monkeypatch.setattr(inboxes, "LOOK", RARELY)
+    monkeypatch.setattr(inboxes, "POLL_INTERVAL", RARELY)
     async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
         await (await worker.invoke(cantrip, "begin", name="desk-1")).episode()
         async with Runtime.open(url) as client:
@@ -64,7 +64,7 @@ async def test_mail_reaches_another_node_and_its_answer_is_returned(monkeypatch:
 async def test_mail_and_answers_arrive_at_the_next_poll_when_no_hint_does(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
     monkeypatch.setattr(PostgresStore, "can_hint", lambda _: False)
-    monkeypatch.setattr(inboxes, "LOOK", 0.05)
+    monkeypatch.setattr(inboxes, "POLL_INTERVAL", 0.05)
     async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
         await (await worker.invoke(cantrip, "begin", name="desk-1")).episode()
         async with Runtime.open(url) as client:
@@ -75,7 +75,7 @@ async def test_mail_and_answers_arrive_at_the_next_poll_when_no_hint_does(monkey
 @pytest.mark.rule("N-32")
 async def test_a_listener_reconnects_by_itself_and_is_never_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     url, cantrip = await with_nodes(), desk()
-    monkeypatch.setattr(inboxes, "LOOK", RARELY)
+    monkeypatch.setattr(inboxes, "POLL_INTERVAL", RARELY)
     async with Runtime.open(url, cantrips=[cantrip], node=Node("w1")) as worker:
         await (await worker.invoke(cantrip, "begin", name="desk-1")).episode()
         async with Runtime.open(url) as client:
@@ -133,13 +133,13 @@ async def test_a_process_does_not_hear_its_own_hints() -> None:
         ours, theirs = worker._tree.inboxes, client._tree.inboxes
 
         async def both_listen() -> bool:
-            return ours.heard == theirs.heard == 1  # each looks once when it begins to listen
+            return ours.hints_received == theirs.hints_received == 1  # each looks once when it begins to listen
 
         await until(both_listen)
         for _ in range(5):
-            ours.tell()
+            ours.notify_processes()
             await anyio.sleep(0.1)
-        assert (ours.heard, theirs.heard) == (1, 6)
+        assert (ours.hints_received, theirs.hints_received) == (1, 6)
 
 
 @pytest.mark.rule("N-30")
@@ -161,6 +161,6 @@ async def test_hints_that_are_due_together_are_sent_once(monkeypatch: pytest.Mon
 
         await until(can_tell)
         for _ in range(1000):
-            inboxes.tell()
+            inboxes.notify_processes()
         await anyio.sleep(0.5)
     assert 1 <= len(sent) <= 2

@@ -518,7 +518,7 @@ async def test_a_subscriber_sees_one_end_event_when_an_unloaded_entity_is_stoppe
 
 
 @pytest.mark.rule("D-001", "C-05")
-async def test_a_cantrip_that_was_adopted_holds_in_the_next_process(tmp_path: Path) -> None:
+async def test_an_adopted_cantrip_stays_in_force_in_the_next_process(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'loom.db'}"
     first, second = cantrip([done("first")] * 3), cantrip([done("second")] * 9, wards=(max_turns(7),))
     async with Runtime.open(url) as runtime:

@@ -320,7 +320,7 @@ async def test_a_circle_through_the_code_of_a_gate_is_an_error_observation(how: 
 
 
 @pytest.mark.rule("C-15")
-async def test_an_entity_that_waits_for_its_own_finished_intent_is_not_a_cycle() -> None:
+async def test_an_entity_may_wait_for_its_own_finished_intent() -> None:
     """A gate may read the receipt of an earlier intent of its own entity."""
     runtimes: list[Runtime] = []
 

@@ -188,7 +188,7 @@ async def test_other_nodes_get_a_hint_when_a_place_is_free(url: str) -> None:
         while not cast.has_begun:
             await anyio.sleep(0.1)
         told: list[bool] = []
-        one._tree.inboxes.tell = lambda: told.append(True)  # type: ignore[method-assign]
+        one._tree.inboxes.notify_processes = lambda: told.append(True)  # type: ignore[method-assign]
         await cast.episode()
         await anyio.sleep(1)
         assert told

@@ -86,7 +86,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, actor: type, method: str, *, after
 @pytest.mark.parametrize("at", range(1, 7))
 async def test_an_entity_that_crashes_is_resumed_from_its_log(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     world = World()
-    crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
+    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=at)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(*SCRIPT), "go")
         observations = [turn.observation for turn in runtime.loom.turns(episode.entity_id)]
@@ -106,7 +106,7 @@ async def test_an_entity_that_crashes_is_resumed_from_its_log(monkeypatch: pytes
 async def test_every_send_is_answered_when_the_entity_crashes(
     monkeypatch: pytest.MonkeyPatch, at: int, after: bool
 ) -> None:
-    """Also if it crashes after its end is recorded and before any caller knows, or before its intent is recorded."""
+    """Also if it crashes after its end is recorded and before callers know it, or before its intent is recorded."""
     world = World()
 
     @gate
@@ -119,7 +119,7 @@ async def test_every_send_is_answered_when_the_entity_crashes(
         intent = [m.content for m in context if m.role == "user"][-1]
         return done(intent) if context[-1].gate == "effect" else say("effect", what=intent)
 
-    crash_at(monkeypatch, EntityActor, "_carry", after=after, at=at)
+    crash_at(monkeypatch, EntityActor, "_record_step", after=after, at=at)
     async with Runtime.open() as runtime:
         with anyio.fail_after(60):
             entity = await runtime.invoke(cantrip(policy, effect), "one")
@@ -539,7 +539,7 @@ async def test_an_entity_killed_during_a_write_is_resumed_from_the_finished_writ
 
 
 @pytest.mark.rule("D-011", "S-31")
-async def test_a_caller_is_told_that_an_entity_was_restarted_too_often_and_that_entity_continues() -> None:
+async def test_a_caller_gets_an_error_when_an_entity_was_restarted_too_often_and_the_entity_continues() -> None:
     async def answer(context: Invocation) -> object:
         return {**done(context[-1].content), "delay": 0 if context[-1].content == "start" else 5.0}
 

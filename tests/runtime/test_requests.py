@@ -583,7 +583,7 @@ async def test_a_remembered_decision_does_not_hold_for_a_fork(tmp_path: Path) ->
 
 @pytest.mark.rule("C-21")
 @pytest.mark.parametrize("own", [False, True], ids=["by the runtime", "by the gate"])
-async def test_unattended_requests_are_denied_at_once_when_the_runtime_says_so(own: bool) -> None:
+async def test_unattended_requests_are_denied_at_once_when_the_runtime_denies_them(own: bool) -> None:
     spell = asking(ask_first(pay, unattended="deny" if own else None))
     async with Runtime.open(unattended="wait" if own else "deny") as runtime:
         episode = await runtime.cast(spell, "go")
@@ -866,7 +866,7 @@ async def test_a_feed_shows_the_open_requests_and_then_those_of_other_processes(
 
 
 @pytest.mark.rule("C-22")
-async def test_entities_that_wait_hold_at_most_a_kilobyte_each_once_they_are_unloaded(tmp_path: Path) -> None:
+async def test_waiting_entities_use_at_most_a_kilobyte_each_once_they_are_unloaded(tmp_path: Path) -> None:
     many = 300
     async with Runtime.open(f"sqlite:{tmp_path / 'loom'}", passivate_after=5.0) as runtime:
 

@@ -126,7 +126,7 @@ async def test_a_firing_loads_an_entity_that_is_not_loaded() -> None:
         assert intents(runtime, entity) == ["start", "tick"]
 
 
-async def test_an_entity_comes_before_a_cantrip_of_the_same_name() -> None:
+async def test_a_schedule_prefers_an_entity_to_a_cantrip_of_the_same_name() -> None:
     async with Runtime.open(cantrips=[SPELL]) as runtime:
         await invoked(runtime, name="spell")
         assert (await runtime.schedule("spell", "tick", every=20)).to == "entity"
@@ -151,7 +151,7 @@ async def test_the_receipt_of_a_firing_is_found_by_its_key() -> None:
         assert (await runtime.receipt("x", made.last_key).episode()).result == "tick"
 
 
-async def test_a_waiting_schedule_holds_no_task() -> None:
+async def test_a_waiting_schedule_needs_no_task() -> None:
     async with Runtime.open(cantrips=[SPELL]) as runtime:
         before = len(anyio.get_running_tasks())
         for n in range(50):
@@ -648,7 +648,7 @@ async def test_a_runtime_sees_the_schedules_of_another_process(tmp_path: Path) -
 
 @pytest.mark.rule("C-32")
 def test_schedules_that_are_not_due_are_not_read() -> None:
-    """With 100,000 of them a runtime looks once a minute and reads one row each time, as with one of them."""
+    """With 100,000 of them a runtime polls once a minute and reads one row each time, as with one of them."""
     looks: dict[int, list[int]] = {}
 
     async def work(number: int) -> None:

@@ -136,7 +136,7 @@ class Unusable(Model):
 
 
 @pytest.mark.rule("PROD-2")
-async def test_an_entity_that_could_not_start_holds_no_crystal():
+async def test_an_entity_that_could_not_start_releases_its_crystal():
     """A crystal that is held for good keeps its actor, and a program that makes one for each cast would fill up."""
     async with Runtime.open() as runtime:
         crystals, model = runtime._tree.services.crystals, Model()
@@ -148,7 +148,7 @@ async def test_an_entity_that_could_not_start_holds_no_crystal():
 
 
 @pytest.mark.rule("PROD-2", "D-011")
-async def test_an_entity_that_was_killed_holds_its_crystal_no_more():
+async def test_a_killed_entity_releases_its_crystal():
     async with Runtime.open() as runtime:
         crystals, spell = runtime._tree.services.crystals, taking(1000)
         entity = await runtime.invoke(spell, "go")

@@ -213,7 +213,7 @@ class TestRecovery:
     async def test_a_crash_of_the_entity_alone_leads_to_the_same_result(
         self, language: str, at: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        crash_at(monkeypatch, EntityActor, "_carry", after=True, at=at)
+        crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=at)
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell(language, "set", "deep"), "go")
         assert episode.result == [10, "deep", 41]

@@ -257,7 +257,7 @@ async def test_every_listing_of_another_tenant_is_empty(world: World) -> None:
 
 
 async def test_a_tenant_finds_all_of_its_own_data(world: World) -> None:
-    """Else the tests above would prove nothing."""
+    """Without this, the tests above would pass for data that does not exist."""
     loom = world.acme.loom
     assert len(loom.entities()) == len(world.runtime.loom.entities()) == 6
     for path in IDS:

@@ -247,7 +247,7 @@ async def test_a_cantrip_that_is_given_to_resume_changes_an_episode_under_way(ur
 
 
 @pytest.mark.rule("C-40")
-async def test_a_given_cantrip_holds_in_its_process_and_the_offered_one_in_the_next(url: str) -> None:
+async def test_a_given_cantrip_is_used_in_its_process_and_the_offered_cantrip_in_the_next(url: str) -> None:
     await begin(url)
     async with Runtime.open(url, cantrips=[V2], passivate_after=10) as runtime:
         assert (await entity_of(runtime, cantrip=V3).send("more")).result == "three"

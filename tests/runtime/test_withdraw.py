@@ -223,7 +223,7 @@ async def test_mail_of_an_entity_that_no_process_runs_is_withdrawn_without_its_c
 
 @pytest.mark.rule("C-19")
 async def test_mail_is_withdrawn_while_another_process_runs_its_entity(shared: str) -> None:
-    """The sender waits in the process that runs the entity, and learns it long before the entity is free."""
+    """The sender waits in the process that runs the entity, and gets the error long before the entity is idle."""
     seen: list[Any] = []
     async with Runtime.open(shared) as runtime, Runtime.open(shared) as other, anyio.create_task_group() as tasks:
         entity = await begun(runtime)
@@ -258,7 +258,7 @@ async def test_a_sender_in_a_third_process_learns_of_a_withdrawal(shared: str) -
 
 
 @pytest.mark.rule("C-19")
-async def test_an_entity_that_takes_withdrawn_mail_in_hand_goes_on_with_the_next(shared: str) -> None:
+async def test_an_entity_that_claims_withdrawn_mail_continues_with_the_next_mail(shared: str) -> None:
     """Its process has read the mail before another one withdraws it, and no caller there waits for it."""
     async with Runtime.open(shared) as runtime, Runtime.open(shared) as other:
         entity = await begun(runtime)
@@ -306,8 +306,8 @@ async def test_a_withdrawal_at_any_moment_is_the_taking_or_the_withdrawal(tmp_pa
 
 
 @pytest.mark.rule("C-19")
-async def test_an_intent_in_hand_that_is_withdrawn_first_changes_nothing(url: str) -> None:
-    """The writer gets the withdrawal before the record of the entity that has taken the intent in hand."""
+async def test_a_claimed_intent_that_is_withdrawn_before_its_record_changes_nothing(url: str) -> None:
+    """The writer gets the withdrawal before the record of the entity that has claimed the intent."""
     async with Runtime.open(url) as runtime:
         entity = await begun(runtime)
         withdraw_first(runtime, entity, "k")
@@ -365,7 +365,9 @@ async def test_a_process_killed_at_any_write_has_withdrawn_or_has_not(tmp_path: 
 
 @pytest.mark.rule("C-19", "C-10")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_each_intent_is_worked_on_or_withdrawn_whatever_is_sent_when(backend: str, tmp_path_factory: Any) -> None:
+def test_each_intent_is_worked_on_or_withdrawn_under_random_sends_and_withdrawals(
+    backend: str, tmp_path_factory: Any
+) -> None:
     """Two runtimes share a loom; senders wait in both, and both withdraw, at random times."""
 
     @settings(max_examples=15)

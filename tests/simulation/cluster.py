@@ -42,12 +42,12 @@ from cantrip_actors.machine.node import (
 from cantrip_actors.machine.placement import Candidate, Take, UnloadIdle, can_run, may_load
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.queues import PREFIX, Account, declare, decode_account, free, take
-from cantrip_actors.machine.schedule import find_next, look, make_firing_key
+from cantrip_actors.machine.schedule import find_next, make_firing_key, plan_step
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import Mail, get_key
 from cantrip_actors.records.records import Adopted, Committed, Ended, Header, IntentGiven, Record
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
-from cantrip_actors.runtime.inboxes import LOOK, LOOK_AT_ALL
+from cantrip_actors.runtime.inboxes import FULL_POLL_EVERY, POLL_INTERVAL
 from cantrip_actors.runtime.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.runtime.placing import make_member
 from cantrip_actors.terms.errors import LoomError
@@ -333,13 +333,13 @@ class Loader(Process):
         looks = 0
         while True:
             self._look_soon = self.world.current
-            self.world.pause(LOOK)
+            self.world.pause(POLL_INTERVAL)
             self._look_soon = None
             looks += 1
             try:
                 self._seen, rows = self.store.new_mail(self._seen)
                 wanted = {row.entity_id for row in rows}
-                if looks % LOOK_AT_ALL == 0:
+                if looks % FULL_POLL_EVERY == 0:
                     wanted.update(self.store.waiting())
             except LoomError:
                 continue
@@ -362,7 +362,7 @@ class Loader(Process):
     def fire_schedules(self) -> None:
         """Carry out what is due."""
         while True:
-            self.world.sleep(2 * LOOK)
+            self.world.sleep(2 * POLL_INTERVAL)
             try:
                 now = self.store.clock()
                 for timer in self.store.timers_due(now):
@@ -373,7 +373,7 @@ class Loader(Process):
     def _fire(self, timer: Timer, now: float) -> None:
         schedule = timer.schedule
         assert schedule is not None
-        what = look(timer, now, is_busy=False)
+        what = plan_step(timer, now, is_busy=False)
         if what.fires is None:
             return
         mail = mail_to(schedule.name, make_firing_key(timer.id, what.fires), kind="timer")
@@ -391,7 +391,7 @@ class Loader(Process):
     def serve_queue(self) -> None:
         """Free places, and begin what waits as far as there is room (N-50)."""
         while True:
-            self.world.sleep(LOOK)
+            self.world.sleep(POLL_INTERVAL)
             with suppress(LoomError):
                 self._free_left()
                 self._begin_some()

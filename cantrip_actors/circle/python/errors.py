@@ -78,7 +78,7 @@ _INSTEAD: Final = {
 """Advice for each feature that this Python lacks, because models are trained on the full one."""
 
 
-def limit_of(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | None:
+def compute_lane_limit(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | None:
     """Return the limit that an exception stands for, or None."""
     text = _line(error)
     if text.startswith(_REQUESTED):

@@ -35,7 +35,7 @@ from pydantic_monty import (
     ResourceLimits,
 )
 
-from cantrip_actors.circle.python.errors import REQUESTS, describe, limit_of
+from cantrip_actors.circle.python.errors import REQUESTS, compute_lane_limit, describe
 from cantrip_actors.circle.python.snapshots import DamagedSnapshot, pack, unpack
 from cantrip_actors.circle.python.types import wrong_calls
 from cantrip_actors.circle.python.values import Arguments, read_out, render
@@ -319,7 +319,7 @@ class Steps:
         self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _Turn
     ) -> tuple[Raised, bytes]:
         self._allow_conversion(turn)
-        exceeded = limit_of(error)
+        exceeded = compute_lane_limit(error)
         if exceeded is not None:
             raise exceeded
         # effects from before the failure stay

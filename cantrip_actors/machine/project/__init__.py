@@ -1,8 +1,8 @@
-"""Projections: every question that records answer, apart from the state itself (`evolve.py`).
+"""Projections: facts that are computed from records, apart from the state itself (`evolve.py`).
 
-Only this package and `evolve.py` look at the kinds of records (`tools/record_kinds.py` checks it). The files of this
-package answer one group of questions each: what one record says to a store, where an entity stands, how its episode
-ended, which turns it made, what it talked about, what observers see, and numbers about all of it.
+Only this package and `evolve.py` distinguish the kinds of records (`tools/record_kinds.py` checks it). Each file
+computes one group of facts: about a single record, an entity's status, the outcome of an episode, the turns, the
+conversation, the events for observers, and statistics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cantrip_actors.machine.project.entity import (
     list_turns_quoting,
     sum_usage,
 )
-from cantrip_actors.machine.project.fork import fork_of
+from cantrip_actors.machine.project.fork import make_fork_state
 from cantrip_actors.machine.project.outcome import get_outcome, is_end_recorded, is_of_life
 from cantrip_actors.machine.project.record import (
     NOTED,
@@ -44,7 +44,7 @@ from cantrip_actors.machine.project.record import (
     get_turn_number,
     is_for_lease_holder,
 )
-from cantrip_actors.machine.project.requests import Verdict, find_decision, measure_waited, request_in
+from cantrip_actors.machine.project.requests import Verdict, find_decision, find_open_request, measure_waited
 from cantrip_actors.machine.project.story import Began, Story, StoryEvent, StoryKind
 from cantrip_actors.machine.project.turns import Entry, TurnReader, collect_rewards, read_entries, read_turns
 
@@ -70,12 +70,12 @@ __all__ = [
     "find_first_intent",
     "find_header_in_force",
     "find_last_metadata",
+    "find_open_request",
     "find_outcome",
     "find_refusal",
     "find_settled_at",
     "find_status",
     "fold_state",
-    "fork_of",
     "get_committed_turn",
     "get_header",
     "get_named_turn",
@@ -92,9 +92,9 @@ __all__ = [
     "list_children",
     "list_intents",
     "list_turns_quoting",
+    "make_fork_state",
     "measure_waited",
     "read_entries",
     "read_turns",
-    "request_in",
     "sum_usage",
 ]

@@ -1,13 +1,12 @@
 """A thread's records as a conversation: who said what, with the result of every call. Exports are made from it.
 
 The loom cuts an utterance into several turns where a child ran (LOOM-8). A conversation has one `Said` for each
-utterance, with all of its calls and their results, as the crystal saw it. This is the context that `fork_of` folds for
-a fork; but it is made from records alone, because a program that exports a loom may not have its cantrips. A test
-compares the two.
+utterance, with all of its calls and their results, as the crystal saw it. This is the context that `make_fork_state`
+folds for a fork; but it is made from records alone, because a program that exports a loom may not have its cantrips. A
+test compares the two.
 
 It is whole: folds and moves to another cantrip are noted where they happened and take nothing away (LOOM-5), an
-ephemeral result is there with what it said (PROD-5). `as_messages` of the exports can hide it, as the crystal saw it
-later (D-010).
+ephemeral result is there in full (PROD-5). The exports can hide it, as the crystal saw it later (D-010).
 
 An utterance after the last committed turn, which a crash interrupted, is left out.
 """

@@ -53,8 +53,8 @@ __all__ = [
     "sum_usage",
 ]
 
-BOOKED: Final = frozenset({Utterance, Folded, Sampled, Ended})
-"""The kinds of records that book tokens."""
+COUNTED: Final = frozenset({Utterance, Folded, Sampled, Ended})
+"""The kinds of records that count tokens."""
 
 Status = Literal["active", "waiting", "forgotten"] | EndReason
 """Whether an entity is at work or waits for a person, how its latest episode ended, or that its content is gone."""
@@ -140,9 +140,9 @@ _FINISHED: Final = ("terminated", "truncated")
 def find_episode(
     records: Sequence[Record], key: str, subtree_usage: Callable[[str], Usage] = lambda _: NO_USAGE
 ) -> Outcome | None:
-    """Return how the episode of the intent with that key ended; None if it has not, or was not given.
+    """Return the outcome of the episode of the intent with that key; None if it has not ended, or was not given.
 
-    "" is the key of an intent that no mail brought: the first one. `subtree_usage` returns the usage of a child.
+    "" is the key of the first intent, which is not mail. `subtree_usage` returns the usage of a child.
     """
     shape = Shape.of_header(get_header(records))
     state, outcome, below = State(shape.parent_turn), None, NO_USAGE
@@ -174,7 +174,7 @@ def find_settled_at(records: Iterable[Record]) -> str | None:
 
 
 def has_taken(records: Iterable[Record], key: str) -> bool:
-    """Return whether the intent with that key is in the log; "" as in `episode_in`."""
+    """Return whether the intent with that key is in the log; "" stands for the first intent."""
     return any(isinstance(record, IntentGiven) and (record.key or "") == key for record in records)
 
 
@@ -201,7 +201,7 @@ def list_children(records: Iterable[Record]) -> list[str]:
 
 
 def list_turns_quoting(records: Iterable[Record], child: str) -> list[str]:
-    """Return the turns of a parent in which the result of a child's call stands, in order."""
+    """Return the turns of a parent that contain the result of a child's call, in order."""
     calls: set[str] = set()
     turns: dict[str, None] = {}
     for record in records:
@@ -224,9 +224,9 @@ def find_first_intent(records: Iterable[Record]) -> IntentGiven | None:
 
 
 def sum_usage(records: Iterable[Record]) -> Usage:
-    """Return the tokens that the records book (PROD-3): utterances, summaries, answers for servers, and broken ones."""
+    """Return the tokens that records count (PROD-3): utterances, summaries, answers for servers, invalid answers."""
     total = NO_USAGE
     for record in records:
-        if type(record) in BOOKED:
+        if type(record) in COUNTED:
             total = total + record.usage  # type: ignore[union-attr]  # its type says so
     return total

@@ -11,10 +11,10 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.terms.messages import NO_USAGE
 
 
-def fork_of(shape: Shape, lineage: Iterable[Record]) -> State:
-    """Return the state that a fork begins with: what `lineage`, the records of a path of turns, leaves behind (LOOM-4).
+def make_fork_state(shape: Shape, lineage: Iterable[Record]) -> State:
+    """Return the state with which a fork begins: the fold of `lineage`, the records of a path of turns (LOOM-4).
 
-    The call comes from `shape`; the first intent stays first (INTENT-3), later ones stand where they came. An utterance
+    The call comes from `shape`; the first intent stays first (INTENT-3), later ones keep their positions. An utterance
     whose turn was not committed is left out.
     """
     records = list(lineage)

@@ -1,4 +1,4 @@
-"""The facts in records that spans and metrics are made of: durations, tokens, outcomes. `observed.py` has the texts."""
+"""The facts of records for spans and metrics: durations, tokens, outcomes. `observed.py` has the texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Began(msgspec.Struct, frozen=True, gc=False):
 
 
 class Said(msgspec.Struct, frozen=True, gc=False):
-    """The crystal answered, after so many seconds."""
+    """The crystal answered, `seconds` after the query."""
 
     usage: Usage
     seconds: float
@@ -51,7 +51,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ran(msgspec.Struct, frozen=True, gc=False):
-    """A gate answered after so many seconds. A program has ended where `call_id` is None; `gate` is its medium then."""
+    """A gate answered after `seconds`. If `call_id` is None, a program has ended, and `gate` is its medium."""
 
     gate: str
     call_id: str | None
@@ -82,14 +82,14 @@ class Delegated(msgspec.Struct, frozen=True, gc=False):
 
 
 class Compacted(msgspec.Struct, frozen=True, gc=False):
-    """Older turns were folded, and the summary cost so much."""
+    """Older turns were folded; `usage` is the cost of the summary."""
 
     usage: Usage
     at: str
 
 
 class Lent(msgspec.Struct, frozen=True, gc=False):
-    """A crystal of this name has answered a server of tools, and that cost so much."""
+    """A crystal of this name has answered a server of tools; `usage` is the cost of the answer."""
 
     usage: Usage
     at: str

@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
     note: str
 
 
-def request_in(newest: Sequence[Record]) -> Requested | None:
+def find_open_request(newest: Sequence[Record]) -> Requested | None:
     """Return the open request of an entity that waits for a person, from the newest records of its log."""
     return next((record for record in reversed(newest) if isinstance(record, Requested)), None)
 

@@ -74,7 +74,7 @@ class StoryEvent(NamedTuple):
 
 
 class Story:
-    """Follows one log from its beginning, and says which durable events each record brings."""
+    """Follows one log from its beginning, and returns the durable events of each record."""
 
     def __init__(self) -> None:
         self.number = 0

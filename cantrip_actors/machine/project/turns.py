@@ -118,7 +118,7 @@ def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
 
 
 class TurnReader:
-    """Makes each turn of one entity as soon as it is committed, without its rewards and children: they come later."""
+    """Returns each turn of one entity as soon as it is committed, without its rewards and children: they come later."""
 
     def __init__(self) -> None:
         self._cantrip_id = ""
