@@ -142,10 +142,16 @@ def repair(url: Place, as_json: Json = False) -> None:
 
 
 def _check_exists(url: str) -> None:
-    """Raise LoomError for a loom that cannot be read. Opening it for writing would make one under a mistyped name."""
+    """Raise LoomUnusable for a loom that cannot be read. Opening it for writing would make one under a mistyped name."""
+    from cantrip_actors import LoomError
+    from cantrip_actors.cli.errors import LoomUnusable
     from cantrip_actors.loom import open_store
 
-    open_store(url, read_only=True, seal_key=seal_key()).close()
+    try:
+        open_store(url, read_only=True, seal_key=seal_key()).close()
+    except LoomError as error:
+        raise LoomUnusable(str(error)) from error
+
 
 
 def show_verification(found: Verified, url: str, *, as_json: bool) -> None:

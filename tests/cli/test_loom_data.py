@@ -102,7 +102,7 @@ def test_repair_says_what_it_left_out(cantrip, cast, place):
 @pytest.mark.parametrize("name", ["typo.db", "typo.jsonl"])
 def test_a_loom_that_does_not_exist_is_an_error_and_is_not_made(cantrip, place, command, name):
     said = cantrip("loom", *command.replace("LOOM", name).split())
-    assert (said.code, said.out) == (1, "")
+    assert (said.code, said.out) == (2, "")
     assert "There is no such loom" in said.err
     assert not list(place.glob("typo*"))
 
