@@ -142,7 +142,7 @@ def repair(url: Place, as_json: Json = False) -> None:
 
 
 def _check_exists(url: str) -> None:
-    """Raise LoomUnusable for a loom that cannot be read. Opening it for writing would make one under a mistyped name."""
+    """Raise LoomUnusable for a loom that cannot be read. Opening it for writing would make one of that name."""
     from cantrip_actors import LoomError
     from cantrip_actors.cli.errors import LoomUnusable
     from cantrip_actors.loom import open_store
