@@ -177,6 +177,7 @@ NOTHING: dict[str, Look] = {
     "schedules": lambda w, _: w.other.schedules(),
     "interrupted": lambda w, _: w.other.interrupted(),
     "would_adopt": lambda w, _: w.other.would_adopt(),
+    "read": lambda w, _: w.other.read(w.other.loom.entities),
     "loom.entities": lambda w, _: w.other.loom.entities(),
     "loom.headers": lambda w, _: list(w.other.loom.headers()),
     "loom.unfinished": lambda w, _: w.other.loom.unfinished(),
