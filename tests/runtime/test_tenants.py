@@ -134,6 +134,7 @@ REFUSED: dict[str, Look] = {
     "resume": lambda w, id: w.other.resume(id),
     "abandon": lambda w, id: w.other.abandon(id),
     "forget": lambda w, id: w.other.forget(id),
+    "loom.ancestry": lambda w, id: w.other.loom.ancestry(id),
     "loom.header": lambda w, id: w.other.loom.header(id),
     "loom.header_in_force": lambda w, id: w.other.loom.header_in_force(id),
     "loom.records": lambda w, id: w.other.loom.records(id),
