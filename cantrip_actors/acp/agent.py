@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors import Cantrip, CantripError, Runtime
+from cantrip_actors import Cantrip, CantripError, Entity, Request, Runtime
 from cantrip_actors.acp.commands import available_commands, command_in
 from cantrip_actors.acp.editor import Capabilities, Editor
 from cantrip_actors.acp.jsonrpc import (
@@ -25,7 +25,7 @@ from cantrip_actors.acp.jsonrpc import (
 )
 from cantrip_actors.acp.options import config_options, modes
 from cantrip_actors.acp.prompts import read_prompt
-from cantrip_actors.acp.session import KEY, Session, workspace_of
+from cantrip_actors.acp.session import KEY, Session, list_entities, workspace_of
 from cantrip_actors.acp.tool_servers import servers_of
 from cantrip_actors.acp.updates import Update, title_of
 from cantrip_actors.machine.project import find_first_intent, get_time
@@ -66,9 +66,10 @@ class Agent:
                 self._tasks = tasks
                 task_status.started()
                 async for request in requests:
-                    for session in list(self._sessions.values()):
-                        if session.concerns(request):
-                            tasks.start_soon(session.put, request)
+                    for session in await self._runtime.read(
+                        partial(_select_concerned, [*self._sessions.values()], request)
+                    ):
+                        tasks.start_soon(session.put, request)
                 tasks.cancel_scope.cancel()
         finally:
             stop()
@@ -128,17 +129,17 @@ class Agent:
         }
 
     async def _new(self, params: Mapping[str, Any]) -> Any:
-        session = self._open(f"{KEY}{uuid.uuid4()}", params)
+        session = self._open(f"{KEY}{uuid.uuid4()}", params)  # a new key: it has no forks
         result = {"sessionId": session.id, **self._choices_of(session)}
         return Answered(result, partial(self._introduce, session))  # the editor knows the id only then
 
     async def _load(self, params: Mapping[str, Any]) -> Any:
-        session = self._reopen(params)
+        session = await self._reopen(params)
         await session.replay()
         return await self._welcome(session)
 
     async def _resume(self, params: Mapping[str, Any]) -> Any:
-        return await self._welcome(self._reopen(params))
+        return await self._welcome(await self._reopen(params))
 
     async def _welcome(self, session: Session) -> Answered:
         await self._tell_commands(session)
@@ -163,11 +164,12 @@ class Agent:
     async def _ask_again(self, session: Session) -> None:
         """Send the open requests again: from before a crash, or to an editor that disconnected."""
         self._follow_servers(session)
-        for request in self._runtime.requests():
-            if session.concerns(request) and self._tasks is not None:
+        runtime = self._runtime
+        for request in await runtime.read(lambda: list(filter(session.concerns, runtime.requests()))):
+            if self._tasks is not None:
                 self._tasks.start_soon(session.put, request)
 
-    def _open(self, key: str, params: Mapping[str, Any], known: list[str] | None = None) -> Session:
+    def _open(self, key: str, params: Mapping[str, Any], known: list[str] | None = None, forks: int = 0) -> Session:
         cwd, further = _folder(params.get("cwd"), known), params.get("additionalDirectories") or (known or [])[1:]
         if not isinstance(further, list):
             raise RequestError(INVALID_PARAMS, "additionalDirectories: expected a list of folders")
@@ -184,6 +186,7 @@ class Agent:
             self._notify,
             by=self._by,
             terminal=self._terminal,
+            forks=forks,
         )
         before = self._sessions.get(session.id)
         if before is not None:
@@ -191,15 +194,22 @@ class Agent:
         self._sessions[session.id] = session
         return session
 
-    def _reopen(self, params: Mapping[str, Any]) -> Session:
-        session_id = _text(params, "sessionId")
-        header = self._header(session_id)
-        if header is None or header.key is None:
-            known = self._sessions.get(session_id)
-            if known is None:
-                raise RequestError(NOT_FOUND, "no session has this id")
-            return known
-        return self._open(header.key, params, list(workspace_of(self._runtime, session_id)))
+    async def _reopen(self, params: Mapping[str, Any]) -> Session:
+        session_id, runtime = _text(params, "sessionId"), self._runtime
+
+        def look() -> tuple[str, list[str], int] | None:
+            header = self._header(session_id)
+            if header is None or header.key is None:
+                return None
+            return header.key, list(workspace_of(runtime, session_id)), len(list_entities(runtime, header.key)) - 1
+
+        found = await runtime.read(look)
+        if found is not None:
+            return self._open(found[0], params, found[1], found[2])
+        known = self._sessions.get(session_id)
+        if known is None:
+            raise RequestError(NOT_FOUND, "no session has this id")
+        return known
 
     def _header(self, session_id: str) -> Header | None:
         loom = self._runtime.loom
@@ -210,6 +220,12 @@ class Agent:
 
     async def _list(self, params: Mapping[str, Any]) -> Any:
         cwd, start = params.get("cwd"), _cursor(params.get("cursor"))
+        found = await self._runtime.read(lambda: self._find_sessions(cwd, start + PAGE))
+        shown = self._runtime.redact({"sessions": found[start : start + PAGE]})
+        return {**shown, **({"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {})}
+
+    def _find_sessions(self, cwd: Any, most: int) -> list[dict[str, Any]]:
+        """Return the newest sessions, in a folder if it is given: `most` of them, and one more if there are more."""
         loom = self._runtime.loom
         found: list[dict[str, Any]] = []
         for header in reversed(list(loom.headers())):
@@ -223,10 +239,9 @@ class Agent:
             title = "" if intent is None else title_of(intent.intent)
             told = {"sessionId": header.entity_id, "cwd": roots[0] if roots else str(Path.cwd()), "title": title}
             found.append({**told, "updatedAt": get_time(records[-1])})
-            if len(found) > start + PAGE:
+            if len(found) > most:
                 break
-        shown = self._runtime.redact({"sessions": found[start : start + PAGE]})
-        return {**shown, **({"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {})}
+        return found
 
     async def _prompt(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
@@ -240,8 +255,8 @@ class Agent:
     async def _close(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
         session.cancel()
-        session.leave()
         self._sessions.pop(session.id, None)
+        await session.leave()
         return {}
 
     async def _delete(self, params: Mapping[str, Any]) -> Any:
@@ -250,13 +265,14 @@ class Agent:
         if session is not None:
             session.server_prompts.close()
             session.cancel()
-        header = self._header(session_id)
-        if header is not None:
-            number, key = 0, str(header.key)
-            while (entity := self._runtime.begun_with(f"{key}/{number}" if number else key)) is not None:
-                await entity.stop("deleted in the editor", by=self._by)
-                number += 1
+        for entity in await self._runtime.read(lambda: self._find_entities(session_id)):
+            await entity.stop("deleted in the editor", by=self._by)
         return {}
+
+    def _find_entities(self, session_id: str) -> list[Entity]:
+        """Return the entities of a session that has not ended: its own and those of its forks."""
+        header = self._header(session_id)
+        return [] if header is None else list_entities(self._runtime, str(header.key))
 
     async def _set_mode(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
@@ -295,6 +311,10 @@ _METHODS: Final[Mapping[str, Callable[[Agent, Mapping[str, Any]], Awaitable[Any]
     "session/set_mode": Agent._set_mode,  # noqa: SLF001
     "session/set_config_option": Agent._set_option,  # noqa: SLF001
 }
+
+
+def _select_concerned(sessions: Iterable[Session], request: Request) -> list[Session]:
+    return [one for one in sessions if one.concerns(request)]
 
 
 def _is_session(header: Header) -> bool:

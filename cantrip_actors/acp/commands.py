@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from cantrip_actors import Usage
 from cantrip_actors.acp.session import Session
 from cantrip_actors.acp.updates import title_of
 
@@ -33,16 +34,16 @@ def command_in(text: str) -> Callable[[Session], Awaitable[str]] | None:
 
 
 async def _undo(session: Session, _: str) -> str:
-    turns = session.thread()
-    if not turns:
+    def look() -> tuple[list[str], str]:
+        begun = [turn.id for turn in session.thread()]
+        return begun, _first_turn_of_last_intent(session) if begun else ""
+
+    begun, last = await session.runtime.read(look)
+    if not begun:
         return "There is nothing to undo."
-    loom = session.runtime.loom
-    begun = [turn.id for turn in turns]
-    last = _first_turn_of_last_intent(session)
     at = begun.index(last) if last in begun else 0
     session.go_back(begun[at - 1] if at else "")
     told = "the beginning" if not at else f"turn {at} of {len(begun)}"
-    assert loom is not None
     return f"The next prompt continues from {told}. What came after stays in the loom."
 
 
@@ -61,7 +62,7 @@ def _first_turn_of_last_intent(session: Session) -> str:
 
 
 async def _fork(session: Session, rest: str) -> str:
-    turns = session.thread()
+    turns = await session.runtime.read(session.thread)
     number = int(rest) if rest.isdecimal() else 0
     if not 1 <= number <= len(turns):
         return f"/fork N: expected the number of a turn from 1 to {len(turns)}; /tree shows them."
@@ -70,14 +71,18 @@ async def _fork(session: Session, rest: str) -> str:
 
 
 async def _tree(session: Session, _: str) -> str:
-    lines = [f"{n}. {title_of(turn.utterance or turn.observation)}" for n, turn in enumerate(session.thread(), 1)]
+    turns = await session.runtime.read(session.thread)
+    lines = [f"{n}. {title_of(turn.utterance or turn.observation)}" for n, turn in enumerate(turns, 1)]
     return "\n".join(lines) or "No turn yet."
 
 
 async def _cost(session: Session, _: str) -> str:
-    if not session.has_begun:
+    def look() -> Usage | None:
+        return session.runtime.loom.subtree_usage(session.entity_id) if session.has_begun else None
+
+    usage = await session.runtime.read(look)
+    if usage is None:
         return "Nothing yet."
-    usage = session.runtime.loom.subtree_usage(session.entity_id)
     cost = f", ${usage.cost:.4f}" if usage.cost else ""
     return f"{usage.prompt_tokens:,} tokens read, {usage.completion_tokens:,} written{cost}."
 
@@ -90,9 +95,10 @@ async def _compact(session: Session, _: str) -> str:
 async def _steer(session: Session, rest: str) -> str:
     if not rest:
         return "/steer TEXT: expected what to tell the entity."
-    if not session.has_begun:
+    entity = await session.find_entity()
+    if entity is None:
         return "No entity is running yet that could be steered."
-    await session.runtime.find(session.entity_id).steer(rest, by=session.by)
+    await entity.steer(rest, by=session.by)
     return "Said, before its next query."
 
 

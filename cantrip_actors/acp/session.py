@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -20,6 +21,7 @@ from cantrip_actors import (
     AlreadyDecided,
     Cantrip,
     CantripError,
+    Entity,
     EntityEnded,
     Episode,
     Receipt,
@@ -49,6 +51,7 @@ from cantrip_actors.machine.project import Story, find_first_intent
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
+from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.messages import as_text
 
@@ -61,7 +64,10 @@ _log = get_logger("cantrip_actors.acp")
 
 
 class Session:
-    """An open session. `notify` sends one of its updates."""
+    """An open session, with `forks` forks so far. `notify` sends one of its updates.
+
+    `has_begun`, `thread` and `concerns` read the loom: use them in `Runtime.read`.
+    """
 
     def __init__(
         self,
@@ -74,6 +80,7 @@ class Session:
         *,
         by: str,
         terminal: bool = False,
+        forks: int = 0,
     ) -> None:
         self.runtime = runtime
         self.key = key
@@ -95,7 +102,7 @@ class Session:
         """The next cancellation."""
         self._making: anyio.CancelScope | None = None
         """Cancels the making of a prompt by a server."""
-        self._forks = self._count_forks()
+        self._forks = forks
         self._fork_at: str | None = None
         """The turn that the next prompt continues from, if it is not the newest one; "" is before the first."""
         self._folds = False
@@ -107,24 +114,18 @@ class Session:
 
     # Which entity
 
-    def _count_forks(self) -> int:
-        count = 0
-        while self.runtime.begun_with(self._fork_key(count + 1)) is not None:
-            count += 1
-        return count
-
-    def _fork_key(self, number: int) -> str:
-        return f"{self.key}/{number}" if number else self.key
-
     @property
     def entity_id(self) -> str:
         """The current entity of this session: that of its newest fork."""
-        return self.runtime.id_of_key(self._fork_key(self._forks))
+        return self.runtime.id_of_key(_make_fork_key(self.key, self._forks))
 
     @property
     def has_begun(self) -> bool:
         """True once its entity has an intent."""
         return self.runtime.loom.has_begun(self.entity_id)
+
+    async def _read_has_begun(self) -> bool:
+        return await self.runtime.read(lambda: self.has_begun)
 
     def cantrip(self) -> Cantrip:
         """Return the cantrip of the entity from its next intent on."""
@@ -167,7 +168,7 @@ class Session:
         return prompt
 
     async def _work(self, prompt: Prompt, cancels: int) -> str:
-        is_first = not self.has_begun
+        is_first = not await self._read_has_begun()
         if self._fork_at is not None:
             self._forks += 1
         subscription = self._upserts.subscribe(self.entity_id, snapshot=False)
@@ -185,7 +186,8 @@ class Session:
             return "cancelled"
         await pump.finish(episode)
         await self._tell_usage()
-        return stop_reason(episode, self.runtime.loom.records(episode.entity_id))
+        records = await self.runtime.read(lambda: self.runtime.loom.records(episode.entity_id))
+        return stop_reason(episode, records)
 
     async def _give(self, prompt: Prompt, cancels: int) -> Episode | None:
         """Give the entity the prompt as its intent; return the episode, None if the intent was withdrawn."""
@@ -215,22 +217,22 @@ class Session:
                 cantrip=cantrip,
                 context=context or None,
                 lasting=True,
-                key=self._fork_key(self._forks),
+                key=_make_fork_key(self.key, self._forks),
                 by=self.by,
             )
-            return self.runtime.receipt(entity, "")
-        if self._fork_at == "" or not self.has_begun:
+            return await self.runtime.read(lambda: self.runtime.receipt(entity, ""))
+        if self._fork_at == "" or not await self._read_has_begun():
             self._fork_at = None
             roots = [str(root) for root in self._editor.roots]
             entity = await self.runtime.invoke(
                 cantrip,
                 prompt.intent,
                 context={"workspace": roots, **context},
-                key=self._fork_key(self._forks),
+                key=_make_fork_key(self.key, self._forks),
                 by=self.by,
             )
-            return self.runtime.receipt(entity, "")
-        entity = self.runtime.find(self.entity_id, cantrip=cantrip)
+            return await self.runtime.read(lambda: self.runtime.receipt(entity, ""))
+        entity = await self.runtime.read(lambda: self.runtime.find(self.entity_id, cantrip=cantrip))
         return await entity.post(prompt.intent, context=context or None, by=self.by)
 
     def cancel(self) -> None:
@@ -241,11 +243,16 @@ class Session:
         if self._making is not None:
             self._making.cancel()
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Release the entity, and the servers of the session, once it is idle."""
         self.server_prompts.close()
-        if self.has_begun:
-            self.runtime.find(self.entity_id).unload()
+        entity = await self.find_entity()
+        if entity is not None:
+            entity.unload()
+
+    async def find_entity(self) -> Entity | None:
+        """Return the current entity of this session; None if it has no intent yet."""
+        return await self.runtime.read(lambda: self.runtime.find(self.entity_id) if self.has_begun else None)
 
     async def tell(self, update: Update) -> None:
         """Send the editor an update."""
@@ -257,10 +264,13 @@ class Session:
 
     async def _tell_usage(self) -> None:
         size = getattr(resolve(self.cantrip().crystal), "context_window", None)
-        turns = self.runtime.loom.turns(self.entity_id)
-        if not size or not turns:
+        if not size:
             return
-        last, cost = turns[-1].metadata, self.runtime.loom.subtree_usage(self.entity_id).cost
+        loom, own = self.runtime.loom, self.entity_id
+        turns, usage = await self.runtime.read(lambda: (loom.turns(own), loom.subtree_usage(own)))
+        if not turns:
+            return
+        last, cost = turns[-1].metadata, usage.cost
         update: Update = {
             "sessionUpdate": "usage_update",
             "used": last.tokens_prompt + last.tokens_completion,
@@ -274,18 +284,10 @@ class Session:
 
     async def replay(self) -> None:
         """Send the whole history of the session as updates."""
-        if not self.has_begun:
-            return
-        loom = self.runtime.loom
-        line = [self.entity_id]
-        header = loom.header(self.entity_id)
-        while header.forked and header.parent_turn is not None:
-            line.append(loom.owner(header.parent_turn))
-            header = loom.header(line[-1])
-        turns = {turn.id for turn in self.thread()}
-        for entity_id in reversed(line):
+        turns, logs = await self.runtime.read(self._read_history)
+        for records in logs:
             story, waiting = Story(), list[Update]()
-            for event in story.add_all(loom.records(entity_id)):
+            for event in story.add_all(records):
                 if event.kind == "turn" and getattr(event.value, "id", None) not in turns:
                     waiting.clear()  # the session went back to before this turn, and so to before its intent
                     break
@@ -294,6 +296,18 @@ class Session:
                     await self._tell_all(waiting)
                     waiting.clear()
             await self._tell_all(waiting)
+
+    def _read_history(self) -> tuple[frozenset[str], list[Sequence[Record]]]:
+        """Return the ids of the session's turns, and the records of the entities that made them, oldest first."""
+        if not self.has_begun:
+            return frozenset(), []
+        loom = self.runtime.loom
+        line = [self.entity_id]
+        header = loom.header(self.entity_id)
+        while header.forked and header.parent_turn is not None:
+            line.append(loom.owner(header.parent_turn))
+            header = loom.header(line[-1])
+        return frozenset(turn.id for turn in self.thread()), [loom.records(one) for one in reversed(line)]
 
     async def _tell_all(self, updates: Iterable[Update]) -> None:
         for update in updates:
@@ -363,11 +377,11 @@ class Session:
             await self.runtime.decide(request.id, "allow", by=self.by, remember=remember, door=self.door)  # type: ignore[arg-type]
         elif option == "reject":
             await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
-        elif isinstance(chosen, Mapping) and chosen.get("outcome") == "cancelled" and self._is_open(request):
+        elif isinstance(chosen, Mapping) and chosen.get("outcome") == "cancelled" and await self._is_open(request):
             self.cancel()  # the protocol's word for it: the user has cancelled the prompt
 
-    def _is_open(self, request: Request) -> bool:
-        return any(one.id == request.id for one in self.runtime.requests())
+    async def _is_open(self, request: Request) -> bool:
+        return any(one.id == request.id for one in await self.runtime.read(self.runtime.requests))
 
     async def _put_question(self, request: Request) -> None:
         if not self._editor.capabilities.asks:
@@ -420,9 +434,9 @@ class _Pump:
             if output.terminal:
                 self._calls.pop(output.item_id, None)
         elif isinstance(output, TurnComplete) and self._session.recipe.circle.medium != "tools":
-            for update in program_of(
-                self._session.runtime.loom.turn(output.turn_id), self._session.recipe.circle.medium
-            ):
+            runtime = self._session.runtime
+            turn = await runtime.read(partial(runtime.loom.turn, output.turn_id))
+            for update in program_of(turn, self._session.recipe.circle.medium):
                 await self._session.tell(update)
 
     async def finish(self, episode: Episode) -> None:
@@ -444,8 +458,21 @@ def _to_request_error(errors: BaseExceptionGroup[CantripError]) -> RequestError:
     return RequestError(INTERNAL_ERROR, title_of(str(error)), {"error": type(error).__name__})
 
 
+def _make_fork_key(key: str, number: int) -> str:
+    """Return the key of the entity of a session that its forks began with; number 0 is the session's own."""
+    return f"{key}/{number}" if number else key
+
+
+def list_entities(runtime: Runtime, key: str) -> list[Entity]:
+    """Return the entities of the session with a key: its own and those of its forks, oldest first. Reads the loom."""
+    found: list[Entity] = []
+    while (entity := runtime.begun_with(_make_fork_key(key, len(found)))) is not None:
+        found.append(entity)
+    return found
+
+
 def workspace_of(runtime: Runtime, entity_id: str) -> Sequence[str]:
-    """Return the folders that a session began with."""
+    """Return the folders that a session began with. Reads the loom."""
     given = find_first_intent(runtime.loom.records(entity_id))
     context = None if given is None else given.context
     roots = context.get("workspace") if isinstance(context, Mapping) else None

@@ -153,7 +153,6 @@ def _check_exists(url: str) -> None:
         raise LoomUnusable(str(error)) from error
 
 
-
 def show_verification(found: Verified, url: str, *, as_json: bool) -> None:
     """Print the result of a verification; exit with 1 if it found a fault."""
     from dataclasses import asdict

@@ -71,6 +71,17 @@ class Call:
         """Return a JSON value as this token may see it."""
         return value if self.token.allows("secrets") else self.runtime.redact(value)
 
+    async def read(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which reads the loom: what a handler needs of it, in one piece.
+
+        It runs in a thread if the loom is on a server. The methods below read, so they are called in `work`.
+        """
+        return await self.runtime.read(work)
+
+    async def find_entity_id(self, name: str) -> str:
+        """Return the id of the entity with this id or name. Raises Problem 404."""
+        return await self.read(lambda: self.entity_id(name))
+
     def entity_id(self, name: str) -> str:
         """Return the id of the entity with this id or name. Raises Problem 404."""
         loom = self.runtime.loom

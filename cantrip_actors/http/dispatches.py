@@ -143,7 +143,7 @@ async def _decide(call: Call, decide: Callable[[Record], Iterable[Event]]) -> An
 
 async def open_requests(call: Call) -> list[Request]:
     """Return the open requests, the oldest first, with those of the dispatches."""
-    found = {one.id: one for one in call.runtime.requests()}
+    found = {one.id: one for one in await call.read(call.runtime.requests)}
     log = call.service.dispatches
     if log is None or call.token.tenant is not None:
         return list(found.values())

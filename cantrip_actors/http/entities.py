@@ -6,14 +6,14 @@ thread and do not block the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import anyio
 from anyio import to_thread
 
-from cantrip_actors import Cantrip, Entity, LoomError, Receipt
+from cantrip_actors import Cantrip, Entity, Episode, LoomError, Receipt
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call, wait_for
 from cantrip_actors.http.files import intent_of
@@ -70,8 +70,8 @@ async def submit(call: Call) -> Answer:
         if waited.error is not None:
             raise waited.error
         if waited.value is not None:
-            return Answer(call.redact_for_token(episode_shape(waited.value)), 200, headers)
-    has_begun = await to_thread.run_sync(lambda: made.has_begun)
+            return await _show_episode(call, waited.value, headers)
+    has_begun = await call.read(lambda: made.has_begun)
     return Answer({"entity_id": made.entity_id, "key": made.key, "has_begun": has_begun}, 202, headers)
 
 
@@ -90,12 +90,18 @@ async def begin_entity(call: Call) -> Answer:
 async def fork(call: Call) -> Answer:
     """Continue from a turn with a new entity."""
     said: models.Fork = call.body
-    turn_id = call.whole_turn_id(call.path["id"])
+    loom = call.runtime.loom
+
+    def look() -> tuple[str, str]:
+        turn_id = call.whole_turn_id(call.path["id"])
+        return turn_id, loom.header_at(turn_id).cantrip_name or ""
+
+    turn_id, its_cantrip = await call.read(look)
     if said.crystal is not None and not call.token.allows("admin"):
         raise Problem(403, "crystal", "a crystal may be chosen with the scope admin only")
     name = said.cantrip
     cantrip = None if name is None else find_cantrip(call, name)
-    if name is None and not call.token.may_cast(call.runtime.loom.header_at(turn_id).cantrip_name or ""):
+    if name is None and not call.token.may_cast(its_cantrip):
         raise Problem(404, "unknown-cantrip", "the cantrip of that turn is not offered to this token")
     intent = intent_of(said)
     return await _begin(
@@ -117,11 +123,12 @@ async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tupl
 
     Requests with the same key run one at a time until the entity has begun, so each but the first is a replay.
     """
-    service, token = call.service, call.token
-    async with nullcontext() if call.key is None else service.key_lock(f"{token.tenant or ''}\0{call.key}"):
-        if call.key is not None and call.runtime.begun_with(call.key) is not None:
+    service, token, key = call.service, call.token, call.key
+    async with nullcontext() if key is None else service.key_lock(f"{token.tenant or ''}\0{key}"):
+        if key is not None and await call.read(lambda: call.runtime.begun_with(key)) is not None:
             return await begin(), True
         await service.limiter.check_cost(token)
+        await service.limiter.forget_ended(token)
         with service.limiter.reserve_start(token) as count:
             entity = await begin()
             count(entity.id)
@@ -136,16 +143,21 @@ async def _begin(call: Call, begin: Callable[[], Awaitable[Entity]]) -> Answer:
     headers = {"location": f"{ENTITIES}/{entity.id}", **(REPLAYED if is_replay else {})}
     begun = {"entity_id": entity.id, "name": entity.name, "state": "active"}
     if said.wait is None:
-        return Answer({**begun, "state": call.runtime.loom.state(entity.id)}, 201, headers)
+        state = await call.read(lambda: call.runtime.loom.state(entity.id))
+        return Answer({**begun, "state": state}, 201, headers)
     waited = await wait_for(entity.episode, call.receive, said.wait)
     if waited.error is not None:
         raise waited.error
     if waited.value is not None:
-        return Answer(call.redact_for_token(episode_shape(waited.value)), 200, headers)
+        return await _show_episode(call, waited.value, headers)
     if waited.how == "gone" and _cancels(call):
         with anyio.CancelScope(shield=True):
             await entity.stop(HUNG_UP, by=call.token.sender)
     return Answer(begun, 202, headers)
+
+
+async def _show_episode(call: Call, episode: Episode, headers: Mapping[str, str]) -> Answer:
+    return Answer(call.redact_for_token(await call.read(lambda: episode_shape(episode))), 200, headers)
 
 
 def _cancels(call: Call) -> bool:
@@ -191,12 +203,13 @@ def _after(headers: Iterator[Header], cursor: str | None) -> Iterator[Header]:
 
 async def get_entity(call: Call) -> Answer:
     """Return how an entity stands."""
-    entity_id = call.entity_id(call.path["id"])
-    requests = [one for one in call.runtime.requests() if one.entity == entity_id]
-    loom = call.loom
-    return Answer(
-        call.redact_for_token(entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted()))
-    )
+
+    def look() -> dict[str, Any]:
+        entity_id, loom = call.entity_id(call.path["id"]), call.loom
+        requests = [one for one in call.runtime.requests() if one.entity == entity_id]
+        return entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
+
+    return Answer(call.redact_for_token(await call.read(look)))
 
 
 # Send
@@ -206,9 +219,13 @@ async def send(call: Call) -> Answer:
     """Give a long-lived entity a further intent."""
     said: models.Send = call.body
     _check_wait(call, said.wait)
-    entity = call.runtime.find(call.entity_id(call.path["id"]))
+
+    def look() -> tuple[Entity, bool]:
+        entity = call.runtime.find(call.entity_id(call.path["id"]))
+        return entity, call.key is not None and _has_receipt(call, entity.id, call.key)
+
+    entity, is_replay = await call.read(look)
     intent = intent_of(said)
-    is_replay = call.key is not None and _has_receipt(call, entity.id, call.key)
     if not is_replay:
         await call.service.limiter.check_cost(call.token)
     receipt = await entity.post(intent, context=said.context, key=call.key, by=call.token.sender)
@@ -218,11 +235,11 @@ async def send(call: Call) -> Answer:
         if waited.error is not None:
             raise waited.error
         if waited.value is not None:
-            return Answer(call.redact_for_token(episode_shape(waited.value)), 200, headers)
+            return await _show_episode(call, waited.value, headers)
         if waited.how == "gone" and _cancels(call):
             with anyio.CancelScope(shield=True):
                 await receipt.cancel(HUNG_UP, by=call.token.sender)
-    return Answer(_receipt_shape(call, receipt), 202, headers)
+    return Answer(await call.read(lambda: _receipt_shape(call, receipt)), 202, headers)
 
 
 def _has_receipt(call: Call, entity_id: str, key: str) -> bool:
@@ -242,17 +259,17 @@ def _receipt_shape(call: Call, receipt: Receipt) -> dict[str, Any]:
 
 async def get_receipt(call: Call) -> Answer:
     """Return how it stands with one intent that was sent."""
-    return Answer(_receipt_shape(call, _find_receipt(call)))
+    return Answer(await call.read(lambda: _receipt_shape(call, _find_receipt(call))))
 
 
 async def withdraw(call: Call) -> Answer:
     """Take back one intent that was sent, if it still waits in the inbox."""
-    receipt = _find_receipt(call)
+    receipt = await call.read(lambda: _find_receipt(call))
     state = await receipt.withdraw(call.query.why, by=call.token.sender)
     if state != "withdrawn":
         told = f"the intent does not wait in the inbox, it is {state}"
         raise Problem(409, "not-waiting", told, entity_id=receipt.entity_id, state=state)
-    return Answer(_receipt_shape(call, receipt))
+    return Answer(await call.read(lambda: _receipt_shape(call, receipt)))
 
 
 def _find_receipt(call: Call) -> Receipt:
@@ -264,46 +281,46 @@ def _find_receipt(call: Call) -> Receipt:
 
 async def steer(call: Call) -> Answer:
     """Put a message before the entity's next query."""
-    entity_id = call.entity_id(call.path["id"])
-    headers = _control_headers(call, entity_id)
-    await call.runtime.find(entity_id).steer(call.body.text, key=call.key, by=call.token.sender)
+    entity, headers = await call.read(lambda: _find_to_control(call))
+    await entity.steer(call.body.text, key=call.key, by=call.token.sender)
     return Answer(None, 202, headers)
 
 
 async def interrupt(call: Call) -> Answer:
     """End the entity's present episode."""
     said: models.Interrupt = call.body
-    entity_id = call.entity_id(call.path["id"])
-    headers = _control_headers(call, entity_id)
-    entity = call.runtime.find(entity_id)
+    entity, headers = await call.read(lambda: _find_to_control(call))
     await entity.interrupt(said.why, now=said.now, key=call.key, by=call.token.sender)
     return Answer(None, 202, headers)
 
 
-def _control_headers(call: Call, entity_id: str) -> dict[str, str]:
-    return dict(REPLAYED) if call.key is not None and call.runtime.has_mail(entity_id, call.key) else {}
+def _find_to_control(call: Call) -> tuple[Entity, dict[str, str]]:
+    """Return the entity of a request that controls it, and the headers of the answer."""
+    entity = call.runtime.find(call.entity_id(call.path["id"]))
+    return entity, dict(REPLAYED) if call.key is not None and call.runtime.has_mail(entity.id, call.key) else {}
 
 
 async def stop(call: Call) -> Answer:
     """End an entity and everything below it; answer when all of it has ended."""
-    entity = call.runtime.find(call.entity_id(call.path["id"]))
+    entity = await call.read(lambda: call.runtime.find(call.entity_id(call.path["id"])))
     await entity.stop(call.query.reason, by=call.token.sender)
     return Answer(status=204)
 
 
 async def resume(call: Call) -> Answer:
     """Resume an entity that a crash interrupted."""
-    entity = await call.runtime.resume(call.entity_id(call.path["id"]), by=call.token.sender)
-    told = {"entity_id": entity.id, "name": entity.name, "state": call.runtime.loom.state(entity.id)}
+    entity = await call.runtime.resume(await call.find_entity_id(call.path["id"]), by=call.token.sender)
+    state = await call.read(lambda: call.runtime.loom.state(entity.id))
+    told = {"entity_id": entity.id, "name": entity.name, "state": state}
     return Answer(told, 202, {"location": f"{ENTITIES}/{entity.id}"})
 
 
 async def abandon(call: Call) -> Answer:
     """End an interrupted entity and everything below it."""
-    entity_id = call.entity_id(call.path["id"])
-    if call.runtime.find(entity_id).loaded:
-        raise Problem(409, "running", "this entity runs: stop it instead", entity_id=entity_id)
-    await call.runtime.abandon(entity_id, by=call.token.sender)
-    for one in call.runtime.loom.subtree(entity_id):
-        call.service.read_late(one)
+    entity = await call.read(lambda: call.runtime.find(call.entity_id(call.path["id"])))
+    if entity.loaded:
+        raise Problem(409, "running", "this entity runs: stop it instead", entity_id=entity.id)
+    await call.runtime.abandon(entity.id, by=call.token.sender)
+    for one in await call.read(lambda: call.runtime.loom.subtree(entity.id)):
+        await call.service.read_late(one)
     return Answer(status=204)

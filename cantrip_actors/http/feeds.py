@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -36,6 +38,7 @@ from cantrip_actors.http.sse import COMMENT, END_OF_RECORD, QUIET, RETRY, Positi
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.machine.project import Story, StoryEvent
 from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
+from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.stream.turn import instant
 from cantrip_actors.stream.wire import as_wire
@@ -57,7 +60,11 @@ _DURABLE: Final = (
 )
 """The runtime's events after which the loom has new records."""
 
-Filter = Callable[["Frame"], bool]
+Select = Callable[[list["Frame"]], Awaitable[list["Frame"]]]
+"""Returns the frames that a reader gets."""
+
+Snapshot = Callable[[int], Awaitable[bytes]]
+"""Returns the first event of a reader, for a feed that has read so many records of its entity."""
 
 _log = get_logger("cantrip_actors.http")
 
@@ -111,6 +118,9 @@ class Feed:
         self._newest: dict[tuple[str, str, str], int] = {}
         """For each open item the number of its newest frame."""
         self._stories: dict[str, Story] = {}
+        self._reading = anyio.Lock()
+        """Held while the log of an entity is read, which may take long: each record is encoded once."""
+        self._has_begun = anyio.Event()
         self._positions: dict[str, int] = {}
         """By entity, the offset in the store up to which its log was read."""
         self._over: dict[str, int] = {}
@@ -127,8 +137,6 @@ class Feed:
         self._drains = False
         self._upserts = upserts.subscribe(entity_id, snapshot=False)
         self._events = self._subscribe()
-        if entity_id is not None:
-            self.read(entity_id, is_first=True)
 
     @property
     def end(self) -> int:
@@ -144,7 +152,11 @@ class Feed:
     def _subscribe(self) -> Subscription:
         if self._entity_id is None:
             return self._runtime.events(lambda event: isinstance(event, (*_DURABLE, ServerChangedEvent)))
-        return self._runtime.find(self._entity_id).events()
+        return self._runtime.events(entity=self._entity_id)
+
+    async def wait_until_begun(self) -> None:
+        """Wait until the records that its entity has are counted, so that `number` is known."""
+        await self._has_begun.wait()
 
     # Filling
 
@@ -170,8 +182,12 @@ class Feed:
 
     async def _follow_log(self) -> None:
         own = self._entity_id
+        entity = None if own is None else await self._runtime.read(partial(self._runtime.find, own))
+        if own is not None:
+            await self.read(own, is_first=True)
+        self._has_begun.set()
         while not self.is_finished:
-            is_here = own is None or self._runtime.find(own).loaded
+            is_here = entity is None or entity.loaded
             event = None
             with anyio.move_on_after(QUIET if is_here else LOOK):
                 try:
@@ -183,23 +199,32 @@ class Feed:
                 data = {"entity_id": event.entity_id, "server": event.server, "what": event.what}
                 self._add(Frame(event.entity_id, "server", self._encode("server", data)))
             elif own is not None and (event is None or isinstance(event, _DURABLE)):
-                self.read(own)
+                await self.read(own)
             elif own is None and event is not None:
-                self.read(event.entity_id)
+                await self.read(event.entity_id)
 
-    def read(self, entity_id: str, *, is_first: bool = False) -> None:
+    async def read(self, entity_id: str, *, is_first: bool = False) -> None:
         """Read and encode the new records of an entity; the first time, only count them.
 
         For an entity new to it, the feed of all entities includes the records since the feed was opened.
         """
+        async with self._reading:
+            if entity_id in self._over:
+                return
+            found = await self._runtime.read(partial(self._fetch, entity_id, self._positions.get(entity_id, -1)))
+            if found is not None:
+                records, self._positions[entity_id] = found
+                self._encode_records(entity_id, records, is_first=is_first)
+
+    def _fetch(self, entity_id: str, position: int) -> tuple[Sequence[Record], int] | None:
         loom = self._runtime.shown_loom
-        if entity_id in self._over or not loom.has(entity_id):
-            return
+        return loom.records_since(entity_id, position) if loom.has(entity_id) else None
+
+    def _encode_records(self, entity_id: str, records: Sequence[Record], *, is_first: bool) -> None:
         story = self._stories.get(entity_id)
         since = self._opened_at if story is None else ""
         if story is None:
             story = self._stories[entity_id] = Story()
-        records, self._positions[entity_id] = loom.records_since(entity_id, self._positions.get(entity_id, -1))
         for told in story.add_all(records):
             if not is_first and told.at >= since:
                 self._add_durable(entity_id, told)
@@ -211,17 +236,18 @@ class Feed:
             if len(self._over) > REMEMBERED:
                 del self._over[next(iter(self._over))]
 
-    def read_late(self, entity_id: str) -> None:
+    async def read_late(self, entity_id: str) -> None:
         """Read records of which the runtime reports no event, such as rewards, also of an entity that has ended."""
-        known = self._over.get(entity_id)
-        if known is None:
-            self.read(entity_id)
+        if entity_id not in self._over:
+            await self.read(entity_id)
             return
-        story = Story()
-        for told in story.add_all(self._runtime.shown_loom.records(entity_id)):
-            if told.number > known:
-                self._add_durable(entity_id, told)
-        self._over[entity_id] = story.number
+        async with self._reading:
+            records = await self._runtime.read(partial(self._runtime.shown_loom.records, entity_id))
+            story, known = Story(), self._over.get(entity_id, 0)
+            for told in story.add_all(records):
+                if told.number > known:
+                    self._add_durable(entity_id, told)
+            self._over[entity_id] = story.number
 
     def _add_durable(self, entity_id: str, told: StoryEvent) -> None:
         position = Position(told.number, told.part)
@@ -278,6 +304,7 @@ class Feed:
     def finish(self) -> None:
         """Mark the feed as ended."""
         self.is_finished = True
+        self._has_begun.set()
         self.signal()
 
     def drain(self) -> None:
@@ -302,13 +329,11 @@ class Feed:
 
     # Reading
 
-    async def stream(
-        self, after: Position | None, wanted: Filter, snapshot: Callable[[], bytes]
-    ) -> AsyncGenerator[bytes]:
+    async def stream(self, after: Position | None, select: Select, snapshot: Snapshot) -> AsyncGenerator[bytes]:
         """Yield the events for one reader: those after a position, or a snapshot; then the new ones."""
         group = self._join()
         try:
-            async with aclosing(self._stream(group, after, wanted, snapshot)) as parts:
+            async with aclosing(self._stream(group, after, select, snapshot)) as parts:
                 async for part in parts:
                     yield part
         finally:
@@ -328,30 +353,31 @@ class Feed:
             self._groups.remove(group)
 
     async def _stream(
-        self, group: _Group, after: Position | None, wanted: Filter, snapshot: Callable[[], bytes]
+        self, group: _Group, after: Position | None, select: Select, snapshot: Snapshot
     ) -> AsyncGenerator[bytes]:
         yield RETRY
         cursor, number, last = self.end, self.number, after
-        first = snapshot() if after is None or self._entity_id is None else self._render_standing()
+        first = await snapshot(number) if after is None or self._entity_id is None else self._render_standing()
         while True:
-            for part in () if last is None else self._history(last, number, wanted):
-                if part:
-                    yield part
-                else:
-                    await checkpoint()
+            if last is not None and self._entity_id is not None:
+                records = await self._runtime.read(partial(self._runtime.shown_loom.records, self._entity_id))
+                for part in _history(self._entity_id, records[:number], last):
+                    if part:
+                        yield part
+                    else:
+                        await checkpoint()
             if first:
                 yield first
             last = Position(number, END_OF_RECORD)
             while cursor >= self._first:
-                parts = []
-                for at in range(cursor - self._first, len(self._frames)):
-                    frame = self._frames[at]
-                    if frame is not None and wanted(frame):
-                        parts.append(frame.data)
-                        last = frame.position or last
-                cursor = self.end
-                if parts:
-                    yield b"".join(parts)
+                new = islice(self._frames, cursor - self._first, None)
+                frames, cursor = [frame for frame in new if frame is not None], self.end
+                frames = await select(frames) if frames else frames
+                last = next((frame.position for frame in reversed(frames) if frame.position is not None), last)
+                if frames:
+                    yield b"".join(frame.data for frame in frames)
+                elif cursor < self.end:
+                    continue  # more came while the reader's own were selected
                 elif self.is_finished:
                     return
                 elif self._drains:
@@ -361,32 +387,29 @@ class Feed:
                     yield COMMENT
             self._count_dropped()
             yield encode_event("fell-behind", {"dropped": self._first - cursor})
-            cursor, number, first = self.end, self.number, snapshot()
+            cursor, number = self.end, self.number
+            first = await snapshot(number)
 
     def _render_standing(self) -> bytes:
         """Return the newest upserts of the running turns, for a reader that reconnects."""
         items = select_standing(self._source.snapshot(self._entity_id))
         return b"".join(encode_event("upsert", as_message(one)) for one in items)
 
-    def _history(self, after: Position, number: int, wanted: Filter) -> Iterator[bytes]:
-        """Yield the entity's durable events after a position, up to its record `number`; b"" is a pause."""
-        if self._entity_id is None:
-            return
-        story = Story()
-        records = self._runtime.shown_loom.records(self._entity_id)[:number]
-        for start in range(0, number, AT_ONCE):
-            for told in story.add_all(records[start : start + AT_ONCE]):
-                yield from replay(self._entity_id, told, after, wanted)
-            yield b""
+
+def _history(entity_id: str, records: Sequence[Record], after: Position) -> Iterator[bytes]:
+    """Yield the durable events of an entity's records after a position; b"" is a pause."""
+    story = Story()
+    for start in range(0, len(records), AT_ONCE):
+        for told in story.add_all(records[start : start + AT_ONCE]):
+            yield from replay(entity_id, told, after)
+        yield b""
 
 
-def replay(entity_id: str, told: StoryEvent, after: Position, wanted: Filter) -> Iterator[bytes]:
+def replay(entity_id: str, told: StoryEvent, after: Position) -> Iterator[bytes]:
     """Yield a durable event, encoded, if it comes after a position."""
     position = Position(told.number, told.part)
     if position > after:
-        frame = Frame(entity_id, told.kind, encode_event(told.kind, story_data(entity_id, told), str(position)))
-        if wanted(frame):
-            yield frame.data
+        yield encode_event(told.kind, story_data(entity_id, told), str(position))
 
 
 def select_standing(outputs: Iterable[Output]) -> list[Upsert]:

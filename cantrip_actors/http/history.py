@@ -26,23 +26,25 @@ from cantrip_actors.machine.project import Story
 
 async def get_turn(call: Call) -> Answer:
     """Return a turn."""
-    turn_id, loom = call.turn_id(call.path["id"]), call.loom
-    return Answer(await to_thread.run_sync(lambda: build_turn_fields(loom.turn(turn_id))))
+    return Answer(await to_thread.run_sync(lambda: build_turn_fields(call.loom.turn(call.turn_id(call.path["id"])))))
 
 
 async def get_thread(call: Call) -> Answer:
     """Return the path from the root to a turn, oldest first."""
-    turn_id, loom = call.turn_id(call.path["id"]), call.loom
-    return Answer({"items": await to_thread.run_sync(lambda: list(map(build_turn_fields, loom.thread(turn_id))))})
+
+    def look() -> list[dict[str, Any]]:
+        return list(map(build_turn_fields, call.loom.thread(call.turn_id(call.path["id"]))))
+
+    return Answer({"items": await to_thread.run_sync(look)})
 
 
 async def get_turns(call: Call) -> Answer:
     """List the turns of an entity."""
     wanted: models.TurnsQuery = call.query
-    entity_id, loom = call.entity_id(call.path["id"]), call.loom
 
     def read() -> list[dict[str, Any]]:
-        found = (turn for turn in loom.turns(entity_id) if turn.sequence > wanted.after)
+        turns = call.loom.turns(call.entity_id(call.path["id"]))
+        found = (turn for turn in turns if turn.sequence > wanted.after)
         return list(map(build_turn_fields, islice(found, wanted.limit)))
 
     return Answer({"items": await to_thread.run_sync(read)})
@@ -51,12 +53,12 @@ async def get_turns(call: Call) -> Answer:
 async def get_story(call: Call) -> Answer:
     """List the newest durable events of an entity, or those before one, oldest first."""
     wanted: models.StoryQuery = call.query
-    entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
     before = None if wanted.before is None else Position.parse(wanted.before)
     if before is None and wanted.before is not None:
         raise Problem(422, "invalid", "before: expected an id of the entity's event stream")
 
     def read() -> dict[str, Any]:
+        entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
         earlier = takewhile(
             lambda told: before is None or Position(told.number, told.part) < before,
             Story().add_all(loom.records(entity_id)),
@@ -74,25 +76,24 @@ async def get_story(call: Call) -> Answer:
 
 async def get_tree(call: Call) -> Answer:
     """Return an entity and everything below it."""
-    entity_id, loom = call.entity_id(call.path["id"]), call.loom
-    return Answer(await to_thread.run_sync(tree_shape, loom, entity_id))
+    return Answer(await to_thread.run_sync(lambda: tree_shape(call.loom, call.entity_id(call.path["id"]))))
 
 
 async def reward(call: Call) -> Answer:
     """Reward a turn."""
     said: models.Reward = call.body
-    turn_id = call.whole_turn_id(call.path["id"])
+    turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
     by = call.token.sender if said.by is None else f"{said.by}, by {call.token.sender}"
     loom = call.runtime.loom
     is_new = await loom.reward(turn_id, said.reward, by=by, key=call.key or "")
-    call.service.read_late(loom.header_at(turn_id).entity_id)
+    await call.service.read_late(await call.read(lambda: loom.header_at(turn_id).entity_id))
     return Answer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201, None if is_new else REPLAYED)
 
 
 async def search_loom(call: Call) -> Answer:
     """Find turns by what they say, call and observe."""
     wanted: models.SearchQuery = call.query
-    entity = None if wanted.entity is None else call.entity_id(wanted.entity)
+    entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     try:
         query = Query(text=wanted.q, regex=wanted.regex, gate=wanted.gate, errors=wanted.errors, entity=entity)
         found = await to_thread.run_sync(lambda: list(islice(search(call.loom, query), wanted.limit)))
@@ -106,7 +107,7 @@ async def search_loom(call: Call) -> Answer:
 async def stats(call: Call) -> Answer:
     """Count turns, tokens, cost, durations and errors."""
     wanted = call.query.entity
-    entity = None if wanted is None else call.entity_id(wanted)
+    entity = None if wanted is None else await call.find_entity_id(wanted)
     counted = await to_thread.run_sync(statistics, call.loom, entity)
     return Answer(counted.as_json())
 
@@ -114,7 +115,7 @@ async def stats(call: Call) -> Answer:
 async def export(call: Call) -> StreamingResponse:
     """Export the loom as NDJSON, without secrets unless the token has the scope for them."""
     wanted: models.ExportQuery = call.query
-    entity = None if wanted.entity is None else call.entity_id(wanted.entity)
+    entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     if wanted.format == "pairs" and entity is not None:
         raise Problem(422, "invalid", "pairs are made from a whole loom: leave the entity out")
     return StreamingResponse(export_lines(call.loom, wanted.format, entity), media_type="application/x-ndjson")

@@ -6,7 +6,7 @@ Each 429 says which one was met.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -51,9 +51,11 @@ class _Use:
 class Limiter:
     """Counts the usage of each token."""
 
-    def __init__(self, limits: Limits, is_busy: Callable[[str], bool], spending: Spending) -> None:
+    def __init__(
+        self, limits: Limits, find_busy: Callable[[Iterable[str]], Awaitable[frozenset[str]]], spending: Spending
+    ) -> None:
         self.limits = limits
-        self._is_busy = is_busy
+        self._find_busy = find_busy
         self._spending = spending
         self._uses: dict[str, _Use] = {}
 
@@ -78,16 +80,23 @@ class Limiter:
         if most is not None and await to_thread.run_sync(self._spending.today, token.sender) >= most:
             _refuse("cost_per_day", f"a cost of ${most:g} a day", self._spending.seconds_left())
 
+    async def forget_ended(self, token: Token) -> None:
+        """Forget the entities of a token that are active no more, if they are all that it may have."""
+        use = self._of(token)
+        if len(use.casts) + use.starting >= _most(self.limits, token):
+            known = list(use.casts)
+            busy = await self._find_busy(known)
+            for one in known:
+                if one not in busy:
+                    use.casts.pop(one, None)
+
     @contextmanager
     def reserve_start(self, token: Token) -> Iterator[Callable[[str], None]]:
         """Reserve a place for an entity that the block begins; yield a function that counts it.
 
-        Raises Problem 429 if this token has its maximum of active entities.
+        Raises Problem 429 if this token has its maximum of active entities; call `forget_ended` before.
         """
-        use = self._of(token)
-        most = token.max_concurrent or self.limits.casts
-        if len(use.casts) + use.starting >= most:
-            use.casts = {one: None for one in use.casts if self._is_busy(one)}
+        use, most = self._of(token), _most(self.limits, token)
         if len(use.casts) + use.starting >= most:
             _refuse("concurrent_casts", f"{most} casts at a time", 1)
 
@@ -111,6 +120,11 @@ class Limiter:
             yield
         finally:
             use.streams -= 1
+
+
+def _most(limits: Limits, token: Token) -> int:
+    """Return how many active entities a token may have."""
+    return token.max_concurrent or limits.casts
 
 
 def _refuse(limit: str, what: str, after: int) -> NoReturn:

@@ -111,6 +111,7 @@ def _mark(service: Service, scope: Scope, token: Token) -> None:
     async def check_cost() -> None:
         try:
             await service.limiter.check_cost(token)
+            await service.limiter.forget_ended(token)
         except Problem as problem:
             raise Refused(problem.detail) from problem
 

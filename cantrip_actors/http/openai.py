@@ -74,10 +74,9 @@ async def list_models(call: Call) -> Answer:
     """List what may be named as a model: cantrips, and long-lived entities with a name."""
     names = [(name, 0) for name in call.service.cantrips if call.token.may_cast(name)]
     loom = call.runtime.loom
-    for entity_id in loom.unfinished():
-        header = loom.header(entity_id)
-        if header.name is not None and header.lasting:
-            names.append((f"{ENTITY}{header.name}", _seconds(header.at)))
+    headers = await call.read(lambda: [loom.header(one) for one in loom.unfinished()])
+    named = [one for one in headers if one.name is not None and one.lasting]
+    names += [(f"{ENTITY}{one.name}", _seconds(one.at)) for one in named]
     return Answer({"object": "list", "data": [_model(*one) for one in names]})
 
 
@@ -85,7 +84,7 @@ async def get_model(call: Call) -> Answer:
     """Return one model."""
     name = call.path["id"]
     if name.startswith(ENTITY):
-        header = call.runtime.loom.header(_find_named(call, name).id)
+        header = await call.read(lambda: call.runtime.loom.header(_find_named(call, name).id))
         return Answer(_model(name, _seconds(header.at)))
     find_cantrip(call, name)
     return Answer(_model(name, 0))
@@ -234,11 +233,11 @@ class _Run(NamedTuple):
         """Wait for it."""
         return await (self.entity if self.receipt is None else self.receipt).episode()
 
-    def outcome(self, call: Call) -> Outcome:
+    async def outcome(self, call: Call) -> Outcome:
         """Return how it ended, from the loom."""
         loom = call.runtime.shown_loom
         _, _, key = self.id.partition(".")
-        found = find_episode(loom.records(self.entity.id), key, loom.subtree_usage)
+        found = await call.read(lambda: find_episode(loom.records(self.entity.id), key, loom.subtree_usage))
         if found is None:
             raise EntityEnded(f"entity {self.entity.id} has no end of this episode")
         return found
@@ -246,7 +245,8 @@ class _Run(NamedTuple):
 
 async def _send(call: Call, entity: Entity, asked: _Asked, *, with_context: bool) -> _Run:
     check_scope(call.token, "send")
-    if call.key is None or not call.runtime.has_mail(entity.id, call.key):
+    key = call.key
+    if key is None or not await call.read(lambda: call.runtime.has_mail(entity.id, key)):
         await call.service.limiter.check_cost(call.token)
     outputs = call.service.upserts.subscribe(entity.id, snapshot=False)
     context = asked.context if with_context else None
@@ -279,7 +279,7 @@ async def _outcome(call: Call, run: _Run) -> Outcome | None:
     if waited.how == "gone":
         await _leave(call, run)
         return None
-    return run.outcome(call)
+    return await run.outcome(call)
 
 
 def _stream(call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> EventStream:
@@ -314,7 +314,7 @@ async def _events(
         except FellBehind:  # then the answer comes whole
             await run.episode()
         if waited.error is None:
-            yield b"".join(encoder.end(run.outcome(call)))
+            yield b"".join(encoder.end(await run.outcome(call)))
         else:
             told = problem_of(waited.error)
             shown = call.runtime.redact({"type": told.kind, "detail": told.detail})
@@ -338,7 +338,8 @@ async def chat_completions(call: Call) -> Answer | Response:
     asked = _parse_messages(call, said.messages, "messages")
     created = int(time.time())
     if cantrip is None:
-        run = await _send(call, _find_named(call, said.model), asked, with_context=False)
+        entity = await call.read(lambda: _find_named(call, said.model))
+        run = await _send(call, entity, asked, with_context=False)
     else:
         start = partial(call.runtime.start, cantrip, asked.intent, context=asked.context)
         run = await _start(call, partial(start, key=call.key, by=call.token.sender))
@@ -382,27 +383,34 @@ async def create_response(call: Call) -> Answer | Response:
 
 async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | None, asked: _Asked) -> _Run:
     who: dict[str, Any] = {"key": call.key, "by": call.token.sender}
-    if cantrip is None and said.previous_response_id is None:
-        return await _send(call, _find_named(call, said.model), asked, with_context=False)
-    if said.previous_response_id is None:
+    previous = said.previous_response_id
+    if cantrip is None and previous is None:
+        entity = await call.read(lambda: _find_named(call, said.model))
+        return await _send(call, entity, asked, with_context=False)
+    if previous is None:
         assert cantrip is not None, "the model is a cantrip"
         return await _start(call, partial(call.runtime.invoke, cantrip, asked.intent, context=asked.context, **who))
-    entity_id, key = _find_response(call, said.previous_response_id)
+    found = await call.read(lambda: _find_continuation(call, previous))
+    if isinstance(found, Entity):
+        return await _send(call, found, asked, with_context=True)
+    fork = partial(call.runtime.start_fork, found, intent=asked.intent, context=asked.context, cantrip=cantrip)
+    return await _start(call, partial(fork, **who))
+
+
+def _find_continuation(call: Call, previous: str) -> Entity | str:
+    """Return the entity that continues from a response, or the turn to fork from if it has gone on or ended.
+
+    Raises Problem 404 and 409.
+    """
+    entity_id, key = _find_response(call, previous)
     loom = call.runtime.loom
     ended = find_episode(loom.records(entity_id), key)
     if ended is None or ended.last_turn is None:
         raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id")
     turns = loom.turns(entity_id)
     if turns[-1].id == ended.last_turn and loom.header(entity_id).lasting and not loom.is_over(entity_id):
-        return await _send(call, call.runtime.find(entity_id), asked, with_context=True)
-    fork = partial(
-        call.runtime.start_fork,
-        call.whole_turn_id(ended.last_turn),
-        intent=asked.intent,
-        context=asked.context,
-        cantrip=cantrip,
-    )
-    return await _start(call, partial(fork, **who))
+        return call.runtime.find(entity_id)
+    return call.whole_turn_id(ended.last_turn)
 
 
 def _find_response(call: Call, id: str) -> tuple[str, str]:
@@ -426,21 +434,24 @@ def _build_response(id: str, model: str, created: int, outcome: Outcome, previou
 
 async def get_response(call: Call) -> Answer:
     """Return a response, from the loom."""
-    id = call.path["id"]
+    return Answer(await call.read(lambda: _read_response(call, call.path["id"])))
+
+
+def _read_response(call: Call, id: str) -> dict[str, Any]:
     entity_id, key = _find_response(call, id)
     loom = call.runtime.shown_loom
     header, records = loom.header(entity_id), loom.records(entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _seconds(header.at)
     outcome = find_episode(records, key, loom.subtree_usage)
     if outcome is not None:
-        return Answer(call.redact_for_token(_build_response(id, model, created, outcome)))
+        return dict(call.redact_for_token(_build_response(id, model, created, outcome)))
     status = _STATUSES[call.runtime.receipt(entity_id, key).state]
-    return Answer(response_object(id, model, created, status, []))
+    return response_object(id, model, created, status, [])
 
 
 async def cancel_response(call: Call) -> Answer:
     """Withdraw the intent of a response, or interrupt its episode."""
-    receipt = call.runtime.receipt(*_find_response(call, call.path["id"]))
+    receipt = await call.read(lambda: call.runtime.receipt(*_find_response(call, call.path["id"])))
     await receipt.cancel(now=True, by=call.token.sender)
     return await get_response(call)
 

@@ -12,7 +12,7 @@ from cantrip_actors.records.mail import make_decision_key
 async def list_requests(call: Call) -> Answer:
     """List the open requests, the oldest first."""
     entity = call.query.entity
-    wanted = None if entity is None else call.entity_id(entity)
+    wanted = None if entity is None else await call.find_entity_id(entity)
     found = [one for one in await open_requests(call) if wanted in (None, one.entity)]
     return Answer({"items": [call.redact_for_token(request_shape(one)) for one in found]})
 
@@ -23,9 +23,8 @@ async def decide(call: Call) -> Answer:
     request_id = call.path["id"]
     if is_of_dispatch(call, request_id):
         return await decide_dispatch(call, request_id)
-    is_repeated = call.key is not None and call.runtime.has_mail(
-        request_id.partition(":")[0], make_decision_key(request_id)
-    )
+    entity_id, mail_key = request_id.partition(":")[0], make_decision_key(request_id)
+    is_repeated = call.key is not None and await call.read(lambda: call.runtime.has_mail(entity_id, mail_key))
     await call.runtime.decide(
         request_id,
         said.decision,

@@ -59,7 +59,7 @@ class Service:
         self.dispatches = dispatches
         if telemetry is not None:
             telemetry.counters.read_gauges_of(self._gauges)
-        self.limiter = Limiter(limits or Limits(), self._is_busy, Spending(runtime.loom))
+        self.limiter = Limiter(limits or Limits(), self._find_busy, Spending(runtime.loom))
         self.upserts: Upserts
         self.is_ending = False
         """True once the event streams are ending."""
@@ -74,9 +74,13 @@ class Service:
         self._tasks: TaskGroup
         self.is_open = False
 
-    def _is_busy(self, entity_id: str) -> bool:
+    async def _find_busy(self, entities: Iterable[str]) -> frozenset[str]:
         loom = self.runtime.loom
-        return loom.has(entity_id) and loom.state(entity_id) in ("active", "waiting")
+
+        def look() -> frozenset[str]:
+            return frozenset(one for one in entities if loom.has(one) and loom.state(one) in ("active", "waiting"))
+
+        return await self.runtime.read(look)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -123,10 +127,10 @@ class Service:
                 if self.is_ending and not self._feeds:
                     self.has_no_readers.set()
 
-    def read_late(self, entity_id: str) -> None:
+    async def read_late(self, entity_id: str) -> None:
         """Send the readers of an entity's events the records that have no event, such as a reward."""
         for feed in self._feeds_of(entity_id):
-            feed.read_late(entity_id)
+            await feed.read_late(entity_id)
 
     def _feeds_of(self, entity_id: str) -> list[Feed]:
         return [self._feeds[key] for key in (None, entity_id) if key in self._feeds]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import ExitStack
-from functools import cache
 from typing import Any
 
 from anyio import to_thread
@@ -13,7 +12,7 @@ from starlette.responses import Response
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import Answer, Call
-from cantrip_actors.http.feeds import Filter, Frame, replay, select_standing
+from cantrip_actors.http.feeds import Frame, Select, Snapshot, replay, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import entity_shape
 from cantrip_actors.http.sse import END_OF_RECORD, RETRY, EventStream, Position, encode_event
@@ -27,17 +26,22 @@ KINDS = frozenset(
 )
 
 
-def _pass_everything(_: Frame) -> bool:
-    return True
+async def _pass_everything(frames: list[Frame]) -> list[Frame]:
+    return frames
 
 
 async def entity_events(call: Call) -> Response | Answer:
     """Stream the events of an entity: from `Last-Event-ID` on, or a snapshot and the following ones."""
     wanted: models.EventsQuery = call.query
-    entity_id = call.entity_id(call.path["id"])
     after = _parse_position(call.request.headers.get("last-event-id") or wanted.after or "")
     loom, patience = call.runtime.shown_loom, call.service.limiter.limits.patience
-    if loom.is_over(entity_id):
+
+    def look() -> tuple[str, bool]:
+        entity_id = call.entity_id(call.path["id"])
+        return entity_id, loom.is_over(entity_id)
+
+    entity_id, is_over = await call.read(look)
+    if is_over:
         story = Story()
         told = await to_thread.run_sync(lambda: list(story.add_all(loom.records(entity_id))))
         last = Position(told[-1].number, told[-1].part) if told else Position(story.number)
@@ -45,15 +49,14 @@ async def entity_events(call: Call) -> Response | Answer:
             return Answer(status=204)  # so that EventSource does not reconnect
         if after is None or after > last:
             before = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
-            return EventStream(_replay_finished(entity_id, told, before, _snapshot(call, entity_id, before)), patience)
+            first = await _snapshot(call, entity_id, before)
+            return EventStream(_replay_finished(entity_id, told, before, first), patience)
         return EventStream(_replay_finished(entity_id, told, after), patience)
-    return _stream(
-        call,
-        entity_id,
-        after,
-        _pass_everything,
-        lambda number: _snapshot(call, entity_id, Position(number, END_OF_RECORD)),
-    )
+
+    async def snapshot(number: int) -> bytes:
+        return await _snapshot(call, entity_id, Position(number, END_OF_RECORD))
+
+    return await _stream(call, entity_id, after, _pass_everything, snapshot)
 
 
 def _parse_position(given: str) -> Position | None:
@@ -68,22 +71,46 @@ async def _replay_finished(
     if first:
         yield first
     for event in told:
-        for part in replay(entity_id, event, after, _pass_everything):
+        for part in replay(entity_id, event, after):
             yield part
         await checkpoint()
 
 
-def _snapshot(call: Call, entity_id: str, at: Position) -> bytes:
-    loom = call.runtime.loom
-    requests = [one for one in call.runtime.requests() if one.entity == entity_id]
-    shape = call.runtime.redact(
-        entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
-    )
-    data = {
-        "entities": [shape],
-        "items": list(map(as_wire, select_standing(call.service.upserts.snapshot(entity_id)))),
-    }
-    return encode_event("snapshot", data, str(at))
+async def _snapshot(call: Call, entity_id: str, at: Position) -> bytes:
+    items = list(map(as_wire, select_standing(call.service.upserts.snapshot(entity_id))))
+
+    def look() -> dict[str, Any]:
+        loom = call.runtime.loom
+        requests = [one for one in call.runtime.requests() if one.entity == entity_id]
+        return entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
+
+    shape = call.runtime.redact(await call.read(look))
+    return encode_event("snapshot", {"entities": [shape], "items": items}, str(at))
+
+
+class _View:
+    """The entities that a reader of all events sees: those of its tenant, or those below `root`."""
+
+    def __init__(self, call: Call, root: str | None) -> None:
+        self._call = call
+        self._root = root
+        self._known: dict[str, bool] = {}
+
+    def sees(self, entity_id: str) -> bool:
+        """Return whether the reader sees an entity. Reads the loom the first time."""
+        known = self._known.get(entity_id)
+        if known is None:
+            loom, root = self._call.runtime.loom, self._root
+            known = loom.has(entity_id) and (root is None or root in loom.ancestry(entity_id))
+            self._known[entity_id] = known
+        return known
+
+    async def find_seen(self, entities: Iterable[str]) -> frozenset[str]:
+        """Return those of some entities that the reader sees."""
+        ids = frozenset(entities)
+        if ids <= self._known.keys():
+            return frozenset(filter(self.sees, ids))
+        return await self._call.read(lambda: frozenset(filter(self.sees, ids)))
 
 
 async def all_events(call: Call) -> Response:
@@ -95,41 +122,41 @@ async def all_events(call: Call) -> Response:
     has_actors = kinds is not None and "actor" in kinds
     if has_actors:
         check_may_observe(call)
-    root = None if wanted.subtree is None else call.entity_id(wanted.subtree)
-    loom = call.runtime.loom
+    root = None if wanted.subtree is None else await call.find_entity_id(wanted.subtree)
+    loom, view = call.runtime.loom, _View(call, root)
 
-    @cache
-    def sees(entity_id: str) -> bool:
-        return loom.has(entity_id) and (root is None or root in loom.ancestry(entity_id))
+    async def select(frames: list[Frame]) -> list[Frame]:
+        asked = [one for one in frames if (has_actors if one.kind == "actor" else kinds is None or one.kind in kinds)]
+        seen = await view.find_seen(one.entity_id for one in asked if one.kind != "actor")
+        return [one for one in asked if one.kind == "actor" or one.entity_id in seen]
 
-    def wants(frame: Frame) -> bool:
-        if frame.kind == "actor":
-            return has_actors
-        return (kinds is None or frame.kind in kinds) and sees(frame.entity_id)
+    async def snapshot(_number: int) -> bytes:
+        standing = select_standing(call.service.upserts.snapshot())
 
-    def snapshot(_number: int) -> bytes:
-        unfinished, interrupted = [one for one in loom.unfinished() if sees(one)], call.find_interrupted()
-        data: dict[str, Any] = {
-            "entities": [
-                call.runtime.redact(entity_shape(loom, loom.header(one), interrupted=interrupted)) for one in unfinished
-            ],
-            "items": [as_wire(one) for one in select_standing(call.service.upserts.snapshot()) if sees(one.session_id)],
-        }
+        def look() -> dict[str, Any]:
+            unfinished, interrupted = [one for one in loom.unfinished() if view.sees(one)], call.find_interrupted()
+            shapes = [entity_shape(loom, loom.header(one), interrupted=interrupted) for one in unfinished]
+            return {
+                "entities": list(map(call.runtime.redact, shapes)),
+                "items": [as_wire(one) for one in standing if view.sees(one.session_id)],
+            }
+
+        data = await call.read(look)
         if supervision is not None:
             data["actors"] = supervision.snapshot()
         return encode_event("snapshot", data)
 
     with ExitStack() as stack:
         supervision = stack.enter_context(call.service.follow_supervision()) if has_actors else None
-        return _stream(call, None, None, wants, snapshot, stack.pop_all())
+        return await _stream(call, None, None, select, snapshot, stack.pop_all())
 
 
-def _stream(
+async def _stream(
     call: Call,
     entity_id: str | None,
     after: Position | None,
-    wanted: Filter,
-    snapshot: Callable[[int], bytes],
+    select: Select,
+    snapshot: Snapshot,
     held: ExitStack | None = None,
 ) -> EventStream:
     """Return the stream of a reader; the reader is counted while it reads, and its end closes `held`."""
@@ -139,7 +166,8 @@ def _stream(
         if call.token.allows("approve"):
             stack.enter_context(service.count_as_person(call.runtime))
         feed = stack.enter_context(service.feed(entity_id))
+        await feed.wait_until_begun()
         if after is not None and after.number > feed.number:  # an id of another loom
             after = None
-        events = feed.stream(after, wanted, lambda: snapshot(feed.number))
+        events = feed.stream(after, select, snapshot)
         return EventStream(events, service.limiter.limits.patience, stack.pop_all().close)

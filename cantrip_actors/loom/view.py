@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cantrip_actors.loom.blobs import bind_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
@@ -48,6 +48,13 @@ from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 State = Status
 
+InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Returns what a function reads in the store, without blocking the event loop if the store is on a server."""
+
+
+async def _read_at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
 
 class Loom:
     """The tree of all turns, for reading, and for rewards (LOOM-2, LOOM-3, LOOM-7, LOOM-8, LOOM-10).
@@ -64,8 +71,10 @@ class Loom:
         append: Callable[[Sequence[Record]], Awaitable[None]],
         now: Callable[[], str] | None = None,
         tenant: str | None = None,
+        in_store: InStore | None = None,
     ) -> None:
         self.tenant = tenant
+        self._in_store = in_store or _read_at_once
         self._store = store
         self._append = append
         self._now = now or partial(_read_time, store)
@@ -248,17 +257,27 @@ class Loom:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             raise LoomError(f"a reward is a finite number, not {value!r}")
         check_texts(LoomError, by=by, key=key)
-        if self.is_forgotten(self.owner(turn_id)):
+        owner = await self._in_store(partial(self._find_rewarded, turn_id, float(value), by, key))
+        if owner is None:
+            return False
+        await self._append([Rewarded(owner, turn_id, float(value), self._now(), by, key)])
+        return True
+
+    def _find_rewarded(self, turn_id: str, value: float, by: str, key: str) -> str | None:
+        """Return the entity of the turn that a reward is for; None if the reward was given before.
+
+        Raises LoomError, KeyUsed.
+        """
+        owner = self.owner(turn_id)
+        if self.is_forgotten(owner):
             raise LoomError(f"turn {turn_id} is forgotten: it takes no reward")
-        owner, wanted = self.owner(turn_id), (turn_id, float(value), by)
         rewards = collect_rewards(self.records(owner)) if key else {}
         for earlier in chain.from_iterable(rewards.values()):
             if earlier.key == key:
-                if (earlier.turn_id, earlier.reward, earlier.by) != wanted:
+                if (earlier.turn_id, earlier.reward, earlier.by) != (turn_id, value, by):
                     raise KeyUsed(f"the key {key!r} was used for another reward: give this one another key")
-                return False
-        await self._append([Rewarded(owner, turn_id, float(value), self._now(), by, key)])
-        return True
+                return None
+        return owner
 
     # --------------------------------------------------------------------------------------------------------- the tree
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cantrip_actors import Cantrip, CantripError, Loom, Runtime
+
+T = TypeVar("T")
 
 
 class Refused(CantripError):
@@ -42,13 +45,20 @@ class Caller:
     check_cost: Callable[[], Awaitable[None]] = _no_limit
     starting: Callable[[], AbstractContextManager[Callable[[str], None]]] = _skip_count
 
+    async def read(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which reads the loom, as `Runtime.read`."""
+        return await self.runtime.read(work)
+
     @property
     def loom(self) -> Loom:
         """The loom as this client may see it: with secrets only if it has the scope for them."""
         return self.runtime.loom if self.allows("secrets") else self.runtime.shown_loom
 
     def sees(self, entity_id: str) -> bool:
-        """Return whether an entity exists, belongs to the client's tenant, and has a cantrip that it may use."""
+        """Return whether an entity exists, belongs to the client's tenant, and has a cantrip that it may use.
+
+        Reads the loom: call it in `read`.
+        """
         loom = self.runtime.loom
         return loom.has(entity_id) and (loom.header(loom.ancestry(entity_id)[-1]).cantrip_name or "") in self.cantrips
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -19,7 +20,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from cantrip_actors import Request, RuntimeClosed, StepCompleteEvent
+from cantrip_actors import LoomError, Request, RuntimeClosed
 from cantrip_actors.mcp_server.callers import Caller
 from cantrip_actors.mcp_server.forms import can_ask, decide, form_of, forms_of
 from cantrip_actors.mcp_server.tasks import create_task_result, has_tasks
@@ -40,10 +41,10 @@ def state_of(work: Work, put: frozenset[str]) -> str:
     return json.dumps({"work": work.id, "put": sorted(put)})
 
 
-def work_of_state(caller: Caller, state: str) -> tuple[Work, frozenset[str]]:
+async def work_of_state(caller: Caller, state: str) -> tuple[Work, frozenset[str]]:
     """Return the work of a state from a client, and the requests that its user has seen. Raises UnknownWork."""
     given = json.loads(state)  # this server wrote it: the SDK has checked its seal
-    return Work.find(caller, given["work"]), frozenset(given["put"])
+    return await caller.read(lambda: Work.find(caller, given["work"])), frozenset(given["put"])
 
 
 class Call:
@@ -74,7 +75,7 @@ class Call:
             raise
 
     async def _decide(self, responses: Mapping[str, Any]) -> None:
-        for request in self._work.requests():
+        for request in await self._caller.read(self._work.requests):
             response = responses.get(request.id)
             if isinstance(response, types.ElicitResult):
                 self._put.add(request.id)
@@ -89,30 +90,33 @@ class Call:
             with anyio.move_on_after(SOON if self._has_tasks else None):
                 self._found = await self._work.wait()
             tasks.cancel_scope.cancel()
-        return create_task_result(self._work) if self._found is None else self._found
+        if self._found is None:
+            return await self._caller.read(lambda: create_task_result(self._work))
+        return self._found
 
     async def _report(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send a progress notification for each turn."""
-        events, count = self._work.entity.events(), 0
-        with count_reader(self._caller.runtime.telemetry, "mcp"):
+        before = await self._caller.read(self._work.count_turns_before)
+        turns, count = self._work.entity.story(after=before), 0
+        with count_reader(self._caller.runtime.telemetry, "mcp"), suppress(LoomError):  # the result tells of a failure
             task_status.started()
-            async for event in events:
-                if isinstance(event, StepCompleteEvent):
-                    count += 1
-                    await self._context.session.report_progress(count, message=f"turn {event.sequence}")
+            async for turn in turns:
+                count += 1
+                await self._context.session.report_progress(count, message=f"turn {turn.sequence}")
 
     async def _follow(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send the requests of the entity, and of those below it, to the client's user."""
         async with self._caller.runtime.requests(follow=True) as requests:
             task_status.started()
             async for request in requests:
-                if request.id in self._put or not self._work.concerns(request):
+                if request.id in self._put or not await self._caller.read(partial(self._work.concerns, request)):
                     continue
                 if not self._is_modern:
                     self._tasks.start_soon(self._ask, request)
                     continue
                 if not self._has_tasks:
-                    waiting = [one for one in self._work.requests() if one.id not in self._put]
+                    known = await self._caller.read(self._work.requests)
+                    waiting = [one for one in known if one.id not in self._put]
                     if not waiting:
                         continue  # it was decided meanwhile
                     self._found = types.InputRequiredResult(

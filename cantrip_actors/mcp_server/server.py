@@ -106,7 +106,7 @@ class _Handlers:
         if offer is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:200]}")
         if params.request_state is not None:
-            work, put = work_of_state(caller, params.request_state)
+            work, put = await work_of_state(caller, params.request_state)
             return await Call(caller, context, work, put).answer(params.input_responses)
         try:
             arguments: Any = offer.arguments.model_validate(params.arguments or {})

@@ -44,7 +44,7 @@ def has_tasks(context: Context) -> bool:
 
 
 def create_task_result(work: Work) -> dict[str, Any]:
-    """Return the answer to a call that becomes a task."""
+    """Return the answer to a call that becomes a task. Reads the loom."""
     return {"resultType": "task", **_task(work, _status(work))}
 
 
@@ -78,7 +78,7 @@ def _check_header(context: Context, task_id: str) -> None:
 def serve_tasks(server: Server[Any], find: Callable[[Context], Caller]) -> None:
     """Let a server answer `tasks/get`, `tasks/update` and `tasks/cancel`. `find` returns the client of a request."""
 
-    def work_of(context: Context, task_id: str, scope: str) -> tuple[Caller, Work]:
+    def caller_of(context: Context, task_id: str, scope: str) -> Caller:
         if not has_tasks(context):
             raise MCPError(
                 types.MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -88,32 +88,39 @@ def serve_tasks(server: Server[Any], find: Callable[[Context], Caller]) -> None:
         _check_header(context, task_id)
         caller = find(context)
         caller.check(scope)
-        return caller, Work.find(caller, task_id)
+        return caller
 
     async def get(context: Context, params: _TaskParams) -> dict[str, Any]:
-        caller, work = work_of(context, params.task_id, "read")
-        status = _status(work)
+        caller = caller_of(context, params.task_id, "read")
         asks = can_ask(caller, context.session.client_capabilities)
-        if status == "input_required" and not asks:  # another door has to decide
-            status = "working"
-        task: dict[str, Any] = {"resultType": "complete", **_task(work, status)}
-        if status == "input_required":
-            forms = forms_of(caller, work.requests())
-            task["inputRequests"] = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}
-        elif status == "completed" and (result := work.result()) is not None:
-            task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return task
+
+        def look() -> dict[str, Any]:
+            work = Work.find(caller, params.task_id)
+            status = _status(work)
+            if status == "input_required" and not asks:  # another door has to decide
+                status = "working"
+            task: dict[str, Any] = {"resultType": "complete", **_task(work, status)}
+            if status == "input_required":
+                forms = forms_of(caller, work.requests())
+                shown = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}
+                task["inputRequests"] = shown
+            elif status == "completed" and (result := work.result()) is not None:
+                task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+            return task
+
+        return await caller.read(look)
 
     async def update(context: Context, params: _UpdateParams) -> dict[str, Any]:
-        caller, work = work_of(context, params.task_id, "approve")
-        for request in work.requests():
+        caller = caller_of(context, params.task_id, "approve")
+        for request in await caller.read(lambda: Work.find(caller, params.task_id).requests()):
             response = params.input_responses.get(request.id)
             if isinstance(response, types.ElicitResult):
                 await decide(caller, request, response)
         return {"resultType": "complete"}
 
     async def cancel(context: Context, params: _TaskParams) -> dict[str, Any]:
-        _, work = work_of(context, params.task_id, "stop")
+        caller = caller_of(context, params.task_id, "stop")
+        work = await caller.read(lambda: Work.find(caller, params.task_id))
         with anyio.CancelScope(shield=True):
             await work.cancel("the MCP client cancelled the task")
         return {"resultType": "complete"}

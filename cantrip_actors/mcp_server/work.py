@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any, Final
 
 from mcp import types
@@ -28,7 +29,10 @@ class UnknownWork(CantripError, KeyError):
 
 
 class Work:
-    """An intent of an entity: the first one, or the one that was sent with `key`."""
+    """An intent of an entity: the first one, or the one that was sent with `key`.
+
+    Its methods that are not awaited read the loom: call them in `Caller.read`.
+    """
 
     def __init__(self, caller: Caller, entity: Entity, key: str = "") -> None:
         self.entity = entity
@@ -70,14 +74,13 @@ class Work:
         intent, context, by = arguments.intent, arguments.context or None, caller.by
         await caller.check_cost()
         if isinstance(arguments, Send) and arguments.entity_id:
-            _check_entity(caller, arguments.entity_id, offer)
-            entity = runtime.find(arguments.entity_id)
+            entity = await caller.read(partial(_find_entity, caller, arguments.entity_id, offer))
             receipt = await entity.post(intent, context=context, key=uuid.uuid4().hex, by=by)
             return cls(caller, entity, receipt.key)
         caller.check("cast")
         with caller.starting() as count:
             if isinstance(arguments, Fork):
-                turn = _turn_of(caller, arguments.at, offer)
+                turn = await caller.read(partial(_turn_of, caller, arguments.at, offer))
                 entity = await runtime.start_fork(
                     turn, intent=intent, cantrip=cantrip, context=context, lasting=True, by=by
                 )
@@ -93,23 +96,25 @@ class Work:
         try:
             await self._episode()
         except CantripError as error:
-            found = self.result()
-            return error_result(self._redact(str(error)), self._facts(None)) if found is None else found
-        found = self.result()
+            why = self._redact(str(error))
+            return await self._caller.read(lambda: self.result() or error_result(why, self._facts(None)))
+        found = await self._caller.read(self.result)
         assert found is not None, "an episode that was waited for is in the loom"
         return found
 
     async def _episode(self) -> Episode:
-        return await (self._receipt if self.key else self.entity).episode()
+        return await (await self._find_receipt() if self.key else self.entity).episode()
 
-    @property
-    def _receipt(self) -> Receipt:
+    async def _find_receipt(self) -> Receipt:
+        return await self._caller.read(self._read_receipt)
+
+    def _read_receipt(self) -> Receipt:
         return self._runtime.receipt(self.entity, self.key)
 
     @property
     def is_withdrawn(self) -> bool:
         """Whether its intent was withdrawn before the entity took it."""
-        return bool(self.key) and self._receipt.state == "withdrawn"
+        return bool(self.key) and self._read_receipt().state == "withdrawn"
 
     def outcome(self) -> Outcome | None:
         """Return how its episode ended; None while it has not."""
@@ -156,6 +161,11 @@ class Work:
         """Return the open requests to people of the entity and of those below it."""
         return [one for one in self._runtime.requests() if self.concerns(one)]
 
+    def count_turns_before(self) -> int:
+        """Return the number of the last turn that the entity made before this work, or until now."""
+        turns = self._runtime.loom.turns(self.entity.id) if self.key else []
+        return turns[-1].sequence if turns else 0
+
     def concerns(self, request: Request) -> bool:
         """Return whether a request is of this entity, or of one below it."""
         return request.entity is not None and self.entity.id in self._runtime.loom.ancestry(request.entity)
@@ -163,8 +173,8 @@ class Work:
     async def cancel(self, reason: str) -> None:
         """Cancel unfinished work: a later intent is withdrawn or ends with its episode, a first one with its entity."""
         if self.key:
-            await self._receipt.cancel(reason, now=True, by=self._caller.by)
-        elif self.outcome() is None:
+            await (await self._find_receipt()).cancel(reason, now=True, by=self._caller.by)
+        elif await self._caller.read(self.outcome) is None:
             await self.entity.stop(reason, by=self._caller.by)
 
     @property
@@ -186,6 +196,11 @@ def _check_entity(caller: Caller, entity_id: str, offer: Offer) -> None:
     loom = caller.runtime.loom
     if not (caller.sees(entity_id) and loom.header(entity_id).cantrip_name == offer.cantrip):
         raise InvalidIntent(f"no entity of {offer.cantrip} has the id {entity_id!r}: take one from an earlier result")
+
+
+def _find_entity(caller: Caller, entity_id: str, offer: Offer) -> Entity:
+    _check_entity(caller, entity_id, offer)
+    return caller.runtime.find(entity_id)
 
 
 def _turn_of(caller: Caller, handle: str, offer: Offer) -> str:

@@ -186,7 +186,7 @@ class Telemetry(Instrument):
 
         return begin_spans(self._settings, cell, state, trace, resumes=False)
 
-    def resume(self, cell: Cell, state: State) -> EpisodeSpans | None:
+    async def resume(self, cell: Cell, state: State) -> EpisodeSpans | None:
         """Begin the spans of a resumed episode, and export the spans that the crash lost."""
         self._measuring.count_resumed()
         if self._settings is None:
@@ -194,7 +194,7 @@ class Telemetry(Instrument):
         from cantrip_actors.observe.tracing import backfill, begin_spans
 
         if state.episode.trace is not None:
-            backfill(self._settings, cell)
+            await backfill(self._settings, cell)
         return begin_spans(self._settings, cell, state, None, resumes=True)
 
     def answered(self, cell: Cell, reply: Response | CrystalError, seconds: float, crystal: Any = None) -> None:

@@ -44,7 +44,7 @@ from cantrip_actors.machine.actions import (
 )
 from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settled, Turned, Waiting, read_facts
 from cantrip_actors.observe import names
-from cantrip_actors.observe.backfill import build_spans, emit, find_parent_trace
+from cantrip_actors.observe.backfill import RecordedSpan, build_spans, emit, find_parent_trace
 from cantrip_actors.observe.content import Messages, build_definitions, build_output, dump_text
 from cantrip_actors.observe.measuring import get_address, get_error_type, get_method, get_tool_type
 from cantrip_actors.observe.usage import build_usage_attributes
@@ -638,15 +638,18 @@ def request_span(settings: Settings, method: str, route: str, header: str | None
         attempt("a request is not traced", span.end)
 
 
-def backfill(settings: Settings, cell: Cell) -> None:
+async def backfill(settings: Settings, cell: Cell) -> None:
     """Export the spans of an entity that an earlier process began and did not end."""
+    reading = cell.services.reading
 
-    def work() -> None:
-        loom = cell.services.reading.loom
+    def build() -> list[RecordedSpan]:
+        loom = reading.loom
         header = loom.header(cell.entity_id)
-        emit(settings, build_spans(loom.records(cell.entity_id), header, find_parent_trace(loom, header)))
+        return build_spans(loom.records(cell.entity_id), header, find_parent_trace(loom, header))
 
-    attempt("spans of an earlier process are not exported", work)
+    what = "spans of an earlier process are not exported"
+    spans = await reading.in_store(partial(attempt, what, build))
+    attempt(what, partial(emit, settings, spans or ()))
 
 
 def begin_spans(settings: Settings, cell: Cell, state: State, mail: str | None, *, resumes: bool) -> Spans | None:

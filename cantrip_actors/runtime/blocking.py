@@ -384,6 +384,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     prune = _call_blocking(Runtime.prune)
     backup = _call_blocking(Runtime.backup)
     ask = _call_blocking(Runtime.ask)
+    read = _call_blocking(Runtime.read)
     crystals = _call_blocking(Runtime.crystals)
     drain = _call_blocking(Runtime.drain)
     decide = _call_blocking(Runtime.decide)
@@ -424,9 +425,12 @@ class BlockingRuntime(_Blocking[Runtime]):
         address = entity.id if isinstance(entity, BlockingEntity) else entity
         return self._portal.call(partial(self._inner.forget, address, by=by, why=why, forks=forks, parents=parents))
 
-    def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> BlockingSubscription:
+    def events(
+        self, wanted: Callable[[EntityEvent], bool] | None = None, *, entity: str | None = None
+    ) -> BlockingSubscription:
         """Return every entity's events from now on, as `Runtime.events`, to iterate in a thread of yours."""
-        return BlockingSubscription(self._portal.call(self._inner.events, wanted), self._portal)
+        subscription = self._portal.call(partial(self._inner.events, wanted, entity=entity))
+        return BlockingSubscription(subscription, self._portal)
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Call `publish` with the canonical stream, in the runtime's thread, as `Runtime.watch`."""

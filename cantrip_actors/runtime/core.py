@@ -127,7 +127,11 @@ class Core:
     def attach(self, store: Store) -> None:
         """Use this store, in this event loop."""
         self._opened = _Opened(
-            store, Loom(store, self.append), current_token(), copy_context(), anyio.CapacityLimiter(THREADS)
+            store,
+            Loom(store, self.append, in_store=self.in_store),
+            current_token(),
+            copy_context(),
+            anyio.CapacityLimiter(THREADS),
         )
 
     def capture_variables(self) -> ContextVariables:
@@ -135,10 +139,14 @@ class Core:
         variables = capture_variables(Context() if self._opened is None else self._opened.opener_context)
         return variables if self.instrument is None else self.instrument.captured(variables)
 
-    def check_open(self) -> None:
-        """Raise RuntimeClosed if the runtime is not open, or was opened in another event loop."""
+    def check_not_closed(self) -> None:
+        """Raise RuntimeClosed if the runtime is not open. Any thread may call it."""
         if not self.is_open:
             raise RuntimeClosed(NOT_OPEN)
+
+    def check_open(self) -> None:
+        """Raise RuntimeClosed if the runtime is not open, or was opened in another event loop."""
+        self.check_not_closed()
         if self._opened is None or current_token() != self._opened.event_loop:
             raise RuntimeClosed(OTHER_EVENT_LOOP)
 

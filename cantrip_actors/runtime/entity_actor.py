@@ -288,7 +288,7 @@ class EntityActor(Actor):
         if step is not None:
             if by:
                 await self._record([Resumed(cell.entity_id, moment.at, by)])
-            self._resume_spans()
+            await self._resume_spans()
             await self._notify_companion(restored=True)
             return await self._record_step(step, moment)
         cell.outcome = get_outcome(self._state, cell.ledger.below)
@@ -352,13 +352,13 @@ class EntityActor(Actor):
             await self._notify_companion()
         return action
 
-    def _resume_spans(self) -> None:
+    async def _resume_spans(self) -> None:
         """Continue the spans of an episode after a restart of this actor, or begin new ones in another process."""
         cell, instrument = self._cell, self._services.watchers.instrument
         if cell.spans is not None:
             cell.spans.note_restart(self.ref.last_exit)
         elif instrument is not None:
-            cell.caller.spans = instrument.resume(cell, self._state)
+            cell.caller.spans = await instrument.resume(cell, self._state)
 
     async def _notify_companion(self, *, restored: bool = False) -> None:
         """Notify the companion that an episode begins or resumes; its answer is inserted before the next query."""

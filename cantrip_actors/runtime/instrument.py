@@ -159,7 +159,7 @@ class Instrument(Protocol):
     def begin(self, cell: Any, state: State, trace: str | None) -> EpisodeSpans | None:
         """Begin the spans of an episode; `trace` is that of the intent's mail. Returns None if nothing traces."""
 
-    def resume(self, cell: Any, state: State) -> EpisodeSpans | None:
+    async def resume(self, cell: Any, state: State) -> EpisodeSpans | None:
         """Begin the spans of an episode that another process began, or that was unloaded meanwhile."""
 
     def answered(self, cell: Any, reply: Response | CrystalError, seconds: float, crystal: Any = None) -> None:

@@ -203,7 +203,8 @@ class Queues:
         store = self._core.store
         found = await self._core.in_store(partial(store.accounts, PREFIX))
         accounts = sorted(map(decode_account, found.values()), key=lambda one: one.queue.name)
-        self._reads_at = -math.inf if accounts else now + (COUNT if store.can_hint() else POLL_INTERVAL * SELDOM)
+        can_hint = await self._core.in_store(store.can_hint)
+        self._reads_at = -math.inf if accounts else now + (COUNT if can_hint else POLL_INTERVAL * SELDOM)
         if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
             names = [one.queue.name for one in accounts]

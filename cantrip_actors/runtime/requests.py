@@ -188,7 +188,9 @@ class Requests:
 
     def _list_of_sources(self, tenant: str | None) -> list[Request]:
         shown = self._core.guard.redactor.value
-        sources = [source for source, whose in self._sources.items() if tenant in (None, whose)]
+        sources = [
+            source for source, whose in list(self._sources.items()) if tenant in (None, whose)
+        ]  # from any thread
         found = (request for source in sources for request in source.open())
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 

@@ -13,7 +13,7 @@ from copy import copy
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
 
 from cantrip_actors.crystal import Query
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
@@ -79,6 +79,8 @@ __all__ = ["Recover", "Redact", "Runtime", "System"]
 
 Recover = Literal["list", "resume", "abandon"]
 Redact = Literal["exports", "at_rest"]
+
+T = TypeVar("T")
 
 DAY = 86_400.0
 
@@ -342,7 +344,9 @@ class Runtime:
     def loom(self) -> Loom:
         """The loom: every turn of every entity, readable also after the runtime has closed."""
         tree = self._tree
-        return tree.loom if self._tenant is None else Loom(tree.store, tree.append, tenant=self._tenant)
+        if self._tenant is None:
+            return tree.loom
+        return Loom(tree.store, tree.append, tenant=self._tenant, in_store=tree.in_store)
 
     @property
     def shown_loom(self) -> Loom:
@@ -361,6 +365,17 @@ class Runtime:
         each process.
         """
         return self._tree.derive_key(scope_name(self._tenant or "", purpose))
+
+    async def read(self, work: Callable[[], T], /) -> T:
+        """Return the result of `work`, which reads by methods that are not awaited: of the loom, of this runtime.
+
+        A loom on a server may take long to answer. `work` then runs in a thread of the runtime's own, and delays no
+        entity: `state = await runtime.read(lambda: runtime.loom.state(entity_id))`. Any other loom is read at once,
+        without a thread. `work` may call `loom`, `find`, `entity`, `receipt`, `begun_with`, `has_mail`, `requests()`,
+        `schedules`, `interrupted` and `would_adopt`, and read the properties of what they return; it subscribes to
+        nothing, and changes nothing.
+        """
+        return await self._tree.in_store(work)
 
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""
@@ -634,10 +649,11 @@ class Runtime:
         With `follow`, return a feed: the open ones, then each new one, also of other processes that write the loom
         (`async for request in runtime.requests(follow=True)`). Raises RuntimeClosed.
         """
-        self._tree.check_open()
         requests = self._tree.requests
         if follow:
+            self._tree.check_open()
             return requests.follow(self._tenant)
+        self._tree.check_not_closed()  # a list needs no event loop: `read` makes it in a thread
         return sorted(requests.open(self._tenant), key=lambda request: request.asked_at)
 
     async def decide(
@@ -686,9 +702,12 @@ class Runtime:
         """Add a source of requests that are not records of entities, to list and decide them. `Dispatcher` adds one."""
         self._tree.requests.add(source, self._tenant or "")
 
-    def events(self, wanted: Callable[[EntityEvent], bool] | None = None) -> Subscription:
-        """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only."""
-        return self._tree.bus.subscribe(wanted if self._tenant is None else self._select_own(wanted))
+    def events(self, wanted: Callable[[EntityEvent], bool] | None = None, *, entity: str | None = None) -> Subscription:
+        """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only.
+
+        With `entity`, an id, only to those of that entity, from now on. This reads nothing of the loom.
+        """
+        return self._tree.bus.subscribe(wanted if self._tenant is None else self._select_own(wanted), entity_id=entity)
 
     def _select_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
         is_own = partial(self._tree.belongs_to_tenant, tenant=self._tenant)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, Folding, scripted
 from cantrip_actors.http import Limits, feeds
-from cantrip_actors.http.feeds import FRAMES
+from cantrip_actors.http.feeds import FRAMES, Frame
 from cantrip_actors.http.sse import Position
 from cantrip_actors.looms import IntentGiven
 from cantrip_actors.mcp import inproc
@@ -277,6 +277,14 @@ async def test_a_reader_that_never_reads_holds_up_no_turn() -> None:
     assert await count_cpu(deaf=True) < 4 * alone
 
 
+async def select_all(frames: list[Frame]) -> list[Frame]:
+    return frames
+
+
+async def show_nothing(_number: int) -> bytes:
+    return b"event: snapshot\ndata: {}\n\n"
+
+
 @pytest.mark.rule("HTTP-06")
 async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> None:
     telemetry = Telemetry(otel=False)
@@ -284,7 +292,8 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
         begun = await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
         entity_id = begun["entity_id"]
         with on.service.feed(entity_id) as feed:
-            events = feed.stream(Position(0), lambda _: True, lambda: b"event: snapshot\ndata: {}\n\n")
+            await feed.wait_until_begun()
+            events = feed.stream(Position(0), select_all, show_nothing)
             assert await anext(events) == b"retry: 2000\n\n"
             text = (await anext(events)).decode()
             entity = on.runtime.find(entity_id)

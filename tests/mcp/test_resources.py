@@ -157,7 +157,7 @@ async def test_an_entity_keeps_its_gates_for_resources_and_a_pin_covers_them(tmp
         assert "Once upon a time." in [one.result for turn in outcome.thread for one in turn.observations]
         bare = MCPServer("library")
         bare.add_tool(lambda title: title, name="lend", description="Lend a book.")
-        with pytest.raises(ToolServerError, match="other tools than those that are pinned"):
+        with pytest.raises(ToolServerError, match="other tools than the pinned ones"):
             await runtime.cast(spell(server=inproc("b", bare, pin=digest)), "go")
 
 

@@ -4,59 +4,26 @@ An entity that waits for the server then delays no other actor. The public metho
 their documentation says, and so do the properties of receipts and submissions.
 """
 
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import anyio
-import psycopg
 import pytest
 
 from cantrip_actors import Cantrip, Entity, Node, Queue, Runtime, ask_first, gate
 from tests.loom import postgres
+from tests.loom.statements import Watched, watch_statements
+from tests.observe.spans import Sdk
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_cluster import DESK
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("N-13")]
 
 
-class Watched:
-    """The statements that are sent from the event loop's thread inside `watching`."""
-
-    def __init__(self) -> None:
-        self.thread: int | None = None
-        self.statements: list[str] = []
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        self.thread = threading.get_ident()
-        yield
-        self.thread = None
-        assert self.statements == []
-
-    def note(self, query: Any) -> None:
-        if threading.get_ident() == self.thread:
-            self.statements.append(" ".join(str(query).split()))
-
-
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    kept = Watched()
-
-    def watch(kind: Any, name: str) -> None:
-        send = getattr(kind, name)
-
-        def sending(self: Any, query: Any, *values: Any, **more: Any) -> Any:
-            kept.note(query)
-            return send(self, query, *values, **more)
-
-        monkeypatch.setattr(kind, name, sending)
-
-    watch(psycopg.Connection, "execute")
-    watch(psycopg.Cursor, "executemany")
-    return kept
+    return watch_statements(monkeypatch)
 
 
 @gate
@@ -65,7 +32,9 @@ async def pay(euros: int) -> str:
     return f"paid {euros}"
 
 
-PAYER = cantrip([say("pay", euros=1), done("paid")], ask_first(pay), name="payer")
+def make_payer() -> Cantrip:
+    """Return a cantrip of its own for a test, since its crystal counts its answers."""
+    return cantrip([say("pay", euros=1), done("paid")], ask_first(pay), name="payer")
 
 
 async def unload(entity: Entity) -> None:
@@ -155,7 +124,7 @@ async def fork(runtime: Runtime) -> Any:
 
 async def decide(runtime: Runtime) -> Any:
     async def use() -> None:
-        entity = await runtime.start(PAYER, "pay")
+        entity = await runtime.start(make_payer(), "pay")
         async with runtime.requests(follow=True) as requests:
             await runtime.decide((await anext(requests)).id, "allow")
         await entity.episode()
@@ -236,6 +205,20 @@ async def test_opening_and_closing_do_not_wait_for_the_server_in_the_event_loop(
     with watched.watching():
         async with opened(url, recover="resume"):
             await anyio.sleep(0.6)
+
+
+async def test_the_spans_of_an_earlier_process_are_not_read_in_the_event_loop(watched: Watched) -> None:
+    url, payer = postgres.fresh(), make_payer()
+    async with opened(url, payer, telemetry=Sdk().telemetry()) as runtime:
+        entity = await runtime.invoke(payer, "pay", name="payer")
+        async with runtime.requests(follow=True) as requests:
+            request = await anext(requests)
+    sdk = Sdk()
+    async with opened(url, payer, telemetry=sdk.telemetry()) as runtime:
+        with watched.watching(), anyio.fail_after(20):
+            await runtime.decide(request.id, "allow")
+            await (await runtime.resume(entity.id)).episode()
+    assert any("cantrip.backfilled" in span.attributes for span in sdk.spans)
 
 
 async def test_a_node_does_not_wait_for_the_server_in_the_event_loop(watched: Watched) -> None:
