@@ -4,6 +4,7 @@ import contextlib
 import re
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -518,6 +519,23 @@ async def test_the_page_is_rendered_while_an_actor_is_stuck_without_asking_any_a
     assert all('cantrip_crystal_running{crystal="anthropic:claude-sonnet-4-5"} 1' in page for page in pages)
 
 
+PLAIN = 0.00023
+"""The CPU seconds in which a quiet core of two formats a thousand lines."""
+
+
+def format_a_thousand_lines() -> str:
+    return "".join(
+        f'cantrip_entity_ends_total{{reason="reason {n % 32}",ward="ward {n // 32}"}} {float(n)}\n'
+        for n in range(1_000)
+    )
+
+
+def measure_cpu(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
 @pytest.mark.rule("METRIC-05")
 async def test_a_hundred_pages_a_second_of_a_thousand_series_take_less_than_a_fifth_of_a_core() -> None:
     telemetry = counting()
@@ -525,12 +543,11 @@ async def test_a_hundred_pages_a_second_of_a_thousand_series_take_less_than_a_fi
         telemetry.counters.add("cantrip.entity.ends", (f"reason {n % 32}", f"ward {n // 32}"))
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(cantrip([say("look"), say("look"), done(1)], look), "go")
-        took = []
-        for _ in range(20):  # a busy machine only adds to the time, so the quickest counts
-            began = time.thread_time()
-            telemetry.prometheus()
-            took.append(time.thread_time() - began)
-    assert min(took) * 100 < 0.2
+        pages, plain = [], []
+        for _ in range(20):  # other processes slow both down, and only add to the time, so the quickest of each counts
+            pages.append(measure_cpu(telemetry.prometheus))
+            plain.append(measure_cpu(format_a_thousand_lines))
+    assert min(pages) * 100 < 0.2 * min(plain) / PLAIN
 
 
 @pytest.mark.real_time

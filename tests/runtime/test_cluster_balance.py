@@ -63,7 +63,7 @@ async def test_a_runtime_without_a_node_leaves_timers_to_the_nodes(url: str) -> 
 async def test_a_runtime_without_a_node_fires_for_entities_that_it_runs(url: str) -> None:
     fired: Counter[str] = Counter()
     async with Runtime.open(url, cantrips=[DESK]) as client, node(url, "w1") as one:
-        one._tree.scheduler.look = _do_nothing  # type: ignore[method-assign]
+        one._tree.scheduler.carry_out_due = _do_nothing  # type: ignore[method-assign]
         keeper = await client.invoke(DESK, "begin", name="keeper")
         await keeper.episode()
         count_firings(client, fired, "client")
@@ -88,7 +88,7 @@ async def test_a_runtime_without_a_node_fires_when_the_nodes_have_died(url: str)
         async with crashing(node(url, "w1")) as dying:
             await (await dying.invoke(DESK, "begin", name="keeper")).episode()
             await client.schedule("keeper", "intent", at=in_seconds(5), id="s")
-            dying._tree.scheduler.look = _do_nothing  # type: ignore[method-assign]
+            dying._tree.scheduler.carry_out_due = _do_nothing  # type: ignore[method-assign]
         await anyio.sleep(60)
         assert client.schedules() == []
 

@@ -597,7 +597,7 @@ async def test_a_runtime_that_drains_refuses_new_work_and_finishes_its_own():
         tasks.start_soon(drain)
         await anyio.sleep(1)
         for refused in (partial(runtime.cast, taking(0), "go"), partial(idle.send, "go"), partial(notes.send, "go")):
-            with pytest.raises(RuntimeClosed, match="about to close"):
+            with pytest.raises(RuntimeClosed, match="drains: it accepts no new"):
                 await refused()
     assert told == ["here", True]
     assert runtime.loom.state(started.id) == "terminated"
