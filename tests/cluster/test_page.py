@@ -23,7 +23,7 @@ FAULTS = {
     "hints are lost": "look",
     "a zone is gone": "room",
     "a deployment": "`grace`",
-    "a sender dies and repeats": "",
+    "a sender dies, and sends again": "",
     "a query to a provider": "",
 }
 """The faults of the table, and what it says of how long each lasts."""
@@ -58,8 +58,8 @@ def test_the_page_describes_the_effect_of_each_fault_on_entities_mail_and_gates(
 def test_the_times_of_the_page_are_the_defaults() -> None:
     node = Node("w")
     words = section("## Know what happens when something fails").replace("\n", " ")
-    assert f"a `beat` is {node.beat:g} s, the `ttl` {node.ttl:g} s, a `look` {POLL_INTERVAL:g} s" in words
-    assert f"`stall` and `grace` {node.stall:g} s" in words
+    assert f"every `beat` ({node.beat:g} s by default), and they expire after the `ttl` ({node.ttl:g} s)" in words
+    assert f"every `look` ({POLL_INTERVAL:g} s). `stall` and `grace` are {node.stall:g} s" in words
     assert node.stall == node.grace
 
 
@@ -69,7 +69,7 @@ def test_the_times_of_the_page_are_the_defaults() -> None:
     [
         ("### Compare the kinds of failover", "node fails over|synchronous standby|asynchronous standby|backup"),
         ("## Size a cluster", "capacity|connections|commits|ttl|bench cluster"),
-        ("## Know what is not guaranteed", "both are paid|exactly once|order|Files|Streamed text|SQLite"),
+        ("## Know what is not guaranteed", "you pay for both|exactly once|order|Files|Streamed text|SQLite"),
         ("## Upgrade cantrip-actors while it runs", "readable_by|drain"),
     ],
 )

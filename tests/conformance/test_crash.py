@@ -157,9 +157,10 @@ def lazy(self, records, *leases, taken=(), post=(), timers=(), whole=JsonlStore.
 JsonlStore.append = lazy
 """
 STARTS_CHILDREN_AGAIN = """
+from msgspec.structs import replace
 from cantrip_actors.runtime import delegation as composition
 whole = composition._make_child
-composition._make_child = lambda parent, action, n: whole(parent, action._replace(started={}), n)
+composition._make_child = lambda parent, action, n: whole(parent, replace(action, started={}), n)
 """
 FORGETS_HINTS = """
 from cantrip_actors.runtime import loading
@@ -167,10 +168,11 @@ loading.fold = lambda shape, records, state, whole=loading.fold: whole(
     shape, [one for one in records if type(one).__name__ != "Steered"], state)
 """
 LOSES_VARIABLES = """
+from msgspec.structs import replace
 from cantrip_actors.runtime.program_actor import CircleActor
 whole = CircleActor._rebuild
 async def empty(self, wanted):
-    await whole(self, wanted._replace(before=wanted.before[:1], snapshots=()))
+    await whole(self, replace(wanted, before=wanted.before[:1], snapshots=()))
 CircleActor._rebuild = empty
 """
 

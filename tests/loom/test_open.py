@@ -77,7 +77,7 @@ def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, scheme, 
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("postgresql://[host/db", "no address of a Postgres database"),
+        ("postgresql://[host/db", "not an address of a Postgres database"),
         ("postgres:///db?durability=ful", 'unknown durability "ful"'),
         ("json:loom.jsonn", 'unknown kind of loom "json": did you mean "jsonl"?'),
         ("memroy:", 'did you mean "memory"?'),

@@ -232,7 +232,7 @@ def test_no_error_message_has_the_password():
 
 @pytest.mark.parametrize("url", ["postgresql://[host/x", "postgresql:///x?nonsense=1"])
 def test_an_invalid_address_is_refused(url):
-    with pytest.raises(LoomError, match="no address of a Postgres database"):
+    with pytest.raises(LoomError, match="not an address of a Postgres database"):
         open_store(url)
 
 
