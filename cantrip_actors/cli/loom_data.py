@@ -148,7 +148,7 @@ def _check_exists(url: str) -> None:
     from cantrip_actors.loom import open_store
 
     try:
-        open_store(url, read_only=True, seal_key=seal_key()).close()
+        open_store(url, read_only=True, seal_key=seal_key() or False).close()
     except LoomError as error:
         raise LoomUnusable(str(error)) from error
 

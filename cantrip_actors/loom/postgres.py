@@ -655,26 +655,28 @@ class _Transaction(_Sql):
             self.connection.execute("begin")
             for one in self._settings:
                 self.connection.execute(one)
-        except BaseException:
-            self._abandon()
+        except BaseException as failed:
+            self._abandon(failed)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._abandon()
+        if error is not None:
+            self._abandon(error)
             return
         try:
             self.connection.execute("commit")
             self._pipelined.close()  # waits for all answers
-        except BaseException:
-            self._abandon()
+        except BaseException as failed:
+            self._abandon(failed)
             raise
 
-    def _abandon(self) -> None:
+    def _abandon(self, error: BaseException) -> None:
         """Leave the pipeline, whatever the server says of the statements that it skipped, and roll back."""
+        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+            self.connection.close()  # it was lost: the server may never answer
         with suppress(psycopg.Error):
             if not self.connection.closed and self.connection.info.pipeline_status is not _OFF:
                 self._pipeline.sync()
