@@ -398,7 +398,7 @@ async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | No
 
 
 def _find_continuation(call: Call, previous: str) -> Entity | str:
-    """Return the entity that continues from a response, or the turn to fork from if it has gone on or ended.
+    """Return the entity that continues from a response, or the turn to fork from if it has newer turns or has ended.
 
     Raises Problem 404 and 409.
     """

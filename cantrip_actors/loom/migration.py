@@ -56,7 +56,7 @@ def check_migration(migrate: Migrate, where: str, found: int) -> None:
 
 
 def free_name(names: Callable[[str], T], is_taken: Callable[[T], bool]) -> T:
-    """Return the first free name for a copy, so that none is taken for the copy of an earlier upgrade.
+    """Return the first free name for a copy: the copies of earlier upgrades are kept.
 
     `names` returns the name with an ending in it: "", "_2", "_3" and so on.
     """

@@ -640,7 +640,7 @@ class _Transaction(_Sql):
     """A transaction that waits for the server as rarely as it can.
 
     Its beginning is sent with the first statement, and its end with the last ones: an append waits once for what it
-    depends on, and once for its commit. The server skips the end if a statement before it fails, whose error is raised.
+    depends on, and once for its commit. If a statement fails, the server skips the end, and the error is raised.
     """
 
     def __init__(self, connection: psycopg.Connection[TupleRow], settings: Sequence[sql.Composed]) -> None:

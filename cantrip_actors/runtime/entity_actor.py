@@ -62,7 +62,7 @@ from cantrip_actors.machine.events import (
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.loop import advance, note, resume
 from cantrip_actors.machine.mail import Void, read_mail
-from cantrip_actors.machine.project import find_refusal, get_outcome, sum_usage
+from cantrip_actors.machine.project import get_outcome, sum_usage
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused, Record, Resumed
@@ -304,10 +304,7 @@ class EntityActor(Actor):
         cell.caller, cell.episode, self._transient = Caller(), None, Transient(self._make_moment().fresh)
         inbox = cell.inbox
         assert inbox is not None, "the intent came from there"
-        for key in inbox.awaited:
-            refusal = find_refusal(records, key)
-            if refusal is not None:
-                inbox.settle(key, None, make_refusal_error(refusal))
+        inbox.settle_refused(records)
         with bind_variables(cell.context_variables):
             return await self._start()
 

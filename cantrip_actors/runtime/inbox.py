@@ -17,6 +17,7 @@ from typing import Final
 import anyio
 
 from cantrip_actors.machine.mail import is_urgent
+from cantrip_actors.machine.project import find_refusal
 from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, get_key
 from cantrip_actors.records.records import MailRefused, Record
 from cantrip_actors.runtime.context_variables import ContextVariables
@@ -199,7 +200,7 @@ class Inbox:
         self._arrived = []
         page: Sequence[Pending] = ()
         try:
-            with anyio.CancelScope(shield=True):  # what has arrived meanwhile must not be lost
+            with anyio.CancelScope(shield=True):  # mail that arrives meanwhile must not be lost
                 page = await self._load()
             self._has_more = False
         finally:
@@ -227,8 +228,8 @@ class Inbox:
 
     def may_lack_intents(self, waiting: int) -> bool:
         """Return whether some intents here may have been withdrawn elsewhere; `waiting` is their count in the store."""
-        in_hand = sum(one.no != OFFER and one.mail.lane != CONTROL for one in self._claimed.values())
-        return self._has_more or waiting < in_hand + sum(one.no != OFFER for one in self._intents)
+        claimed = sum(one.no != OFFER and one.mail.lane != CONTROL for one in self._claimed.values())
+        return self._has_more or waiting < claimed + sum(one.no != OFFER for one in self._intents)
 
     def _insert(self, mail: Sequence[Pending]) -> bool:
         """Add mail; return whether any of it is new."""
@@ -356,6 +357,13 @@ class Inbox:
             waiter.settle(outcome, error)
         if not waiters:
             self._notify_processes()
+
+    def settle_refused(self, records: Sequence[Record]) -> None:
+        """Give the callers whose intents these records refused or withdrew their errors."""
+        for key in self.awaited:
+            refusal = find_refusal(records, key)
+            if refusal is not None:
+                self.settle(key, None, make_refusal_error(refusal))
 
     def settle_all(self, make_error: Callable[[Waiter], CantripError | None]) -> None:
         """Fail each caller with the error that `make_error` returns for it; with None, the caller keeps waiting."""

@@ -435,11 +435,7 @@ class Inboxes:
         waiting = await self._core.in_store(partial(store.count_mail, entity_id))
         if not inbox.may_lack_intents(waiting.intents):
             return
-        records = await self._core.in_store(partial(store.records, entity_id))
-        for key in inbox.awaited:
-            refusal = find_refusal(records, key)
-            if refusal is not None:
-                inbox.settle(key, None, make_refusal_error(refusal))
+        inbox.settle_refused(await self._core.in_store(partial(store.records, entity_id)))
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
         """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""

@@ -15,7 +15,7 @@ def make_fork_state(shape: Shape, lineage: Iterable[Record]) -> State:
     """Return the state with which a fork begins: the fold of `lineage`, the records of a path of turns (LOOM-4).
 
     The call comes from `shape`; the first intent stays first (INTENT-3), later ones keep their positions. An utterance
-    whose turn was not committed is left out.
+    without a committed turn is left out.
     """
     records = list(lineage)
     while records and get_committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
