@@ -93,7 +93,8 @@ if TYPE_CHECKING:
     )
     from cantrip_actors.terms.file import File
     from cantrip_actors.terms.folding import Folding
-    from cantrip_actors.terms.gate import Gate, Injected, gate
+    from cantrip_actors.terms.gate import Gate
+    from cantrip_actors.terms.gate_function import Injected, gate
     from cantrip_actors.terms.image import Image
     from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
     from cantrip_actors.terms.queue import Queue
@@ -246,11 +247,8 @@ _HOMES = {
         "UnknownRequest",
         "Withdrawn",
     ),
-    "cantrip_actors.terms.gate": (
-        "Gate",
-        "Injected",
-        "gate",
-    ),
+    "cantrip_actors.terms.gate": ("Gate",),
+    "cantrip_actors.terms.gate_function": ("Injected", "gate"),
     "cantrip_actors.terms.file": ("File",),
     "cantrip_actors.terms.image": ("Image",),
     "cantrip_actors.terms.messages": (

@@ -5,7 +5,8 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 """
 
 from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
-from cantrip_actors.terms.gate import Gate, Injected, gate, standard
+from cantrip_actors.terms.gate import Gate, standard
+from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, wrap
 
 __all__ = [

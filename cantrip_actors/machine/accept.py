@@ -48,10 +48,10 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.terms.errors import InvalidIntent
-from cantrip_actors.terms.gate import DONE
 from cantrip_actors.terms.image import add_handles, select_named
 from cantrip_actors.terms.messages import ALIASES, ToolCall
 from cantrip_actors.terms.outcome import EndReason
+from cantrip_actors.terms.own_gates import DONE
 
 UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
 

@@ -9,10 +9,11 @@ from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Observation, Record, Requested
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.gate import AgentRequest, Gate
+from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall, ToolChoice, ToolDefinition
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.value import Value
 from cantrip_actors.terms.wrapper import Inquiry
 

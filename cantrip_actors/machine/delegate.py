@@ -11,9 +11,10 @@ from cantrip_actors.machine.state import Plan
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest, Gate, Refused
+from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.image import select_named
 from cantrip_actors.terms.messages import ToolCall, as_text
+from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest
 
 AT_ONCE: Final = 1_000
 """Children that one call may start."""

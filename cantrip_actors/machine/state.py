@@ -32,8 +32,9 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.gate import DONE, Gate, Refused
+from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
+from cantrip_actors.terms.own_gates import DONE
 from cantrip_actors.terms.value import Value
 from cantrip_actors.terms.ward import Wards
 

@@ -19,7 +19,7 @@ from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.runtime.program_actor import CircleActor
-from cantrip_actors.terms.gate import DELEGATION
+from cantrip_actors.terms.own_gates import DELEGATION
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ChildSpec, DynamicSupervisor, Supervisor, SupervisorRef
 

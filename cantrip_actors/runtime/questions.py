@@ -32,9 +32,9 @@ from cantrip_actors.runtime.inboxes import Inboxes
 from cantrip_actors.runtime.wake_me import set_timer
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.gate import ASK, WAKE_ME
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import EndReason
+from cantrip_actors.terms.own_gates import ASK, WAKE_ME
 
 
 class Questions:

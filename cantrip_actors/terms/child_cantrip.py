@@ -9,8 +9,9 @@ from typing import Any
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.cantrip import Cantrip, replace_parts
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.gate import AgentRequest, Refused
+from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import ALIASES, find_named_gate
+from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.ward import NUMBERS, PROGRAMS, Wards
 
 

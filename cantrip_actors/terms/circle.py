@@ -16,8 +16,10 @@ from typing import Any, Final, Literal, get_args
 
 from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.gate import DELEGATION, Gate, gate, standard
+from cantrip_actors.terms.gate import Gate, standard
+from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+from cantrip_actors.terms.own_gates import DELEGATION
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.tool_server import Calls, Listed, ToolServer, ToolServerError, make_gates
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse

@@ -135,3 +135,18 @@ def find_problems(value: Any, schema: Draft202012Validator) -> list[str]:
 @lru_cache(maxsize=64)
 def _load_validator(schema: bytes, foreign: bool) -> Draft202012Validator:
     return make_validator(orjson.loads(schema), foreign=foreign)
+
+
+def strip_titles(schema: Any) -> Any:
+    """Return a schema without the titles that pydantic adds: they cost tokens, and one provider refuses them."""
+    if isinstance(schema, dict):
+        return {
+            key: {name: strip_titles(one) for name, one in value.items()}
+            if key in ("properties", "$defs")
+            else strip_titles(value)
+            for key, value in schema.items()
+            if key != "title" or not isinstance(value, str)
+        }
+    if isinstance(schema, list):
+        return [strip_titles(one) for one in schema]
+    return schema

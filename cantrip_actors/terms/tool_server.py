@@ -22,7 +22,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 import orjson
 
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
-from cantrip_actors.terms.gate import Gate, gate, get_call
+from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.gate_function import gate, get_call
 from cantrip_actors.terms.image import Given
 from cantrip_actors.terms.json_schema import find_schema_fault, make_validator
 from cantrip_actors.terms.risk import Risk, read_risks

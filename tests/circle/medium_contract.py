@@ -38,7 +38,8 @@ from cantrip_actors.circle.medium import (
     Stepped,
     Suspended,
 )
-from cantrip_actors.terms.gate import CALL_AGENT, DONE, gate
+from cantrip_actors.terms.gate_function import gate
+from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
 
 ROOT = Path(__file__).parent.parent.parent
 SHORT = Limits(seconds=0.3, output=1_000, gate_calls=20)

@@ -19,7 +19,7 @@ import yaml
 from anyio import to_thread
 
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.terms.gate import gate
+from cantrip_actors.terms.gate_function import gate
 from tests.circle.heart import LATE, Hearts
 from tests.circle.unhurried import unhurried
 from tests.exhaustive import part

@@ -4,7 +4,8 @@ import pytest
 
 from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Finished, Limits, Suspended, medium
-from cantrip_actors.terms.gate import CALL_AGENT, DONE, gate
+from cantrip_actors.terms.gate_function import gate
+from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
 from tests.circle.mistakes import error
 
 

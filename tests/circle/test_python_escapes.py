@@ -20,7 +20,7 @@ import yaml
 from anyio import to_thread
 
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.terms.gate import DONE
+from cantrip_actors.terms.own_gates import DONE
 from tests.circle.heart import LATE, Hearts
 from tests.circle.medium_contract import search
 from tests.circle.unhurried import unhurried

@@ -18,8 +18,9 @@ from cantrip_actors.circle.python.gates import callables, render, stub
 from cantrip_actors.circle.python.medium import PythonMedium
 from cantrip_actors.circle.python.steps import KEEPING
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
+from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ToolDefinition
+from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE
 
 LIMITS = Limits(seconds=0.5, output=200, gate_calls=20)
 

@@ -3,7 +3,8 @@
 import pytest
 
 from cantrip_actors.circle.medium import Finished, Limits, Suspended, medium
-from cantrip_actors.terms.gate import CALL_AGENT, DONE, gate
+from cantrip_actors.terms.gate_function import gate
+from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
 from tests.circle.mistakes import error
 
 

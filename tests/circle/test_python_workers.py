@@ -16,7 +16,7 @@ import pytest
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Suspended
 from cantrip_actors.circle.python import workers as python_workers
 from cantrip_actors.circle.python.medium import PythonMedium, PythonSandbox
-from cantrip_actors.terms.gate import CALL_AGENT
+from cantrip_actors.terms.own_gates import CALL_AGENT
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 SPIN = "x = 2\nwhile True:\n    pass"

@@ -22,7 +22,8 @@ from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Lim
 from cantrip_actors.circle.shell import confine as shell_confine
 from cantrip_actors.circle.shell.source import COMMAND, TRAP, prepare
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, DONE, gate
+from cantrip_actors.terms.gate_function import gate
+from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE
 from tests.circle.shell_jails import JAILS, confined_by, public_folder
 
 LIMITS = Limits(seconds=5, output=2000, gate_calls=20)

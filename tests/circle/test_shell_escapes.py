@@ -26,7 +26,7 @@ if sys.platform != "linux":
 from cantrip_actors.circle.medium import Answer, Finished, Limits, Stepped, Suspended
 from cantrip_actors.circle.shell.confine import JailName
 from cantrip_actors.circle.shell.medium import ShellSandbox
-from cantrip_actors.terms.gate import gate
+from cantrip_actors.terms.gate_function import gate
 from tests.circle.heart import LATE, Hearts
 from tests.circle.shell_jails import JAILS, confined_by
 from tests.circle.unhurried import unhurried

@@ -20,7 +20,7 @@ from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Sus
 from cantrip_actors.circle.shell import files as shell_files
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.medium import Shell, ShellSandbox
-from cantrip_actors.terms.gate import CALL_AGENT
+from cantrip_actors.terms.own_gates import CALL_AGENT
 from tests.circle.shell_jails import JAILS, confined_by
 
 LIMITS = Limits(seconds=5, gate_calls=2)

@@ -16,7 +16,8 @@ if sys.platform != "linux":
 from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended
 from cantrip_actors.circle.shell.gates import arguments, hint
 from cantrip_actors.circle.shell.source import prepare
-from cantrip_actors.terms.gate import CALL_AGENT, DONE, gate
+from cantrip_actors.terms.gate_function import gate
+from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
 from tests.circle.shell_jails import JAILS, confined_by
 
 

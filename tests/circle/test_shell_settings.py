@@ -15,7 +15,7 @@ if sys.platform != "linux":
 
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Suspended
 from cantrip_actors.circle.shell.state_text import LARGE, split_large_variables
-from cantrip_actors.terms.gate import gate
+from cantrip_actors.terms.gate_function import gate
 from tests.circle.shell_jails import JAILS, confined_by
 
 

@@ -50,7 +50,7 @@ from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Shared
-from cantrip_actors.terms.gate import gate
+from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import NO_USAGE, Message, Response, ToolCall, Usage, as_text
 from cantrip_actors.terms.ward import Ward, Wards, max_turns
 from cantrip_actors.terms.wrapping import GateCall, ask_first

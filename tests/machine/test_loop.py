@@ -46,8 +46,9 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.folding import Folding
-from cantrip_actors.terms.gate import ASK, POST, Gate
+from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.messages import NO_USAGE, Response, ToolCall, Usage
+from cantrip_actors.terms.own_gates import ASK, POST
 from cantrip_actors.terms.ward import (
     max_cost,
     max_depth,

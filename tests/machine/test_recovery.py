@@ -36,7 +36,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.folding import Folding
-from cantrip_actors.terms.gate import gate
+from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.ward import max_turns

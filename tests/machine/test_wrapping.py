@@ -11,8 +11,10 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import AgentRequest, Gate, Refused, gate
+from cantrip_actors.terms.gate import Gate, Refused
+from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.ward import max_turns
 from cantrip_actors.terms.wrapping import GateCall, wrap
 from tests.machine.driver import Drive, Loop, call, cantrip, done, look, say

@@ -18,7 +18,8 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.folding import Folding
-from cantrip_actors.terms.gate import AgentRequest, Refused
+from cantrip_actors.terms.gate import Refused
+from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.ward import (
     Ward,

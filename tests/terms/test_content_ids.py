@@ -12,6 +12,7 @@ from pydantic import Field
 from cantrip_actors import Cantrip, Circle, gate
 from cantrip_actors.terms import gate as gates
 from cantrip_actors.terms.gate import Gate, standard
+from cantrip_actors.terms.gate_function import _make_model
 from cantrip_actors.terms.identity import build_plain_schema
 from cantrip_actors.wards import max_turns
 from tests.terms.cantrips import Desk, cantrips, pay, search
@@ -69,7 +70,8 @@ def test_a_content_id_does_not_depend_on_the_schemas_of_pydantic(monkeypatch: py
         return str(count)
 
     before = made(plain), made(other)
-    monkeypatch.setattr(gates, "_strip_titles", lambda _: {"type": "object", "x-pydantic": 3})
+    other_schema = {"type": "object", "x-pydantic": 3}
+    monkeypatch.setattr("cantrip_actors.terms.gate_function.strip_titles", lambda _: other_schema)
     assert (made(plain), made(other)) == before
 
 
@@ -92,7 +94,7 @@ def test_plain_parameters_are_hashed_as_the_schema_of_older_versions(
     parts: list[tuple[Any, Any]], is_open: bool
 ) -> None:
     fields = {f"p{n}": part for n, part in enumerate(parts)}
-    _, schema = gates._make_model("some", fields, open_=is_open)
+    _, schema = _make_model("some", fields, open_=is_open)
     assert build_plain_schema(fields, is_open=is_open) in (schema, None)
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from cantrip_actors.terms.gate import CALL_AGENT, CALL_AGENT_BATCH, Gate, gate
+from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ToolCall
+from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH
 from cantrip_actors.terms.wrapping import Refused
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from cantrip_actors import Call, Cantrip, Circle, Folding
 from cantrip_actors.gates import gate, standard, wrap
-from cantrip_actors.terms.gate import CALL_AGENT, DONE, Gate
+from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
 from cantrip_actors.wards import max_tokens, max_turns, remove_gate, timeout
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cantrip_actors.terms.gate import gate
+from cantrip_actors.terms.gate_function import gate
 
 
 @gate(idempotent=True, read_only=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from cantrip_actors.terms.gate import Injected, gate
+from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.image import Image
 
 BYTES: Final = 200_000

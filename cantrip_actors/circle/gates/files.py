@@ -30,7 +30,7 @@ from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates import grep
 from cantrip_actors.circle.gates.confine import Place, mode_of, place, refusal
 from cantrip_actors.terms.file import LARGEST as LARGEST_IMAGE
-from cantrip_actors.terms.gate import Injected, gate
+from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import detect_media_type
 

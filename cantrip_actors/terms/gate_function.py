@@ -1,0 +1,197 @@
+"""Gates from functions: annotations and docstring are the definition, and dependencies are injected (CIRCLE-10)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, PydanticUserError, create_model
+
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.gate import Gate, check_name, check_timeout, check_visible_for, is_async
+from cantrip_actors.terms.identity import build_parameters_identity
+from cantrip_actors.terms.json_schema import strip_titles
+from cantrip_actors.terms.risk import Risk, read_risks
+from cantrip_actors.terms.wrapper import Fence, GateCall
+
+T = TypeVar("T")
+
+
+class _Dependency:
+    """Marks a parameter that is injected when the circle is made and that the entity never sees."""
+
+    def __repr__(self) -> str:
+        return "Injected"
+
+
+Injected = Annotated[T, _Dependency()]
+"""`root: Injected[Path]` is a dependency: given by `with_(root=…)`, absent from the gate's schema (CIRCLE-10)."""
+
+
+@overload
+def gate(function: Callable[..., Any], /) -> Gate: ...
+@overload
+def gate(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    ephemeral: bool = False,
+    visible_for: int = 0,
+    idempotent: bool = False,
+    read_only: bool = False,
+    timeout: float | None = None,
+    blocking: bool | None = None,
+    risks: Iterable[Risk] = (),
+) -> Callable[[Callable[..., Any]], Gate]: ...
+def gate(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    ephemeral: bool = False,
+    visible_for: int = 0,
+    idempotent: bool = False,
+    read_only: bool = False,
+    timeout: float | None = None,
+    blocking: bool | None = None,
+    risks: Iterable[Risk] = (),
+) -> Gate | Callable[[Callable[..., Any]], Gate]:
+    """Make a gate of an annotated function: its name, docstring, annotations and defaults are the definition.
+
+    An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
+    waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself, and
+    one annotated `Injected[Fence]` the fence of its entity's owner (N-19).
+    `timeout` is in seconds. `read_only=True` declares that the gate changes nothing outside the entity.
+    `risks` declares what the gate brings into a circle: "private_data" that it reads, "untrusted_content" that
+    strangers wrote, or a "way_out" for what the entity says. A circle with all three is warned about.
+
+    Raises InvalidCantrip for an unknown risk, and if no schema can be derived from the annotations.
+    """
+
+    def make(function: Callable[..., Any]) -> Gate:
+        inner = _unwrap_partials(function)
+        own_name = check_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
+        injected, required_injected, fields, open_, site = _split(function, own_name)
+        model, schema = _make_model(own_name, fields, open_=open_)
+        return Gate(
+            name=own_name,
+            description=description if description is not None else inspect.getdoc(_find_annotated(function)) or "",
+            parameters=schema,
+            function=function,
+            injected=injected,
+            required_injected=required_injected,
+            ephemeral=ephemeral,
+            visible_for=check_visible_for(own_name, visible_for),
+            idempotent=idempotent,
+            read_only=read_only,
+            timeout=check_timeout(own_name, timeout),
+            blocking=blocking if blocking is not None else not is_async(function),
+            site=site,
+            risks=read_risks(own_name, risks),
+            written=build_parameters_identity(fields, is_open=open_),
+            model=model,
+        )
+
+    return make if function is None else make(function)
+
+
+def _make_model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
+    """Return the model of a gate's arguments, and its JSON Schema."""
+    config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
+    try:
+        with warnings.catch_warnings():
+            # a parameter called `json` or `copy` hides a method that is not called here; a default that is not JSON is
+            # left out of the schema
+            warnings.simplefilter("ignore")
+            model = create_model(f"{name}Arguments", __config__=config, **fields)
+            schema = strip_titles(model.model_json_schema())
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise InvalidCantrip(f"gate {name}: no JSON Schema can be made of its annotations: {error}") from error
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return model, schema
+
+
+def _split(
+    function: Callable[..., Any], name: str
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], bool, tuple[tuple[str, Callable[[GateCall], Any]], ...]]:
+    """Split a function's parameters: injected ones, those of them without a default, and the others as model fields.
+
+    Also return whether it accepts other arguments, and which parameters receive the call or a part of it.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+        hints = typing.get_type_hints(_find_annotated(function), include_extras=True)
+    except NameError as error:
+        raise InvalidCantrip(
+            f"gate {name}: an annotation cannot be resolved ({error}); define it at module level"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}") from error
+    injected, required_injected, fields, open_ = [], [], {}, False
+    site: list[tuple[str, Callable[[GateCall], Any]]] = []
+    fixed = function.keywords if isinstance(function, functools.partial) else ()
+    for parameter in parameters.values():
+        if parameter.name in fixed:
+            continue  # its author has bound the arguments of a partial
+        if parameter.name in ("self", "cls") and parameter.name not in hints:
+            raise InvalidCantrip(
+                f"gate {name}: it is a method of no object yet, and {parameter.name} would be the crystal's to give: "
+                f"make a gate of it where it is bound, Circle(gates=[service.{name}]) or gate(…)(service.{name})"
+            )
+        hint = hints.get(parameter.name, Any)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            open_ = True
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise InvalidCantrip(f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does")
+        elif (part := _find_part_of_call(hint)) is not None:
+            site.append((parameter.name, part))
+        elif any(isinstance(mark, _Dependency) for mark in getattr(hint, "__metadata__", ())):
+            injected.append(parameter.name)
+            if parameter.default is parameter.empty:
+                required_injected.append(parameter.name)
+        elif parameter.name.startswith("_") or (
+            parameter.name.startswith("model_") and hasattr(BaseModel, parameter.name)
+        ):  # pydantic cannot have a field of that name
+            raise InvalidCantrip(f"gate {name}: a parameter cannot be called {parameter.name}; rename it")
+        else:
+            fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
+    return tuple(injected), tuple(required_injected), fields, open_, tuple(site)
+
+
+def get_call(call: GateCall) -> GateCall:
+    """Return the call itself, for a parameter annotated `GateCall`."""
+    return call
+
+
+def get_fence(call: GateCall) -> Fence:
+    """Return the fence of a call, for a parameter annotated `Injected[Fence]`."""
+    return call.fence
+
+
+def _find_part_of_call(hint: Any) -> Callable[[GateCall], Any] | None:
+    """Return the function that selects the part of a call that a parameter with that annotation receives, or None."""
+    if hint is GateCall:
+        return get_call
+    return get_fence if hint == Injected[Fence] else None
+
+
+def _unwrap_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function without the arguments that partials have bound."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _find_annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function whose annotations and docstring count: the one in a partial, or an object's `__call__`."""
+    function = _unwrap_partials(function)
+    if inspect.isroutine(function) or isinstance(function, type):
+        return function
+    called: Callable[..., Any] = type(function).__call__
+    return called

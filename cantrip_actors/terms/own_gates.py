@@ -1,0 +1,166 @@
+"""The gates without a function: the loop's, and the runtime's (SPEC 4.4, 5.1).
+
+`done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and `call_agent_batch` are the runtime's,
+because only it can cast a child. So are `post` and `ask`, which reach the entities whose names or ids match the
+patterns of `post.with_(to=["archive", "reviewer-*"])` (by default, no entity), and `wake_me`, which sets a timer of the
+entity; `wake_me.with_(zone="Europe/Oslo")` sets the zone of local times. A person answers a `question`;
+`question.with_(expires=3600)` returns an error observation if there is no answer after an hour.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
+
+from cantrip_actors.terms.gate import Gate, Kind, provide
+from cantrip_actors.terms.json_schema import find_schema_fault, strip_titles
+from cantrip_actors.terms.risk import Risk
+from cantrip_actors.terms.ward import LEAST_MEMORY
+
+
+class AgentRequest(BaseModel):
+    """What `call_agent` asks for: a child on a derived intent (SPEC 5.1). What is left out comes from the parent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    intent: str = Field(min_length=1, description="what the child is to achieve")
+    context: Any = Field(default=None, description="data for the child")
+    system_prompt: str | None = Field(default=None, description="the child's call; left out: yours")
+    gates: tuple[str, ...] | None = Field(default=None, description="the child's gates, some of yours; left out: all")
+    crystal: str | None = Field(default=None, description="the name of the child's crystal")
+    max_depth: int | None = Field(default=None, ge=0, description="how deep the child may delegate")
+    max_turns: int | None = Field(default=None, ge=1, description="the child's turns")
+    timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="seconds that the child may take"
+    )
+    max_tokens: int | None = Field(default=None, ge=1, description="tokens that the child may use")
+    max_gate_calls: int | None = Field(default=None, ge=1, description="calls that one turn of the child may make")
+    max_compute: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="seconds that a program of the child may compute"
+    )
+    max_memory: int | None = Field(default=None, ge=LEAST_MEMORY, description="bytes that such a program may use")
+    max_output: int | None = Field(default=None, ge=1, description="characters kept of what such a program prints")
+    remove_gates: tuple[str, ...] = Field(default=(), description="gates that the child is not to have")
+    require_done_tool: bool | None = Field(default=None, description="whether only done ends the child")
+
+
+class _Batch(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    intents: tuple[AgentRequest | str, ...] = Field(
+        min_length=1,
+        validation_alias=AliasChoices("intents", "requests"),
+        serialization_alias="intents",
+        description="a request (or just an intent) for each child",
+    )
+
+
+class _Done(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    answer: Any = Field(description="the answer, or the result of the task")
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    to: str = Field(min_length=1, description="the name of the entity, or its id")
+    message: str = Field(min_length=1, description="what it is told")
+
+
+def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    fault = None if schema is None else find_schema_fault(schema)
+    if fault is not None:
+        raise ValueError(f"expected a JSON Schema: {fault}")
+    return schema
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the argument `schema` hides a deprecated method
+
+    class _Question(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        text: str = Field(min_length=1, description="what the person is asked")
+        schema: Annotated[dict[str, Any] | None, AfterValidator(_check_answer_schema)] = Field(  # type: ignore[assignment]
+            default=None, description="a JSON Schema that the answer fits; left out: the answer is a text"
+        )
+
+
+class _WakeMe(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    why: str = Field(min_length=1, description="what to do then: it is given to you as an intent")
+    at: str | None = Field(None, description="the time, ISO 8601; without an offset it is local time")
+    in_seconds: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="instead of `at`: how many seconds from now"
+    )
+
+
+def _own(
+    name: str,
+    description: str,
+    kind: Kind,
+    model: type[BaseModel],
+    injected: tuple[str, ...] = (),
+    risks: Iterable[Risk] = (),
+) -> Gate:
+    schema = strip_titles(model.model_json_schema(by_alias=False))
+    schema.pop("description", None)
+    return Gate(
+        name=name,
+        description=description,
+        parameters=schema,
+        kind=kind,
+        model=model,
+        injected=injected,
+        risks=frozenset(risks),
+    )
+
+
+DONE = _own("done", "Finish: the task is complete and this is its result.", "done", _Done)
+CALL_AGENT = _own(
+    "call_agent",
+    "Have a child entity achieve an intent; waits for it and returns its answer.",
+    "delegate",
+    AgentRequest,
+)
+CALL_AGENT_BATCH = _own(
+    "call_agent_batch", "Have several child entities work at once; returns their answers in order.", "delegate", _Batch
+)
+POST = _own(
+    "post",
+    "Send a message to another entity, which takes it as an intent; returns at once.",
+    "message",
+    _Message,
+    ("to",),
+    ("way_out",),
+)
+ASK = _own(
+    "ask",
+    "Send a message to another entity, wait until it has dealt with it, and return its answer.",
+    "message",
+    _Message,
+    ("to",),
+    ("way_out", "untrusted_content"),
+)
+QUESTION = _own(
+    "question",
+    "Ask a person, wait for the answer, and return it.",
+    "question",
+    _Question,
+    ("expires", "unattended"),
+)
+WAKE_ME = _own(
+    "wake_me",
+    "Ask to be woken at a time, once: you are then given a new intent. Returns at once.",
+    "message",
+    _WakeMe,
+    ("zone",),
+)
+DELEGATION = frozenset((CALL_AGENT.name, CALL_AGENT_BATCH.name))
+
+provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION)
