@@ -429,7 +429,7 @@ class Runtime:
         if the crystal breaks its contract or a provider fails for good; LoomError if the loom cannot write;
         EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, by), key)
+        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, key, by))
         return await (entity.result() if key is None else entity.episode())
 
     async def batch(
@@ -454,8 +454,8 @@ class Runtime:
 
         `key` and `by` as for `cast`.
         """
-        what = self._make_beginning("start", cantrip, intent, context, by)
-        return await self._beginnings.begin(what, key, waits=True)
+        what = self._make_beginning("start", cantrip, intent, context, key, by)
+        return await self._beginnings.begin(what, waits=True)
 
     async def submit(
         self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0, queue: str = ""
@@ -501,14 +501,20 @@ class Runtime:
         in any process that opens the loom. `key` and `by` as for `cast`. Raises as `cast`, InvalidIntent if the name is
         invalid, and NameTaken if it is taken.
         """
-        what = self._make_beginning("invoke", cantrip, intent, context, by)._replace(lasting=True, name=name)
-        return await self._beginnings.begin(what, key, waits=True)
+        what = self._make_beginning("invoke", cantrip, intent, context, key, by, lasting=True, name=name)
+        return await self._beginnings.begin(what, waits=True)
 
-    def _make_beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any, by: str) -> Beginning:
+    def _make_beginning(
+        self, what: str, cantrip: Cantrip, intent: Said, context: Any, key: str | None, by: str, **facts: Any
+    ) -> Beginning:
+        """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
         check_texts(by=by)
         begin = make_begin(intent, context, sender=by or None)
         self._tree.check_files(_check_cantrip(what, cantrip), begin.images)
-        return Beginning(cantrip, begin, tenant=self._tenant or "")
+        if key is not None:
+            check_name("key", key)
+        facts = {"tenant": self._tenant or "", **facts}
+        return Beginning(cantrip, begin, self._beginnings.make_identity(key, **facts))
 
     def id_of_key(self, key: str) -> str:
         """Return the id of the entity that begins, or has begun, with a key of `cast`, `start`, `invoke` or `fork`."""
@@ -594,8 +600,8 @@ class Runtime:
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        what = await self._fork(turn_id, intent, crystal, cantrip, context, by)
-        entity = await self._beginnings.begin(what, key)
+        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by)
+        entity = await self._beginnings.begin(what)
         return await (entity.result() if key is None else entity.episode())
 
     async def start_fork(
@@ -614,28 +620,30 @@ class Runtime:
 
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
-        what = await self._fork(turn_id, intent, crystal, cantrip, context, by)
-        return await self._beginnings.begin(what._replace(lasting=lasting), key, waits=True)
+        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, lasting=lasting)
+        return await self._beginnings.begin(what, waits=True)
 
-    async def _fork(
+    async def _make_fork(
         self,
         turn_id: str,
         intent: Said,
         crystal: Crystal | str | None,
         cantrip: Cantrip | None,
         context: Any,
+        key: str | None,
         by: str,
+        *,
+        lasting: bool = False,
     ) -> Beginning:
-        check_texts(by=by)
         loom = self.loom
         tenant = await self._tree.in_store(lambda: loom.header(loom.owner(turn_id)).tenant)
         if cantrip is None:
             cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
-        begin = make_begin(intent, context, sender=by or None)
-        self._tree.check_files(cantrip, begin.images)
-        return Beginning(cantrip, begin, turn_id=turn_id, tenant=tenant)
+        return self._make_beginning(
+            "fork", cantrip, intent, context, key, by, tenant=tenant, parent_turn=turn_id, forked=True, lasting=lasting
+        )
 
     # Requests to people
 
