@@ -800,7 +800,7 @@ class EntityActor(Actor):
         event = await awaited.wait_for_event(self._explain_stopping, PATIENCE)
         if event is None and not await self._unload_for_people():
             self._hibernate_for(awaited)
-            awaited.listen(self._signal)
+            awaited.ready.listen(self._signal)
         return event
 
     def _hibernate_for(self, awaited: Awaited | Consult) -> None:

@@ -24,10 +24,10 @@ class OneShotEvent:
             await self._event.wait()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call `listener` when it is set; at once if it is set already."""
+        """Call `listener` once when it is set; at once if it is set already."""
         if self.is_set:
             listener()
-        else:
+        elif listener not in self._listeners:
             self._listeners += (listener,)
 
     def set(self) -> None:
