@@ -13,7 +13,7 @@ from copy import copy
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, get_args, overload, runtime_checkable
 
 from cantrip_actors.crystal import Query
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
@@ -88,6 +88,15 @@ SHORTEST_KEY = 16
 """The least number of bytes of a snapshot key."""
 
 _log = get_logger("cantrip_actors.runtime")
+
+
+@runtime_checkable
+class HasId(Protocol):
+    """A handle of an entity: an `Entity`, or a `BlockingEntity`."""
+
+    @property
+    def id(self) -> str:
+        """The entity's id."""
 
 
 class Runtime:
@@ -277,9 +286,9 @@ class Runtime:
         if self._tenant is not None:
             raise LoomError(f"{what} is about the whole loom, and not about a tenant: call it on the runtime itself")
 
-    def _find_id(self, entity: Entity | str) -> str:
+    def _find_id(self, entity: HasId | str) -> str:
         """Return the id of an entity that is given by a handle, a name or an id. Raises LoomError."""
-        entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
+        entity_id = entity.id if isinstance(entity, HasId) else self.loom.named(entity) or entity
         self._check_here(entity_id)
         return entity_id
 
@@ -557,7 +566,7 @@ class Runtime:
         """
         return [move for move in self._tree.list_moves() if self._tree.belongs_to_tenant(move.entity_id, self._tenant)]
 
-    def receipt(self, entity: Entity | str, key: str) -> Receipt:
+    def receipt(self, entity: HasId | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
 
         "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels.
@@ -571,7 +580,7 @@ class Runtime:
         receipt.check()
         return receipt
 
-    def has_mail(self, entity: Entity | str, key: str) -> bool:
+    def has_mail(self, entity: HasId | str, key: str) -> bool:
         """Return whether mail of any kind was posted to an entity with `key`, and the key is still kept.
 
         Raises LoomError for an unknown entity.
@@ -870,7 +879,7 @@ class Runtime:
         await self._tree.abandon(entity_id, sender=by)
 
     async def forget(
-        self, entity: Entity | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
+        self, entity: HasId | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
     ) -> Forgotten:
         """Delete the content of an entity that has ended, and of everything that it spawned.
 
