@@ -78,13 +78,9 @@ def _check_size(text: str, context: Any) -> None:
 class Cells:
     """Makes the cells of one runtime."""
 
-    def __init__(
-        self, core: Core, servers: ToolServers, attach: Callable[[Cell], object], services: Callable[[], Services]
-    ) -> None:
+    def __init__(self, core: Core, servers: ToolServers, services: Callable[[], Services]) -> None:
         self._core = core
         self._servers = servers
-        self._attach = attach
-        """Attaches an inbox to a cell."""
         self._services = services
         self._capabilities: deque[tuple[object, str]] = deque(maxlen=CACHED_CAPABILITIES)
 
@@ -174,7 +170,7 @@ class Cells:
                 lambda: loom.facts(known) if known in loom.below(parent.entity_id) else None
             )
             if facts is not None:
-                return await self._load_cell(facts, child.cantrip, "at_once", parent, child)
+                return await self.load_cell(facts, child.cantrip, "at_once", parent, child)
         begin = make_begin(request.intent, request.context, child.images)
         identity = Identity(
             known or self._core.make_moment().fresh, parent.entity_id, turn_id, tenant=parent.plan.tenant
@@ -193,11 +189,7 @@ class Cells:
             return cantrip, None if move is None else "with_intent"
         return cantrip, "after_episode" if self._core.will_move(facts, cantrip) else "at_once"
 
-    async def restore_cell(self, facts: EntityFacts, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
-        """Return the cell of a root entity to load, with the results of `choose_cantrip`. Raises LoomError."""
-        return await self._load_cell(facts, cantrip, adoption)
-
-    async def _load_cell(
+    async def load_cell(
         self,
         facts: EntityFacts,
         cantrip: Cantrip,
@@ -205,6 +197,10 @@ class Cells:
         parent: Cell | None = None,
         child: Child | None = None,
     ) -> Cell:
+        """Return the cell of an entity to load: of a root entity, or of that `child` of `parent`. Raises LoomError.
+
+        `choose_cantrip` returns the other arguments for a root entity.
+        """
         loom, header, entity_id = self._core.loom, facts.header, facts.entity_id
         begin = None
         if not facts.has_begun:
@@ -215,8 +211,6 @@ class Cells:
         cell.adoption = adoption
         if cell.start is not None:
             cell.start.state = State(header.parent_turn, has_header=True)
-        if parent is None:
-            self._attach(cell)
         if cell.wait.deadline.is_set:
             now = self._core.store.clock()
             waited = await self._core.in_store(partial(self._measure_waited, entity_id, now))
