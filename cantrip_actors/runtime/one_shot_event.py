@@ -35,6 +35,7 @@ class OneShotEvent:
         self.is_set = True
         if self._event is not None:
             self._event.set()
-        listeners, self._listeners = self._listeners, ()
-        for listener in listeners:
-            listener()
+        if self._listeners:
+            listeners, self._listeners = self._listeners, ()
+            for listener in listeners:
+                listener()
