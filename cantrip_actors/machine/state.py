@@ -88,10 +88,35 @@ class Shape(NamedTuple):
         )
 
 
-class Plan(Value, frozen=True):
-    """The facts that stay fixed while an entity is loaded, computed once."""
+class Identity(Value, frozen=True):
+    """The facts that an entity has from its beginning on, and that its header records."""
 
     entity_id: str
+    parent_entity: str | None = None
+    parent_turn: str | None = None
+    """The turn that the entity's first turn follows."""
+    forked: bool = False
+    lasting: bool = False
+    """Whether the entity takes further intents (`invoke`) or ends with its first (`cast`)."""
+    name: str | None = None
+    key: str | None = None
+    tenant: str = ""
+    queue: str = ""
+
+    @classmethod
+    def of_header(cls, header: Header) -> Identity:
+        """Return the identity of the entity whose log begins with `header`."""
+        return msgspec.convert(header, cls, from_attributes=True)
+
+    @property
+    def scoped_name(self) -> str | None:
+        """The entity's name as stores keep it, unique in the loom."""
+        return None if self.name is None else scope_name(self.tenant, self.name)
+
+
+class Plan(Identity, frozen=True, kw_only=True):
+    """The facts that stay fixed while an entity is loaded, computed once."""
+
     cantrip: Cantrip
     gates: Mapping[str, Gate]
     tools: tuple[ToolDefinition, ...]
@@ -100,12 +125,7 @@ class Plan(Value, frozen=True):
     requires_done: bool
     shape: Shape
     window: int | None = None
-    parent_entity: str | None = None
-    forked: bool = False
-    name: str | None = None
-    key: str | None = None
-    tenant: str = ""
-    queue: str = ""
+    """The context window of its crystal, in tokens."""
     release: str = ""
     """The release of the node that runs the entity."""
 
@@ -113,29 +133,18 @@ class Plan(Value, frozen=True):
     def of(
         cls,
         cantrip: Cantrip,
-        entity_id: str,
+        identity: Identity,
         *,
         window: int | None = None,
-        lasting: bool = False,
         capability: str | None = None,
-        parent_entity: str | None = None,
-        parent_turn: str | None = None,
-        forked: bool = False,
-        name: str | None = None,
-        key: str | None = None,
-        tenant: str = "",
-        queue: str = "",
         release: str = "",
     ) -> Plan:
-        """Return the plan of an entity with this cantrip.
-
-        `window` is its crystal's context window in tokens. A `lasting` entity takes further intents (`invoke`).
-        """
+        """Return the plan of an entity that works with this cantrip."""
         circle = cantrip.circle
         tools = circle.medium == "tools"  # in a code circle the gates are functions of the capability text
         gates = circle.open_gates
         return cls(
-            entity_id=entity_id,
+            *msgspec.structs.astuple(identity),
             cantrip=cantrip,
             gates=gates,
             tools=circle.definitions if tools else (),
@@ -143,39 +152,18 @@ class Plan(Value, frozen=True):
             wards=circle.resolved,
             requires_done=cantrip.requires_done,
             shape=Shape(
-                lasting=lasting,
+                lasting=identity.lasting,
                 system_prompt=cantrip.call.system_prompt,
                 capability=capability,
                 medium=circle.medium,
                 done=frozenset(name for name, gate in gates.items() if gate.kind == "done"),
                 visible_for={name: gate.visible_for for name, gate in gates.items() if gate.visible_for},
                 is_measured=window is not None,
-                parent_turn=parent_turn,
+                parent_turn=identity.parent_turn,
             ),
             window=window,
-            parent_entity=parent_entity,
-            forked=forked,
-            name=name,
-            key=key,
-            tenant=tenant,
-            queue=queue,
             release=release,
         )
-
-    @property
-    def scoped_name(self) -> str | None:
-        """The entity's name as stores keep it, unique in the loom."""
-        return None if self.name is None else scope_name(self.tenant, self.name)
-
-    @property
-    def lasting(self) -> bool:
-        """Whether the entity takes further intents (`invoke`) or ends with its first (`cast`)."""
-        return self.shape.lasting
-
-    @property
-    def parent_turn(self) -> str | None:
-        """The turn that the entity's first turn follows."""
-        return self.shape.parent_turn
 
     @property
     def has_memory(self) -> bool:

@@ -101,7 +101,7 @@ class Crashes:
         own = islice((told for where, told in reversed(self._events) if where == path), EVENTS)
         report: Report = {
             "id": str(uuid_utils.uuid7()),
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "at": _format_now(),
             "what": type(event).__name__,
             "path": path,
             "actor": str(event.spec.id),
@@ -222,5 +222,9 @@ def _describe_incarnation(event: ChildEvent) -> Report:
 
 
 def render_event(event: Event) -> str:
-    """Return an event as a line: its time by the loop's clock, and what happened."""
-    return f"{event.time:.3f} {_WORDS[type(event)](event)}"
+    """Return an event that happens now as a line: the time of day, and what happened."""
+    return f"{_format_now()} {_WORDS[type(event)](event)}"
+
+
+def _format_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
+import anyio
+
 from cantrip_actors.machine.events import Failed, Observed, Posted, Replied, Returned
+from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.outcome import EndReason
 
 
@@ -26,10 +29,22 @@ class Awaited(ABC):
         If the wait is cancelled, `why_stopping` returns why the entity stops, or None if it will be resumed.
         """
 
+    @property
     @abstractmethod
-    def listen(self, on_ready: Callable[[], object]) -> None:
-        """Call `on_ready` when `wait_for_event` may return an event."""
+    def ready(self) -> OneShotEvent:
+        """Set when `wait_for_event`, which was called before, may return an event."""
 
     @abstractmethod
     def leave(self) -> None:
         """Stop waiting."""
+
+    async def _wait(self, patience: float) -> bool:
+        """Wait until it is ready, `patience` seconds at most; return whether it is. If cancelled, stop waiting."""
+        ready = self.ready
+        try:
+            with anyio.move_on_after(patience):
+                await ready.wait()
+        except anyio.get_cancelled_exc_class():
+            self.leave()
+            raise
+        return ready.is_set

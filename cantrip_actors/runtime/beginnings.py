@@ -9,14 +9,14 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
 from cantrip_actors.loom import Held, KeyUsed, name_lease
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import find_first_intent, fold_state
-from cantrip_actors.machine.state import Phase, Plan
+from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Scheduled
@@ -41,17 +41,11 @@ _OF_CANTRIP: Final = ("cantrip_id", "cantrip_name", "call", "circle", "crystal")
 
 
 class Beginning(NamedTuple):
-    """The arguments of a new entity."""
+    """A new entity: its cantrip, its first intent, and its identity."""
 
     cantrip: Cantrip
     begin: Begin
-    lasting: bool = False
-    name: str | None = None
-    turn_id: str | None = None
-    """The turn that it is forked from."""
-    tenant: str = ""
-    queue: str = ""
-    """The queue that it was submitted to."""
+    identity: Identity
 
 
 class Beginnings:
@@ -65,12 +59,16 @@ class Beginnings:
         """Return the id of a tenant's entity that begins with a key."""
         return str(uuid.uuid5(NAMESPACE, f"\0{scope_name(tenant, key)}"))
 
+    def make_identity(self, key: str | None, tenant: str, **facts: Any) -> Identity:
+        """Return the identity of a new entity, whose id is derived from the key, if there is one."""
+        entity_id = self._tree.make_moment().fresh if key is None else self.make_id(key, tenant)
+        return Identity(entity_id, key=key, tenant=tenant, **facts)
+
     async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
         """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
-        if not await self._has_begun(self.make_id(key, schedule.tenant)):
-            begin = Begin(schedule.intent, trace=schedule.trace)
-            beginning = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue)
-            await self._begin(beginning, key, waits=True)
+        identity = self.make_identity(key, schedule.tenant, queue=schedule.queue)
+        if not await self._has_begun(identity.entity_id):
+            await self.begin(Beginning(cantrip, Begin(schedule.intent, trace=schedule.trace), identity), waits=True)
 
     async def _has_begun(self, entity_id: str) -> bool:
         return await self._tree.in_store(partial(self._tree.loom.has_begun, entity_id))
@@ -79,20 +77,16 @@ class Beginnings:
         """End an entity, and wait until it has ended."""
         await Entity(self._tree, entity_id).stop(why)
 
-    async def begin(self, beginning: Beginning, key: str | None, *, waits: bool = False) -> Entity:
+    async def begin(self, beginning: Beginning, *, waits: bool = False) -> Entity:
         """Begin an entity; with a key, return the one that began with it. Raises KeyUsed for other content.
 
         With `waits` this returns when the beginning is in the loom. The first query is made after that, so a caller
         that subscribes to the entity's events at once sees all of them.
         """
-        if key is None:
+        if beginning.identity.key is None:
             return await self._launch(beginning, waits=waits)
-        return await self._begin(beginning, check_name("key", key), waits=waits)
-
-    async def _begin(self, beginning: Beginning, key: str, *, waits: bool) -> Entity:
-        tree = self._tree
+        tree, entity_id = self._tree, beginning.identity.entity_id
         tree.check_accepting()
-        entity_id = self.make_id(key, beginning.tenant)
         async with tree.lock(entity_id):
             while not await self._has_begun(entity_id):
                 cell = tree.living.get(entity_id)
@@ -100,113 +94,80 @@ class Beginnings:
                     await cell.wait_until_begun()
                     continue
                 with anyio.CancelScope(shield=True):  # the entity belongs to its key, not to this caller
-                    entity = await self._claim_and_launch(beginning, entity_id, key, waits=waits)
+                    entity = await self._claim_and_launch(beginning, waits=waits)
                 if entity is not None:
                     return entity
                 await anyio.sleep(POLL_INTERVAL)
-            self._check_same(beginning, key, *await tree.in_store(partial(self._read_beginning, entity_id, key)))
+            self._check_same(beginning, *await tree.in_store(partial(self._read_beginning, beginning.identity)))
             with anyio.CancelScope(shield=True):
-                found = await self._make_handle(entity_id, beginning)
+                found = await self._make_handle(beginning)
             return found  # noqa: RET504  # mypy: a cancel scope may swallow an exception
 
-    async def _claim_and_launch(self, beginning: Beginning, entity_id: str, key: str, *, waits: bool) -> Entity | None:
+    async def _claim_and_launch(self, beginning: Beginning, *, waits: bool) -> Entity | None:
         """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
-        tree = self._tree
+        tree, entity_id = self._tree, beginning.identity.entity_id
         try:
             await tree.claim(entity_id)
-            return (
-                None if await self._has_begun(entity_id) else await self._launch(beginning, entity_id, key, waits=waits)
-            )
+            return None if await self._has_begun(entity_id) else await self._launch(beginning, waits=waits)
         except Held:
             return None
         finally:
             if tree.living.get(entity_id) is None:
                 tree.writer.cast(Release(entity_id))
 
-    def _read_beginning(self, entity_id: str, key: str) -> tuple[IntentGiven, Header]:
+    def _read_beginning(self, identity: Identity) -> tuple[IntentGiven, Header]:
         """Return the first intent and the header of an entity. Raises KeyUsed if it is forgotten."""
-        loom = self._tree.loom
+        loom, entity_id = self._tree.loom, identity.entity_id
         if loom.is_forgotten(entity_id):
-            raise KeyUsed(f"key {key!r} was used for entity {entity_id}, which is forgotten: use another key")
+            raise KeyUsed(f"key {identity.key!r} was used for entity {entity_id}, which is forgotten: use another key")
         given = find_first_intent(loom.records(entity_id))
         assert given is not None, "it has begun"
         return given, loom.header(entity_id)
 
-    def _check_same(self, beginning: Beginning, key: str, given: IntentGiven, header: Header) -> None:
+    def _check_same(self, beginning: Beginning, given: IntentGiven, header: Header) -> None:
         """Raise KeyUsed if the entity began with something else."""
-        tree, at, entity_id = self._tree, "", header.entity_id
-        begin = beginning.begin
-        plan = Plan.of(
-            beginning.cantrip,
-            entity_id,
-            lasting=beginning.lasting,
-            parent_turn=beginning.turn_id,
-            forked=beginning.turn_id is not None,
-            name=beginning.name,
-            key=key,
-            tenant=beginning.tenant,
-            queue=beginning.queue,
-        )
+        at, entity_id, (cantrip, begin, identity) = "", header.entity_id, beginning
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
-        expected = plan.make_header(header.at)
-        if beginning.cantrip.has_id(
-            header.cantrip_id
-        ):  # another version of this library may have described it otherwise
+        expected = Plan.of(cantrip, identity).make_header(header.at)
+        if cantrip.has_id(header.cantrip_id):  # another version of this library may have described it otherwise
             expected = replace(expected, **{name: getattr(header, name) for name in _OF_CANTRIP})
-        if list(tree.guard.redact_records([expected, wanted])) != [
-            header,
-            replace(given, at=at, sender=None, trace=None),
-        ]:
-            raise KeyUsed(f"key {key!r} was used to begin something else, entity {entity_id}: use another key")
+        found = [header, replace(given, at=at, sender=None, trace=None)]
+        if list(self._tree.guard.redact_records([expected, wanted])) != found:
+            raise KeyUsed(f"key {identity.key!r} was used to begin something else, entity {entity_id}: use another key")
 
-    async def _make_handle(self, entity_id: str, beginning: Beginning) -> Entity:
+    async def _make_handle(self, beginning: Beginning) -> Entity:
         """Return a handle to an entity that has begun; resume the entity if a crash interrupted it."""
-        tree = self._tree
+        tree, entity_id = self._tree, beginning.identity.entity_id
         cell = tree.living.get(entity_id)
         if cell is None and await tree.in_store(partial(self._is_under_way, entity_id)):
             try:
                 cell = await tree.restore(entity_id, beginning.cantrip)
             except Held:
                 cell = None
-        return Entity(tree, entity_id, beginning.name, cell)
+        return Entity(tree, entity_id, beginning.identity.name, cell)
 
     def _is_under_way(self, entity_id: str) -> bool:
         return fold_state(self._tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER)
 
-    async def _launch(
-        self, beginning: Beginning, entity_id: str | None = None, key: str | None = None, *, waits: bool
-    ) -> Entity:
+    async def _launch(self, beginning: Beginning, *, waits: bool) -> Entity:
         if beginning.cantrip.circle.is_complete:
-            return await self._launch_complete(beginning, entity_id, key, waits=waits)
+            return await self._launch_complete(beginning, waits=waits)
         async with self._tree.tool_servers.complete(beginning.cantrip) as cantrip:
-            entity = await self._launch_complete(beginning._replace(cantrip=cantrip), entity_id, key, waits=waits)
+            entity = await self._launch_complete(beginning._replace(cantrip=cantrip), waits=waits)
         return entity  # noqa: RET504  # mypy: a context manager may swallow an exception
 
-    async def _launch_complete(
-        self, beginning: Beginning, entity_id: str | None, key: str | None, *, waits: bool
-    ) -> Entity:
-        tree = self._tree
-        if beginning.turn_id is None:
-            cell = tree.cells.make_cell(
-                beginning.cantrip,
-                beginning.begin,
-                lasting=beginning.lasting,
-                name=beginning.name,
-                key=key,
-                entity_id=entity_id,
-                tenant=beginning.tenant,
-                queue=beginning.queue,
-            )
+    async def _launch_complete(self, beginning: Beginning, *, waits: bool) -> Entity:
+        tree, (cantrip, begin, identity) = self._tree, beginning
+        if identity.parent_turn is None:
+            cell = tree.cells.make_cell(cantrip, identity, begin)
         else:
-            cell = await tree.cells.fork(
-                beginning.turn_id, beginning.cantrip, beginning.begin, key, entity_id, lasting=beginning.lasting
-            )
+            cell = await tree.cells.fork(identity.parent_turn, cantrip, identity, begin)
         released = OneShotEvent() if waits else None
         if cell.start is not None:
             cell.start.released = released
-        if beginning.name is not None:
-            await self._claim_name(beginning.name, beginning.tenant)
-        entity = Entity(tree, cell.entity_id, beginning.name, cell, self._expect_first(cell))
+        if identity.name is not None:
+            await self._claim_name(identity.name, identity.tenant)
+        entity = Entity(tree, cell.entity_id, identity.name, cell, self._expect_first(cell))
         try:
             await tree.launch(cell)
             if waits:

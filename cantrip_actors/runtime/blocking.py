@@ -9,7 +9,7 @@ Methods are made from those of the inner object, so parameters, types and docstr
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial, wraps
@@ -31,7 +31,7 @@ from typing import (
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from cantrip_actors.loom import Forgotten, Loom
+from cantrip_actors.loom import Loom
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.cluster import Cluster
 from cantrip_actors.runtime.entity import Entity
@@ -43,11 +43,8 @@ from cantrip_actors.runtime.runtime import Runtime
 from cantrip_actors.runtime.schedules import Schedule
 from cantrip_actors.runtime.submissions import Submission
 from cantrip_actors.runtime.tool_servers import HeldServer
-from cantrip_actors.stream.wire import Envelope
-from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import RuntimeClosed
 from cantrip_actors.terms.tool_server import ToolServer
-from supervisors.events import Event
 
 Arguments = TypeVarTuple("Arguments")
 P = ParamSpec("P")
@@ -264,9 +261,7 @@ class BlockingCluster(_Blocking[Cluster]):
     free = _call_blocking(Cluster.free)
     use_release = _call_blocking(Cluster.use_release)
 
-    def events(self, entity: str) -> BlockingLogFeed[EntityEvent]:
-        """Return the events recorded of an entity from now on, as `Cluster.events`, to iterate in a thread of yours."""
-        return BlockingLogFeed(self._portal.call(self._inner.events, entity), self._portal)
+    events = _wrap_result(BlockingLogFeed[EntityEvent], Cluster.events)
 
 
 class BlockingHeldServer(_Blocking[HeldServer]):
@@ -306,9 +301,19 @@ class BlockingEntity(_Blocking[Entity]):
         """
         return BlockingSubscription(self._portal.call(self._inner.events), self._portal)
 
-    def story(self, after: int = 0) -> BlockingLogFeed[Turn]:
-        """Return the entity's turns after a number, as `Entity.story`, to iterate in a thread of yours."""
-        return BlockingLogFeed(self._portal.call(self._inner.story, after), self._portal)
+    story = _wrap_result(BlockingLogFeed[Turn], Entity.story)
+
+
+def _wrap_found(found: Entity | None, portal: Portal) -> BlockingEntity | None:
+    return None if found is None else BlockingEntity(found, portal)
+
+
+def _wrap_schedules(found: list[Schedule], portal: Portal) -> list[BlockingSchedule]:
+    return [BlockingSchedule(one, portal) for one in found]
+
+
+def _wrap_stop(stop: Callable[[], None], portal: Portal) -> Callable[[], None]:
+    return partial(portal.call, stop)
 
 
 class BlockingRuntime(_Blocking[Runtime]):
@@ -341,20 +346,6 @@ class BlockingRuntime(_Blocking[Runtime]):
         with self._portal.enter(held) as kept:
             yield BlockingHeldServer(kept, self._portal)
 
-    def watch_actors(self, sink: Callable[[Event], object]) -> Callable[[], None]:
-        """Call `sink` with the events of actors, in the runtime's thread, as `Runtime.watch_actors`."""
-        return partial(self._portal.call, self._portal.call(self._inner.watch_actors, sink))
-
-    def begun_with(self, key: str) -> BlockingEntity | None:
-        """Return the entity that began with a key, as `Runtime.begun_with`."""
-        found = self._portal.call(self._inner.begun_with, key)
-        return None if found is None else BlockingEntity(found, self._portal)
-
-    def has_mail(self, entity: BlockingEntity | str, key: str) -> bool:
-        """Return whether mail was posted with a key, as `Runtime.has_mail`."""
-        address = entity.id if isinstance(entity, BlockingEntity) else entity
-        return self._portal.call(self._inner.has_mail, address, key)
-
     @property
     def cluster(self) -> BlockingCluster:
         """The nodes of the loom, as `Runtime.cluster`."""
@@ -381,6 +372,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     check_writer = _call_blocking(Runtime.check_writer)
     resume = _wrap_result(BlockingEntity, Runtime.resume)
     abandon = _call_blocking(Runtime.abandon)
+    forget = _call_blocking(Runtime.forget)
     prune = _call_blocking(Runtime.prune)
     backup = _call_blocking(Runtime.backup)
     ask = _call_blocking(Runtime.ask)
@@ -389,7 +381,15 @@ class BlockingRuntime(_Blocking[Runtime]):
     drain = _call_blocking(Runtime.drain)
     decide = _call_blocking(Runtime.decide)
     schedule = _wrap_result(BlockingSchedule, Runtime.schedule)
+    schedules = _wrap_result(_wrap_schedules, Runtime.schedules)
     find = _wrap_result(BlockingEntity, Runtime.find)
+    entity = _wrap_result(_wrap_found, Runtime.entity)
+    begun_with = _wrap_result(_wrap_found, Runtime.begun_with)
+    has_mail = _call_in_loop(Runtime.has_mail)
+    receipt = _wrap_result(BlockingReceipt, Runtime.receipt)
+    events = _wrap_result(BlockingSubscription, Runtime.events)
+    watch = _wrap_result(_wrap_stop, Runtime.watch)
+    watch_actors = _wrap_result(_wrap_stop, Runtime.watch_actors)
     would_adopt = _call_in_loop(Runtime.would_adopt)
     interrupted = _call_in_loop(Runtime.interrupted)
     add_request_source = _call_in_loop(Runtime.add_request_source)
@@ -403,38 +403,6 @@ class BlockingRuntime(_Blocking[Runtime]):
         if follow:
             return BlockingRequestFeed(self._portal.call(lambda: self._inner.requests(follow=True)), self._portal)
         return self._portal.call(self._inner.requests)
-
-    def entity(self, name: str, *, cantrip: Cantrip | None = None) -> BlockingEntity | None:
-        """Return the long-lived entity of that name, as `Runtime.entity`."""
-        found = self._portal.call(partial(self._inner.entity, name, cantrip=cantrip))
-        return None if found is None else BlockingEntity(found, self._portal)
-
-    def receipt(self, entity: BlockingEntity | str, key: str) -> BlockingReceipt:
-        """Return the receipt of an intent that was posted or sent with `key`, as `Runtime.receipt`."""
-        address = entity.id if isinstance(entity, BlockingEntity) else entity
-        return BlockingReceipt(self._portal.call(self._inner.receipt, address, key), self._portal)
-
-    def schedules(self) -> list[BlockingSchedule]:
-        """Return all schedules, as `Runtime.schedules`."""
-        return [BlockingSchedule(one, self._portal) for one in self._portal.call(self._inner.schedules)]
-
-    def forget(
-        self, entity: BlockingEntity | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
-    ) -> Forgotten:
-        """Delete the content of an entity that has ended, as `Runtime.forget`."""
-        address = entity.id if isinstance(entity, BlockingEntity) else entity
-        return self._portal.call(partial(self._inner.forget, address, by=by, why=why, forks=forks, parents=parents))
-
-    def events(
-        self, wanted: Callable[[EntityEvent], bool] | None = None, *, entity: str | None = None
-    ) -> BlockingSubscription:
-        """Return every entity's events from now on, as `Runtime.events`, to iterate in a thread of yours."""
-        subscription = self._portal.call(partial(self._inner.events, wanted, entity=entity))
-        return BlockingSubscription(subscription, self._portal)
-
-    def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
-        """Call `publish` with the canonical stream, in the runtime's thread, as `Runtime.watch`."""
-        return partial(self._portal.call, self._portal.call(self._inner.watch, publish))
 
     def reward(self, turn_id: str, value: float) -> None:
         """Reward a turn, as `runtime.loom.reward`."""

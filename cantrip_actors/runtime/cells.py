@@ -18,7 +18,7 @@ from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import Life, find_outcome, make_fork_state, measure_waited
-from cantrip_actors.machine.state import Plan, State
+from cantrip_actors.machine.state import Identity, Plan, State
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start, Wait
 from cantrip_actors.runtime.core import Core
@@ -78,35 +78,22 @@ def _check_size(text: str, context: Any) -> None:
 class Cells:
     """Makes the cells of one runtime."""
 
-    def __init__(
-        self, core: Core, servers: ToolServers, attach: Callable[[Cell], object], services: Callable[[], Services]
-    ) -> None:
+    def __init__(self, core: Core, servers: ToolServers, services: Callable[[], Services]) -> None:
         self._core = core
         self._servers = servers
-        self._attach = attach
-        """Attaches an inbox to a cell."""
         self._services = services
         self._capabilities: deque[tuple[object, str]] = deque(maxlen=CACHED_CAPABILITIES)
 
     def make_cell(
         self,
         cantrip: Cantrip,
+        identity: Identity,
         begin: Begin | None,
-        *,
         parent: Cell | None = None,
-        parent_turn: str | None = None,
-        forked: bool = False,
-        lasting: bool = False,
-        name: str | None = None,
-        key: str | None = None,
-        entity_id: str | None = None,
-        state: State | None = None,
-        tenant: str = "",
-        queue: str = "",
     ) -> Cell:
         """Return a new cell, with its crystal bound; crystals are bound in the order of the requests.
 
-        Without `begin`, the entity's log has its first intent. `state` is that of a fork. Raises InvalidCantrip.
+        Without `begin`, the entity's log has its first intent. Raises InvalidCantrip.
         """
         core = self._core
         # raises here, before anything starts, if the medium is not available
@@ -115,17 +102,9 @@ class Cells:
         window = getattr(crystal.uses.crystal, "context_window", None)
         plan = Plan.of(
             cantrip,
-            entity_id or core.make_moment().fresh,
+            identity,
             window=window if isinstance(window, int) else None,
-            lasting=lasting,
             capability=capability,
-            parent_entity=None if parent is None else parent.entity_id,
-            parent_turn=parent_turn,
-            forked=forked,
-            name=name,
-            key=key,
-            tenant=tenant if parent is None else parent.plan.tenant,
-            queue=queue,
             release="" if core.membership is None else core.membership.info.release,
         )
         summary = cantrip.folding.summary
@@ -146,7 +125,7 @@ class Cells:
             self._services(),
             Wait(Deadline(plan.wards)),
             parent,
-            None if begin is None else Start(begin, state),
+            None if begin is None else Start(begin),
             Caller(core.capture_variables() if parent is None else parent.context_variables),
         )
 
@@ -167,38 +146,19 @@ class Cells:
         self._capabilities.append((kind, text))
         return text
 
-    async def fork(
-        self,
-        turn_id: str,
-        cantrip: Cantrip,
-        begin: Begin,
-        key: str | None,
-        entity_id: str | None,
-        *,
-        lasting: bool = False,
-    ) -> Cell:
+    async def fork(self, turn_id: str, cantrip: Cantrip, identity: Identity, begin: Begin) -> Cell:
         """Return the cell of an entity that begins at a turn of another (LOOM-4). Raises LoomError."""
-        records, tenant = await self._core.in_store(partial(self._read_origin, turn_id))
-        cell = self.make_cell(
-            cantrip,
-            begin,
-            parent_turn=turn_id,
-            forked=True,
-            lasting=lasting,
-            key=key,
-            entity_id=entity_id,
-            tenant=tenant,
-        )
+        records = await self._core.in_store(partial(self._read_lineage, turn_id))
+        cell = self.make_cell(cantrip, identity, begin)
         cell.start = Start(begin, make_fork_state(cell.plan.shape, records))
         return cell
 
-    def _read_origin(self, turn_id: str) -> tuple[Sequence[Record], str]:
-        """Return the records of the path to a turn, and the tenant that owns the turn. Raises LoomError."""
+    def _read_lineage(self, turn_id: str) -> Sequence[Record]:
+        """Return the records of the path to a turn. Raises LoomError."""
         loom = self._core.loom
-        origin = loom.owner(turn_id)
-        if loom.is_forgotten(origin):
+        if loom.is_forgotten(loom.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
-        return loom.lineage(turn_id), loom.header(origin).tenant
+        return loom.lineage(turn_id)
 
     async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
         """Return the cell of a child: a new cell or, after a crash, the running cell or one loaded from the log."""
@@ -210,9 +170,12 @@ class Cells:
                 lambda: loom.facts(known) if known in loom.below(parent.entity_id) else None
             )
             if facts is not None:
-                return await self._load_cell(facts, child.cantrip, "at_once", parent, child)
+                return await self.load_cell(facts, child.cantrip, "at_once", parent, child)
         begin = make_begin(request.intent, request.context, child.images)
-        return self.make_cell(child.cantrip, begin, parent=parent, parent_turn=turn_id, entity_id=known)
+        identity = Identity(
+            known or self._core.make_moment().fresh, parent.entity_id, turn_id, tenant=parent.plan.tenant
+        )
+        return self.make_cell(child.cantrip, identity, begin, parent)
 
     def choose_cantrip(self, facts: EntityFacts, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
         """Return the cantrip with which a root entity is loaded, and how it moves to that one if it does.
@@ -226,11 +189,7 @@ class Cells:
             return cantrip, None if move is None else "with_intent"
         return cantrip, "after_episode" if self._core.will_move(facts, cantrip) else "at_once"
 
-    async def restore_cell(self, facts: EntityFacts, cantrip: Cantrip, adoption: Adoption | None) -> Cell:
-        """Return the cell of a root entity to load, with the results of `choose_cantrip`. Raises LoomError."""
-        return await self._load_cell(facts, cantrip, adoption)
-
-    async def _load_cell(
+    async def load_cell(
         self,
         facts: EntityFacts,
         cantrip: Cantrip,
@@ -238,28 +197,20 @@ class Cells:
         parent: Cell | None = None,
         child: Child | None = None,
     ) -> Cell:
+        """Return the cell of an entity to load: of a root entity, or of that `child` of `parent`. Raises LoomError.
+
+        `choose_cantrip` returns the other arguments for a root entity.
+        """
         loom, header, entity_id = self._core.loom, facts.header, facts.entity_id
         begin = None
         if not facts.has_begun:
             if child is None:
                 raise LoomError(f"entity {entity_id} {NEVER_BEGAN}: abandon it, and cast again")
             begin = make_begin(child.request.intent, child.request.context, child.images)
-        cell = self.make_cell(
-            cantrip,
-            begin,
-            parent=parent,
-            parent_turn=header.parent_turn,
-            forked=header.forked,
-            lasting=header.lasting,
-            name=header.name,
-            entity_id=entity_id,
-            state=None if begin is None else State(header.parent_turn, has_header=True),
-            tenant=header.tenant,
-            queue=header.queue,
-        )
+        cell = self.make_cell(cantrip, Identity.of_header(header), begin, parent)
         cell.adoption = adoption
-        if parent is None:
-            self._attach(cell)
+        if cell.start is not None:
+            cell.start.state = State(header.parent_turn, has_header=True)
         if cell.wait.deadline.is_set:
             now = self._core.store.clock()
             waited = await self._core.in_store(partial(self._measure_waited, entity_id, now))

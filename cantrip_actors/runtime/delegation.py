@@ -23,6 +23,7 @@ from cantrip_actors.records.records import ChildStarted, Record
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.loading import sum_usage_under
+from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.outcome import EndReason
 from supervisors import Shutdown, StartFailed
@@ -76,11 +77,12 @@ class Delegation(Awaited):
                 raise one.error
         return Returned(tuple([await _make_outcome(one) for one in self._children]))
 
-    def listen(self, on_ready: Callable[[], object]) -> None:
-        """Call `on_ready` when the next child in order has ended."""
+    @property
+    def ready(self) -> OneShotEvent:
+        """Set when the next child in order has ended."""
         cell = self._find_awaited()
         assert cell is not None, "wait_for_event returns if all children have ended"
-        cell.ending.listen(on_ready)
+        return cell.ending
 
     def leave(self) -> None:
         """Stop waiting. Their supervisor stops the children."""

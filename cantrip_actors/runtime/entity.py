@@ -132,7 +132,7 @@ class Entity:
         return False, episode.key, find_outcome(tree.loom.records(self._id), tree.loom.usage_below(self._id))
 
     async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
-        if first.is_settled.is_set():
+        if first.settled.is_set:
             return await first.wait()
         first.callers += 1
         try:

@@ -562,14 +562,7 @@ class EntityActor(Actor):
         sampler = None if used is None else cell.crystal.samplers.get(used.server.name)
         if used is None or sampler is None:
             return await cell.circle.call(action)
-        sampling = Sampling(
-            cell,
-            sampler,
-            action.turn_id,
-            self._make_moment,
-            lambda moment: moment.budget.find_exhausted(self._state.usage),
-            self._record,
-        )
+        sampling = Sampling(cell, sampler, action.turn_id, self._record)
         used.samples[cell.entity_id] = sampling.answer
         try:
             result = await cell.circle.call(action)
@@ -800,7 +793,7 @@ class EntityActor(Actor):
         event = await awaited.wait_for_event(self._explain_stopping, PATIENCE)
         if event is None and not await self._unload_for_people():
             self._hibernate_for(awaited)
-            awaited.listen(self._signal)
+            awaited.ready.listen(self._signal)
         return event
 
     def _hibernate_for(self, awaited: Awaited | Consult) -> None:

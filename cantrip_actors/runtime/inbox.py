@@ -21,6 +21,7 @@ from cantrip_actors.machine.project import find_refusal
 from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, get_key
 from cantrip_actors.records.records import MailRefused, Record
 from cantrip_actors.runtime.context_variables import ContextVariables
+from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.errors import CantripError, InvalidIntent, Withdrawn
 from cantrip_actors.terms.outcome import Outcome
 
@@ -40,16 +41,13 @@ class Waiter:
         "error",
         "is_forgotten",
         "is_recorded",
-        "is_settled",
-        "on_settled",
         "outcome",
+        "settled",
         "since",
     )
 
-    def __init__(
-        self, context_variables: ContextVariables = (), on_settled: Callable[[], object] | None = None
-    ) -> None:
-        self.is_settled = anyio.Event()
+    def __init__(self, context_variables: ContextVariables = ()) -> None:
+        self.settled = OneShotEvent()
         self.is_recorded = False
         """Whether the intent is in the log."""
         self.callers = 1
@@ -60,21 +58,17 @@ class Waiter:
         self.error: CantripError | None = None
         self.context_variables = context_variables
         """The context variables of the caller, for the gates and crystals that work for it."""
-        self.on_settled = on_settled
-        """Called when it is settled, for an actor that waits without a task."""
         self.since: float | None = None
         """When a check first found that no entity loaded here works for this caller, in event loop time."""
 
     def settle(self, outcome: Outcome | None, error: CantripError | None = None) -> None:
         """Give the caller an outcome or an error, and let it continue."""
         self.outcome, self.error = outcome, error
-        self.is_settled.set()
-        if self.on_settled is not None:
-            self.on_settled()
+        self.settled.set()
 
     async def wait(self) -> Outcome:
         """Wait for the outcome and return it. Raises the error that the waiter was settled with."""
-        await self.is_settled.wait()
+        await self.settled.wait()
         if self.error is not None:
             raise self.error
         assert self.outcome is not None, "it is settled with one of them"

@@ -309,15 +309,9 @@ class Inboxes:
         finally:
             self.forget(entity_id, key, waiter)
 
-    async def expect(
-        self,
-        entity_id: str,
-        key: str,
-        context_variables: ContextVariables = (),
-        on_settled: Callable[[], object] | None = None,
-    ) -> Waiter:
+    async def expect(self, entity_id: str, key: str, context_variables: ContextVariables = ()) -> Waiter:
         """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
-        inbox, waiter = self.get_inbox(entity_id), Waiter(context_variables, on_settled)
+        inbox, waiter = self.get_inbox(entity_id), Waiter(context_variables)
         inbox.expect(key, waiter)
         try:
             row = await self._core.in_store(partial(self._core.store.find_mail, entity_id, key))
@@ -326,7 +320,7 @@ class Inboxes:
         except BaseException:
             self.forget(entity_id, key, waiter)
             raise
-        if not waiter.is_settled.is_set() and self._core.living.get(entity_id) is None:
+        if not waiter.settled.is_set and self._core.living.get(entity_id) is None:
             self.load(entity_id)
         return waiter
 

@@ -24,10 +24,10 @@ class OneShotEvent:
             await self._event.wait()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call `listener` when it is set; at once if it is set already."""
+        """Call `listener` once when it is set; at once if it is set already."""
         if self.is_set:
             listener()
-        else:
+        elif listener not in self._listeners:
             self._listeners += (listener,)
 
     def set(self) -> None:
@@ -35,6 +35,7 @@ class OneShotEvent:
         self.is_set = True
         if self._event is not None:
             self._event.set()
-        listeners, self._listeners = self._listeners, ()
-        for listener in listeners:
-            listener()
+        if self._listeners:
+            listeners, self._listeners = self._listeners, ()
+            for listener in listeners:
+                listener()

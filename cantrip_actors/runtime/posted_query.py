@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
-import anyio
-
 from cantrip_actors.crystal.query import PostingCrystal, Query
 from cantrip_actors.machine.events import Failed, Posted, Replied
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.crystal_actor import Watched
+from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.querying import query_crystal
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response
@@ -48,20 +47,15 @@ class PostedQuery(Awaited):
             if self._watched is None:
                 self._watched = Watched(self._query.handle)
                 self._cell.crystal.uses.asks.cast(self._watched)
-            try:
-                with anyio.move_on_after(patience):
-                    await self._watched.ready.wait()
-            except anyio.get_cancelled_exc_class():
-                self.leave()
-                raise
-            if not self._watched.ready.is_set:
+            if not await self._wait(patience):
                 return None
         return self._replied(await query_crystal(self._cell, self._cell.crystal, self._query))
 
-    def listen(self, on_ready: Callable[[], object]) -> None:
-        """Call `on_ready` when the answer can be collected."""
-        assert self._watched is not None, "listen comes after wait_for_event"
-        self._watched.ready.listen(on_ready)
+    @property
+    def ready(self) -> OneShotEvent:
+        """Set when the answer can be collected."""
+        assert self._watched is not None, "the wait has begun"
+        return self._watched.ready
 
     def leave(self) -> None:
         """Stop waiting."""

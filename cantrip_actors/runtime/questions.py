@@ -15,8 +15,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-import anyio
-
 from cantrip_actors.machine.actions import Await, Contact
 from cantrip_actors.machine.events import Observed, Questioned
 from cantrip_actors.machine.project import list_asked
@@ -29,6 +27,7 @@ from cantrip_actors.runtime.context_variables import ASKER
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.inbox import Waiter
 from cantrip_actors.runtime.inboxes import Inboxes
+from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.wake_me import set_timer
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
 from cantrip_actors.terms.file import File
@@ -159,7 +158,7 @@ class Questions:
 class Question(Awaited):
     """An `ask` that waits for the other entity's episode, with a task or, after a while, without one."""
 
-    __slots__ = ("_action", "_cell", "_inboxes", "_listener", "_questions", "_waiter")
+    __slots__ = ("_action", "_cell", "_inboxes", "_questions", "_waiter")
 
     def __init__(self, questions: Questions, inboxes: Inboxes, cell: Cell, action: Await) -> None:
         self._questions = questions
@@ -167,26 +166,18 @@ class Question(Awaited):
         self._cell = cell
         self._action = action
         self._waiter: Waiter | None = None
-        self._listener: Callable[[], object] | None = None
 
     async def wait_for_event(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Observed | None:  # noqa: ARG002  # as Delegation
         """Return the answer as an observation; None if it takes longer than `patience` seconds: call again then."""
         asker, to = self._cell.entity_id, self._action.to
-        self._listener = None
         if self._waiter is None:
             try:
                 await self._questions.begin(asker, to)
             except AskCycle as cycle:
                 return self._make_observed(f"{ASK.name}: {cycle}", is_error=True)
-            self._waiter = await self._inboxes.expect(to, self._action.key, on_settled=self._notify)
+            self._waiter = await self._inboxes.expect(to, self._action.key)
         waiter = self._waiter
-        try:
-            with anyio.move_on_after(patience):
-                await waiter.is_settled.wait()
-        except anyio.get_cancelled_exc_class():
-            self.leave()
-            raise
-        if not waiter.is_settled.is_set():
+        if not await self._wait(patience):
             return None
         self.leave()
         if waiter.error is not None:
@@ -199,23 +190,17 @@ class Question(Awaited):
             f"{ASK.name}: no answer: {outcome.error or outcome.summary or outcome.reason}", is_error=True
         )
 
-    def listen(self, on_ready: Callable[[], object]) -> None:
-        """Call `on_ready` when the answer arrives."""
-        assert self._waiter is not None, "listen comes after wait_for_event"
-        if self._waiter.is_settled.is_set():
-            on_ready()
-        else:
-            self._listener = on_ready
+    @property
+    def ready(self) -> OneShotEvent:
+        """Set when the answer arrives."""
+        assert self._waiter is not None, "the wait has begun"
+        return self._waiter.settled
 
     def leave(self) -> None:
         """Stop waiting."""
         self._questions.end(self._cell.entity_id)
         if self._waiter is not None:
             self._inboxes.forget(self._action.to, self._action.key, self._waiter)
-
-    def _notify(self) -> None:
-        if self._listener is not None:
-            self._listener()
 
     def _make_observed(self, result: Any, *, is_error: bool = False, images: tuple[File, ...] = NO_IMAGES) -> Observed:
         call = self._action.call

@@ -13,7 +13,7 @@ from copy import copy
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, get_args, overload, runtime_checkable
 
 from cantrip_actors.crystal import Query
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
@@ -88,6 +88,15 @@ SHORTEST_KEY = 16
 """The least number of bytes of a snapshot key."""
 
 _log = get_logger("cantrip_actors.runtime")
+
+
+@runtime_checkable
+class HasId(Protocol):
+    """A handle of an entity: an `Entity`, or a `BlockingEntity`."""
+
+    @property
+    def id(self) -> str:
+        """The entity's id."""
 
 
 class Runtime:
@@ -277,9 +286,9 @@ class Runtime:
         if self._tenant is not None:
             raise LoomError(f"{what} is about the whole loom, and not about a tenant: call it on the runtime itself")
 
-    def _find_id(self, entity: Entity | str) -> str:
+    def _find_id(self, entity: HasId | str) -> str:
         """Return the id of an entity that is given by a handle, a name or an id. Raises LoomError."""
-        entity_id = entity.id if isinstance(entity, Entity) else self.loom.named(entity) or entity
+        entity_id = entity.id if isinstance(entity, HasId) else self.loom.named(entity) or entity
         self._check_here(entity_id)
         return entity_id
 
@@ -429,7 +438,7 @@ class Runtime:
         if the crystal breaks its contract or a provider fails for good; LoomError if the loom cannot write;
         EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, by), key)
+        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, key, by))
         return await (entity.result() if key is None else entity.episode())
 
     async def batch(
@@ -454,8 +463,8 @@ class Runtime:
 
         `key` and `by` as for `cast`.
         """
-        what = self._make_beginning("start", cantrip, intent, context, by)
-        return await self._beginnings.begin(what, key, waits=True)
+        what = self._make_beginning("start", cantrip, intent, context, key, by)
+        return await self._beginnings.begin(what, waits=True)
 
     async def submit(
         self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0, queue: str = ""
@@ -501,14 +510,20 @@ class Runtime:
         in any process that opens the loom. `key` and `by` as for `cast`. Raises as `cast`, InvalidIntent if the name is
         invalid, and NameTaken if it is taken.
         """
-        what = self._make_beginning("invoke", cantrip, intent, context, by)._replace(lasting=True, name=name)
-        return await self._beginnings.begin(what, key, waits=True)
+        what = self._make_beginning("invoke", cantrip, intent, context, key, by, lasting=True, name=name)
+        return await self._beginnings.begin(what, waits=True)
 
-    def _make_beginning(self, what: str, cantrip: Cantrip, intent: Said, context: Any, by: str) -> Beginning:
+    def _make_beginning(
+        self, what: str, cantrip: Cantrip, intent: Said, context: Any, key: str | None, by: str, **facts: Any
+    ) -> Beginning:
+        """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
         check_texts(by=by)
         begin = make_begin(intent, context, sender=by or None)
         self._tree.check_files(_check_cantrip(what, cantrip), begin.images)
-        return Beginning(cantrip, begin, tenant=self._tenant or "")
+        if key is not None:
+            check_name("key", key)
+        facts = {"tenant": self._tenant or "", **facts}
+        return Beginning(cantrip, begin, self._beginnings.make_identity(key, **facts))
 
     def id_of_key(self, key: str) -> str:
         """Return the id of the entity that begins, or has begun, with a key of `cast`, `start`, `invoke` or `fork`."""
@@ -551,7 +566,7 @@ class Runtime:
         """
         return [move for move in self._tree.list_moves() if self._tree.belongs_to_tenant(move.entity_id, self._tenant)]
 
-    def receipt(self, entity: Entity | str, key: str) -> Receipt:
+    def receipt(self, entity: HasId | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
 
         "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels.
@@ -565,7 +580,7 @@ class Runtime:
         receipt.check()
         return receipt
 
-    def has_mail(self, entity: Entity | str, key: str) -> bool:
+    def has_mail(self, entity: HasId | str, key: str) -> bool:
         """Return whether mail of any kind was posted to an entity with `key`, and the key is still kept.
 
         Raises LoomError for an unknown entity.
@@ -594,8 +609,8 @@ class Runtime:
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        what = await self._fork(turn_id, intent, crystal, cantrip, context, by)
-        entity = await self._beginnings.begin(what, key)
+        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by)
+        entity = await self._beginnings.begin(what)
         return await (entity.result() if key is None else entity.episode())
 
     async def start_fork(
@@ -614,28 +629,30 @@ class Runtime:
 
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
-        what = await self._fork(turn_id, intent, crystal, cantrip, context, by)
-        return await self._beginnings.begin(what._replace(lasting=lasting), key, waits=True)
+        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, lasting=lasting)
+        return await self._beginnings.begin(what, waits=True)
 
-    async def _fork(
+    async def _make_fork(
         self,
         turn_id: str,
         intent: Said,
         crystal: Crystal | str | None,
         cantrip: Cantrip | None,
         context: Any,
+        key: str | None,
         by: str,
+        *,
+        lasting: bool = False,
     ) -> Beginning:
-        check_texts(by=by)
         loom = self.loom
         tenant = await self._tree.in_store(lambda: loom.header(loom.owner(turn_id)).tenant)
         if cantrip is None:
             cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
-        begin = make_begin(intent, context, sender=by or None)
-        self._tree.check_files(cantrip, begin.images)
-        return Beginning(cantrip, begin, turn_id=turn_id, tenant=tenant)
+        return self._make_beginning(
+            "fork", cantrip, intent, context, key, by, tenant=tenant, parent_turn=turn_id, forked=True, lasting=lasting
+        )
 
     # Requests to people
 
@@ -862,7 +879,7 @@ class Runtime:
         await self._tree.abandon(entity_id, sender=by)
 
     async def forget(
-        self, entity: Entity | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
+        self, entity: HasId | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
     ) -> Forgotten:
         """Delete the content of an entity that has ended, and of everything that it spawned.
 

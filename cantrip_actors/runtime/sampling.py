@@ -16,7 +16,6 @@ from typing import Final
 import anyio
 
 from cantrip_actors.crystal.query import Query
-from cantrip_actors.machine.events import Moment
 from cantrip_actors.records.records import Record, Sampled
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.querying import make_retry_callback, query_crystal
@@ -24,7 +23,6 @@ from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Given
 from cantrip_actors.terms.messages import Invocation, Message, Response
 from cantrip_actors.terms.tool_server import SampleAnswer, SampleRequest, SamplingRefused
-from cantrip_actors.terms.ward import Ward
 
 ANSWERS: Final = 10
 """Answers that a server gets during one call."""
@@ -44,15 +42,11 @@ class Sampling:
         cell: Cell,
         bound: Bound,
         turn_id: str,
-        moment: Callable[[], Moment],
-        exhausted: Callable[[Moment], Ward | None],
         record: Callable[[Sequence[Record]], Awaitable[None]],
     ) -> None:
         self._cell = cell
         self._bound = bound
         self._turn_id = turn_id
-        self._moment = moment
-        self._exhausted = exhausted
         self._record = record
         self._turn = anyio.Lock()
         self._writing = anyio.Lock()
@@ -67,7 +61,8 @@ class Sampling:
             if self._count == ANSWERS:
                 raise SamplingRefused(f"a server gets at most {ANSWERS} answers during one call")
             self._count += 1
-            spent = self._exhausted(self._moment())
+            ledger = self._cell.ledger
+            spent = ledger.make_budget().find_exhausted(ledger.own)
             if spent is not None:
                 raise SamplingRefused(f"the budget of the entity is used up: {spent}")
             messages = [_make_message(role, given) for role, given in request.messages]
@@ -95,7 +90,7 @@ class Sampling:
             crystal=request.crystal,
             asked="\n".join(given.text for _, given in request.messages)[:SHOWN],
             answer=(reply.content or "")[:SHOWN],
-            at=self._moment().at,
+            at=self._cell.services.moment().at,
             usage=reply.usage,
         )
         with anyio.CancelScope(shield=True):

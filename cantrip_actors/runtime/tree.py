@@ -152,7 +152,7 @@ class Tree(Core):
         )
         self.scheduler = Scheduler(self, self.inboxes, queues)
         self.living.on_add = self.scheduler.queues.note
-        self.cells = Cells(self, self.tool_servers, self.inboxes.attach, lambda: self.services)
+        self.cells = Cells(self, self.tool_servers, lambda: self.services)
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self.services = Services(
             self.append,
@@ -449,7 +449,7 @@ class Tree(Core):
         self.check_accepting()
         self.cantrips.add(cell.plan.cantrip.bare)
         self.living.add(cell)  # before the first await: all later callers must find this cell
-        if cell.plan.lasting:
+        if cell.plan.lasting or cell.start is None:  # a one-shot entity that is loaded may have mail
             self.inboxes.attach(cell)
         try:
             leaving = self.living.leaving.get(cell.entity_id)
@@ -516,7 +516,7 @@ class Tree(Core):
             if not cantrip.circle.is_complete:
                 recorded = await self.in_store(partial(read_recorded_circle, cantrip, self.loom, entity_id))
             async with self.tool_servers.complete(cantrip, recorded) as cantrip:
-                cell = await self.cells.restore_cell(facts, cantrip, adoption)
+                cell = await self.cells.load_cell(facts, cantrip, adoption)
                 cell.caller.resumed_by = by
                 await self.launch(cell, lift=lift)
         return cell

@@ -43,7 +43,7 @@ from cantrip_actors.machine.events import (
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.loop import advance, resume
 from cantrip_actors.machine.project import make_fork_state, read_turns, sum_usage
-from cantrip_actors.machine.state import Conversation, Episode, Phase, Plan, Sandbox, State, Transient
+from cantrip_actors.machine.state import Conversation, Episode, Identity, Phase, Plan, Sandbox, State, Transient
 from cantrip_actors.machine.state import Turn as TurnInMaking
 from cantrip_actors.records.records import Committed, Header, IntentGiven, Observation, Record, Requested, Steered
 from cantrip_actors.records.turn import Turn
@@ -232,9 +232,11 @@ class Drive:
         entity_id: str = "e1",
         ticks: Iterator[Moment] | None = None,
         lineage: Iterable[Record] | None = None,
-        **plan: Any,
+        window: int | None = None,
+        capability: str | None = None,
+        **facts: Any,
     ) -> None:
-        self.plan = Plan.of(made, entity_id, **plan)
+        self.plan = Plan.of(made, Identity(entity_id, **facts), window=window, capability=capability)
         self.ticks = ticks or moments()
         first = next(self.ticks)
         self.loop = Loop(self.plan, first) if lineage is None else Loop.fork(self.plan, lineage, first)
@@ -362,7 +364,8 @@ class Drive:
 
     def move(self, made: Cantrip) -> None:
         """Move an idle entity to another cantrip: it is loaded anew with that one, and the move is recorded."""
-        self.plan = Plan.of(made, self.plan.entity_id, window=self.plan.window, lasting=True, capability="capability")
+        identity = Identity(self.plan.entity_id, lasting=True)
+        self.plan = Plan.of(made, identity, window=self.plan.window, capability="capability")
         self.loop, step = Loop.again(self.plan, self.records, next(self.ticks), next(self.ticks), self.begun)
         assert step is None, "an idle entity waits"
         self.records.append(self.plan.make_adopted(self.state, "2026-11-23T12:00:00Z"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cantrip_actors.machine.checkpoint import decode_checkpoint, encode_checkpoint
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.machine.evolve import fold, renew_call
-from cantrip_actors.machine.state import Plan
+from cantrip_actors.machine.state import Identity, Plan
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.messages import Response, Usage
@@ -80,7 +80,7 @@ def test_a_restored_state_gets_the_call_of_its_plan() -> None:
     drive = Drive(cantrip(call=Call("Be kind.")), say(call("look")), say(done()))
     drive.go()
     for prompt in ("Be terse.", None, "Be kind."):
-        shape = Plan.of(cantrip(call=Call(prompt)), "e1").shape
+        shape = Plan.of(cantrip(call=Call(prompt)), Identity("e1")).shape
         kept = again(drive.plan, drive.state)
         renew_call(shape, kept)
         assert fields_of(kept) == fields_of(fold(shape, drive.records))

@@ -28,7 +28,7 @@ from cantrip_actors.machine.events import (
     Stopped,
 )
 from cantrip_actors.machine.evolve import fold
-from cantrip_actors.machine.state import Phase, Plan
+from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.records import (
     Committed,
     Ended,
@@ -894,7 +894,7 @@ class TestTable:
         assert stated == every_transition()
 
     def test_every_event_that_the_table_does_not_list_raises(self) -> None:
-        plan = Plan.of(cantrip(), "e1")
+        plan = Plan.of(cantrip(), Identity("e1"))
         events: list[Event] = [
             Begin("x"),
             Replied(say("x")),

@@ -12,7 +12,7 @@ from cantrip_actors.machine.actions import Ask, Child, Finish, Run, Spawn
 from cantrip_actors.machine.context import LEFT_OUT
 from cantrip_actors.machine.events import Begin, ChildOutcome, Failed, Replied, Stopped
 from cantrip_actors.machine.project import make_fork_state
-from cantrip_actors.machine.state import Phase, Plan
+from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.records import (
     Committed,
     Ended,
@@ -377,7 +377,7 @@ def test_the_table_lists_every_transition_of_random_runs(script: Script) -> None
 
 def plan_of_fork(drive: Drive) -> Plan:
     """The plan of a fork with the same cantrip."""
-    return Plan.of(drive.plan.cantrip, "e2", window=60, parent_turn="t", forked=True)
+    return Plan.of(drive.plan.cantrip, Identity("e2", parent_turn="t", forked=True), window=60)
 
 
 def up_to_last_turn(records: Sequence[Record]) -> list[Any]:

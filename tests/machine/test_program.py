@@ -20,7 +20,7 @@ from cantrip_actors.machine.events import (
 )
 from cantrip_actors.machine.program import PREVIEW, extract_code, render_result_text
 from cantrip_actors.machine.project import make_fork_state, read_turns
-from cantrip_actors.machine.state import Phase, Plan
+from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.records import (
     ChildStarted,
@@ -271,7 +271,7 @@ class Machine:
 @pytest.mark.rule("D-011", "CIRCLE-9")
 @given(st.lists(st.tuples(steps, ends), min_size=1, max_size=3), st.data())
 def test_a_program_cut_at_any_record_resumes_to_the_same_result(script: Any, data: st.DataObject) -> None:
-    plan = Plan.of(circle(), "e1")
+    plan = Plan.of(circle(), Identity("e1"))
     whole = Machine(script)
     loop = Loop(plan, next(whole.moments))
     step = loop.advance(next(whole.moments), Begin("go"))
@@ -310,7 +310,9 @@ def test_a_fork_gets_the_sandbox_of_its_turn() -> None:
     )  # fmt: skip
     run.go()
     upto = next(n for n, r in enumerate(run.records) if isinstance(r, Committed) and r.sequence == 2) + 1
-    sandbox = make_fork_state(Plan.of(circle(), "fork", forked=True, parent_turn="t").shape, run.records[:upto]).sandbox
+    sandbox = make_fork_state(
+        Plan.of(circle(), Identity("fork", parent_turn="t", forked=True)).shape, run.records[:upto]
+    ).sandbox
     assert [(p.code, p.answers, p.undone) for p in sandbox.programs] == [("a", (Answer("x"),), False), ("b", (), True)]
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,18 @@ def test_secrets_are_redacted_in_every_part_of_a_line(lines: Any) -> None:
         log.exception("failed")
     assert len(lines()) == 2
     assert SECRET not in json.dumps(lines())
+
+
+@pytest.mark.rule("LOG-05")
+async def test_the_events_of_a_crash_report_show_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=1)
+    telemetry = Telemetry(otel=False)
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        await runtime.cast(cantrip([done(1)]), "go")
+        (report,) = telemetry.crashes
+    times = [datetime.fromisoformat(event.partition(" ")[0]) for event in report["events"]]
+    assert before <= times[0] <= times[-1] <= datetime.fromisoformat(report["at"])
 
 
 def crashed(reason: Any = None, at: float = 0.0) -> Exited:

@@ -13,7 +13,7 @@ from cantrip_actors.loom.export.conversation import Said, build_conversation, bu
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED
 from cantrip_actors.machine.project import make_fork_state
-from cantrip_actors.machine.state import Plan
+from cantrip_actors.machine.state import Identity, Plan
 from cantrip_actors.records.records import Committed, Folded, GateFinished, IntentGiven, Observation, Steered, Utterance
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.context import Fading
@@ -35,7 +35,7 @@ def lines(loom, *entities, **options):
 
 def replayed(loom, turn_id, made_with: Cantrip):
     """The context that a fork from this turn would begin with if nothing were folded, by the runtime's own rules."""
-    plan = Plan.of(made_with, "e")
+    plan = Plan.of(made_with, Identity("e"))
     unfolded = [record for record in loom.lineage(turn_id) if not isinstance(record, Folded)]
     context = make_fork_state(plan.shape, unfolded).conversation.context
     return [item.message if isinstance(item, Fading) else item for item in context]
