@@ -19,7 +19,7 @@ from cantrip_actors.machine.project import find_first_intent, fold_state
 from cantrip_actors.machine.state import Phase, Plan
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.records.tenant import scope_name
-from cantrip_actors.records.timers import Scheduled
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
@@ -28,7 +28,7 @@ from cantrip_actors.runtime.loom_writer import Release
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import NameTaken
+from cantrip_actors.terms.errors import NameTaken, Withdrawn
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -52,6 +52,8 @@ class Beginning(NamedTuple):
     tenant: str = ""
     queue: str = ""
     """The queue that it was submitted to."""
+    timer_id: str = ""
+    """The row of the submission or schedule that casts it."""
 
 
 class Beginnings:
@@ -65,12 +67,40 @@ class Beginnings:
         """Return the id of a tenant's entity that begins with a key."""
         return str(uuid.uuid5(NAMESPACE, f"\0{scope_name(tenant, key)}"))
 
-    async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
-        """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
+    async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
+        """Cast an entity for a schedule, unless the entity with this key has begun.
+
+        Raises Withdrawn if the schedule was removed before the entity could begin, else as `begin`.
+        """
+        schedule = timer.schedule
+        assert schedule is not None, "only schedules cast"
         if not await self._has_begun(self.make_id(key, schedule.tenant)):
             begin = Begin(schedule.intent, trace=schedule.trace)
-            beginning = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue)
+            beginning = Beginning(cantrip, begin, tenant=schedule.tenant, queue=schedule.queue, timer_id=timer.id)
             await self._begin(beginning, key, waits=True)
+
+    async def withdraw(self, entity_id: str, timer_id: str) -> bool:
+        """Remove a submission whose entity has not begun; return False if it has begun, or begins now (C-19).
+
+        The lease of the entity's id decides. A process that holds it to begin the entity finds the submission there,
+        and one that claims it later finds it gone.
+        """
+        tree = self._tree
+        async with tree.lock(entity_id):
+            with anyio.CancelScope(shield=True):
+                return await self._claim_and_withdraw(entity_id, timer_id)
+
+    async def _claim_and_withdraw(self, entity_id: str, timer_id: str) -> bool:
+        tree = self._tree
+        try:
+            await tree.claim(entity_id)
+            row = None if await self._has_begun(entity_id) else await tree.scheduler.find(timer_id)
+            return row is not None and await tree.scheduler.replace(row, None)
+        except Held:
+            return False
+        finally:
+            if tree.living.get(entity_id) is None:
+                tree.writer.cast(Release(entity_id))
 
     async def _has_begun(self, entity_id: str) -> bool:
         return await self._tree.in_store(partial(self._tree.loom.has_begun, entity_id))
@@ -114,9 +144,11 @@ class Beginnings:
         tree = self._tree
         try:
             await tree.claim(entity_id)
-            return (
-                None if await self._has_begun(entity_id) else await self._launch(beginning, entity_id, key, waits=waits)
-            )
+            if await self._has_begun(entity_id):
+                return None
+            if beginning.timer_id and await tree.scheduler.find(beginning.timer_id) is None:
+                raise Withdrawn(entity_id, key, "", "its submission or schedule was removed")
+            return await self._launch(beginning, entity_id, key, waits=waits)
         except Held:
             return None
         finally:

@@ -254,6 +254,7 @@ class EntityActor(Actor):
                         action = await self._wait_for_intent()
                     except Taken:
                         action = await self._restore()
+                        continue
                     if action is None:
                         return HIBERNATE if self._hibernates else None
             with bind_variables(cell.caller.own_variables):
