@@ -88,7 +88,8 @@ class Beginnings:
         tree = self._tree
         async with tree.lock(entity_id):
             with anyio.CancelScope(shield=True):
-                return await self._claim_and_withdraw(entity_id, timer_id)
+                is_withdrawn = await self._claim_and_withdraw(entity_id, timer_id)
+            return is_withdrawn  # noqa: RET504  # mypy: a cancel scope may swallow an exception
 
     async def _claim_and_withdraw(self, entity_id: str, timer_id: str) -> bool:
         tree = self._tree

@@ -796,8 +796,7 @@ class EntityActor(Actor):
         """Return the event of children or of another entity; None if this entity hibernates or unloads meanwhile."""
         cell = self._cell
         cell.wait.kind = awaited.kind
-        if awaited.kind == "crystal":
-            self._services.living.wake_waiters()
+        self._services.living.wake_waiters()
         event = await awaited.wait_for_event(self._explain_stopping, PATIENCE)
         if event is None and not await self._unload_for_people():
             self._hibernate_for(awaited)
