@@ -41,8 +41,8 @@ class Actor:
         has_tasks: gives it a task group of its own as `tasks`, at some cost. The group ends with the incarnation; an
             exception in the group crashes the actor.
         trap_exit: when a linked actor ends, deliver an `Exit` to `handle_info` instead of ending this actor too.
-        mailbox_limit: messages that may wait for it; sending one more raises `MailboxFull`. `None` for no limit. System
-            messages (`Down`, `Exit`) are always accepted.
+        mailbox_limit: messages that may wait for it, 1 or more; sending one more raises `MailboxFull`. `None` for no
+            limit. System messages (`Down`, `Exit`) are always accepted.
         hibernate_after: seconds without a message after which its task ends, as OTP's option of that name frees the
             stack; the next message starts a new task. `None` for never. Its state is kept, except context variables
             that its handlers have set. It has no effect on an actor with `has_tasks`, or with its own `run`, which
@@ -74,6 +74,8 @@ class Actor:
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        if cls.mailbox_limit is not None and cls.mailbox_limit < 1:  # no message would ever reach it
+            raise ValueError(f"{cls.__name__}.mailbox_limit: expected at least 1, or None, got {cls.mailbox_limit!r}")
         cls.has_default_run = cls.run is Actor.run
         cls.has_terminate = cls.terminate is not Actor.terminate
         cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks

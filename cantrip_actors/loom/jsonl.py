@@ -90,7 +90,7 @@ def _is_prefix(one: bytes, other: bytes) -> bool:
 def read_file_mark(path: Path) -> SealMark | None:
     """Return the mark in the first line of a sealed JSONL loom."""
     with path.open("rb") as file:
-        found = _VERSION_LINE.fullmatch(file.readline().rstrip(b"\n"))
+        found = _VERSION_LINE.fullmatch(file.readline().rstrip(b"\r\n"))
     return SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
 
 
@@ -217,6 +217,11 @@ class JsonlStore(LineStore):
     def _read_version(self, key: GivenKey) -> int:
         """Return the length of the line with the file's version, 0 in a file of earlier versions."""
         first = next(iter(self._read_blocks()), b"").partition(b"\n")[0]
+        if first.endswith(b"\r"):
+            raise DamagedLoom(
+                f"{self.path}: its lines end in CRLF: an editor or a checkout has converted them. "
+                f"`cantrip loom repair {self.path}` restores them"
+            )
         found = _VERSION_LINE.fullmatch(first)
         mark = SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
         self.seal = open_seal(key, mark, str(self.path), is_new=not first and not self.read_only)

@@ -28,7 +28,7 @@ CHUNK = 1 << 22
 
 _HALF = "it ends in half a line of a write that failed, and cannot be cut back to its last whole one"
 
-_BLOB = re.compile(rb'\{"digest":"([0-9a-f]+)",[^\n]*\}\n')
+_BLOB = re.compile(rb'\{"digest":"([0-9a-f]+)",[^\n]*\}\r?\n')
 
 _log = get_logger("cantrip.loom")
 

@@ -142,7 +142,8 @@ class _JsonlLines(_Lines):
         return read_file_mark(self._path)
 
     def read_lines(self) -> Iterator[bytes | None]:
-        yield from split_lines(self._path.read_bytes())
+        # JSON escapes line ends: those of a file that an editor or a checkout has converted are outside the records
+        yield from split_lines(self._path.read_bytes().replace(b"\r\n", b"\n"))
 
     def read_waiting_mail(self) -> Iterator[bytes]:
         file = self._path.with_name(f"{self._path.name}.mail")

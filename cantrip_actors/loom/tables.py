@@ -62,7 +62,6 @@ class TableStore(NodeTables):
     _known: KnownRows
     _locked: str
     """The end of a query that locks the rows that it finds."""
-    """The end of a query that locks a row of a single table."""
     _owners: set[str]
     """The owners that have claimed through this store."""
 

@@ -40,7 +40,7 @@ from cantrip_actors.machine.context import build_view, estimate_tokens, summaris
 from cantrip_actors.machine.delegate import plan_children, refuse_too_many
 from cantrip_actors.machine.events import Moment, Remembered
 from cantrip_actors.machine.project import get_outcome, is_end_recorded, is_of_life
-from cantrip_actors.machine.state import Phase, Plan, State, Transient
+from cantrip_actors.machine.state import Phase, Plan, State, Transient, Turn
 from cantrip_actors.records.records import Decided, Ended, Observation, Record, Requested
 from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.messages import ToolCall
@@ -56,7 +56,7 @@ CLOSED = "done was called before: no gate can be called any more"
 def due(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action | Step:
     """Return the next record or the next action; or both as a Step, if the action follows the record at once."""
     turn, phase = state.turn, state.phase
-    if turn.requested is not None and turn.decided is None:
+    if turn.requested is not None and turn.decided is None and turn.requested.gate in plan.gates:
         return Consult(turn.requested)
     if turn.program is not None:
         if not live.is_rebuilt:
@@ -92,7 +92,7 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     call = get_current_call(state, live)
     gate = plan.gates.get(call.gate)
     if gate is None:
-        return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))
+        return refuse(plan, state, live, moment, call, _explain_missing(plan, turn, call))
     most = plan.wards.max_gate_calls
     if most is not None and turn.next_call >= most:  # the medium refuses such calls of a program itself
         why = f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
@@ -116,6 +116,15 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
         is_recorded = gate.idempotent or turn.running == call.id
         return run if is_recorded else Step([start(plan, state, live, call)], run)
     return _due_own_gate(plan, state, live, moment, gate, call, bound.args)
+
+
+def _explain_missing(plan: Plan, turn: Turn, call: ToolCall) -> str:
+    """Return why a gate that the circle does not have cannot be called."""
+    missing = plan.circle.unavailable(call.gate)
+    if turn.requested is None:
+        return missing
+    said = "" if turn.decided is None else f" ({turn.decided.by or 'a person'}: {turn.decided.decision})"
+    return f"{call.gate} was not run: the entity moved to a cantrip without it before the decision{said}; {missing}"
 
 
 def _due_before_call(

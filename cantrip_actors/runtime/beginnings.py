@@ -19,7 +19,7 @@ from cantrip_actors.machine.project import find_first_intent, fold_state
 from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.records.tenant import scope_name
-from cantrip_actors.records.timers import Scheduled
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.inbox import Waiter
@@ -28,7 +28,7 @@ from cantrip_actors.runtime.loom_writer import Release
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import NameTaken
+from cantrip_actors.terms.errors import NameTaken, Withdrawn
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -46,6 +46,8 @@ class Beginning(NamedTuple):
     cantrip: Cantrip
     begin: Begin
     identity: Identity
+    timer_id: str = ""
+    """The row of the submission or schedule that casts it."""
 
 
 class Beginnings:
@@ -64,11 +66,41 @@ class Beginnings:
         entity_id = self._tree.make_moment().fresh if key is None else self.make_id(key, tenant)
         return Identity(entity_id, key=key, tenant=tenant, **facts)
 
-    async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
-        """Cast an entity for a schedule, unless the entity with this key has begun. Raises as `begin`."""
+    async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
+        """Cast an entity for a schedule, unless the entity with this key has begun.
+
+        Raises Withdrawn if the schedule was removed before the entity could begin, else as `begin`.
+        """
+        schedule = timer.schedule
+        assert schedule is not None, "only schedules cast"
         identity = self.make_identity(key, schedule.tenant, queue=schedule.queue)
         if not await self._has_begun(identity.entity_id):
-            await self.begin(Beginning(cantrip, Begin(schedule.intent, trace=schedule.trace), identity), waits=True)
+            begin = Begin(schedule.intent, trace=schedule.trace)
+            await self.begin(Beginning(cantrip, begin, identity, timer.id), waits=True)
+
+    async def withdraw(self, entity_id: str, timer_id: str) -> bool:
+        """Remove a submission whose entity has not begun; return False if it has begun, or begins now (C-19).
+
+        The lease of the entity's id decides. A process that holds it to begin the entity finds the submission there,
+        and one that claims it later finds it gone.
+        """
+        tree = self._tree
+        async with tree.lock(entity_id):
+            with anyio.CancelScope(shield=True):
+                is_withdrawn = await self._claim_and_withdraw(entity_id, timer_id)
+            return is_withdrawn  # noqa: RET504  # mypy: a cancel scope may swallow an exception
+
+    async def _claim_and_withdraw(self, entity_id: str, timer_id: str) -> bool:
+        tree = self._tree
+        try:
+            await tree.claim(entity_id)
+            row = None if await self._has_begun(entity_id) else await tree.scheduler.find(timer_id)
+            return row is not None and await tree.scheduler.replace(row, None)
+        except Held:
+            return False
+        finally:
+            if tree.living.get(entity_id) is None:
+                tree.writer.cast(Release(entity_id))
 
     async def _has_begun(self, entity_id: str) -> bool:
         return await self._tree.in_store(partial(self._tree.loom.has_begun, entity_id))
@@ -108,7 +140,12 @@ class Beginnings:
         tree, entity_id = self._tree, beginning.identity.entity_id
         try:
             await tree.claim(entity_id)
-            return None if await self._has_begun(entity_id) else await self._launch(beginning, waits=waits)
+            if await self._has_begun(entity_id):
+                return None
+            if beginning.timer_id and await tree.scheduler.find(beginning.timer_id) is None:
+                key = beginning.identity.key or ""
+                raise Withdrawn(entity_id, key, "", "its submission or schedule was removed")
+            return await self._launch(beginning, waits=waits)
         except Held:
             return None
         finally:
@@ -126,7 +163,7 @@ class Beginnings:
 
     def _check_same(self, beginning: Beginning, given: IntentGiven, header: Header) -> None:
         """Raise KeyUsed if the entity began with something else."""
-        at, entity_id, (cantrip, begin, identity) = "", header.entity_id, beginning
+        at, entity_id, (cantrip, begin, identity, _) = "", header.entity_id, beginning
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
         expected = Plan.of(cantrip, identity).make_header(header.at)
         if cantrip.has_id(header.cantrip_id):  # another version of this library may have described it otherwise
@@ -157,7 +194,7 @@ class Beginnings:
         return entity  # noqa: RET504  # mypy: a context manager may swallow an exception
 
     async def _launch_complete(self, beginning: Beginning, *, waits: bool) -> Entity:
-        tree, (cantrip, begin, identity) = self._tree, beginning
+        tree, (cantrip, begin, identity, _) = self._tree, beginning
         if identity.parent_turn is None:
             cell = tree.cells.make_cell(cantrip, identity, begin)
         else:

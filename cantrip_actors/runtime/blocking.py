@@ -247,6 +247,7 @@ class BlockingSubmission(_Blocking[Submission]):
     has_begun: _Value[bool] = _Value()
     is_new: _Value[bool] = _Value()
     episode = _call_blocking(Submission.episode)
+    withdraw = _call_blocking(Submission.withdraw)
 
 
 class BlockingCluster(_Blocking[Cluster]):

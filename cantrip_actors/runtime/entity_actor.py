@@ -254,6 +254,7 @@ class EntityActor(Actor):
                         action = await self._wait_for_intent()
                     except Taken:
                         action = await self._restore()
+                        continue
                     if action is None:
                         return HIBERNATE if self._hibernates else None
             with bind_variables(cell.caller.own_variables):
@@ -788,8 +789,7 @@ class EntityActor(Actor):
         """Return the event of children or of another entity; None if this entity hibernates or unloads meanwhile."""
         cell = self._cell
         cell.wait.kind = awaited.kind
-        if awaited.kind == "crystal":
-            self._services.living.wake_waiters()
+        self._services.living.wake_waiters()
         event = await awaited.wait_for_event(self._explain_stopping, PATIENCE)
         if event is None and not await self._unload_for_people():
             self._hibernate_for(awaited)

@@ -10,7 +10,7 @@ once. Its sender waits for it, and can withdraw the offer until the actor claims
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
@@ -114,6 +114,7 @@ class Inbox:
         """The number of mails that are being posted: an offer may not overtake them."""
         self._control: list[Pending] = []
         self._intents: list[Pending] = []
+        """The intents that wait, in the order of their numbers: offers first."""
         self._arrived: list[Pending] | None = None
         """The mail that was delivered while the store is read, which comes after the read mail; None at other times."""
         self._has_more = False
@@ -212,18 +213,25 @@ class Inbox:
 
     def withdraw(self, key: str) -> None:
         """Withdraw an offer, unless the actor has claimed it."""
-        self._intents = [one for one in self._intents if one.no != OFFER or one.mail.key != key]
+        for at, one in enumerate(self._intents):
+            if one.no != OFFER:
+                return  # offers come first
+            if one.mail.key == key:
+                del self._intents[at]
+                return
 
     def remove(self, no: int) -> None:
         """Remove an intent that was withdrawn, unless the actor has claimed it."""
-        if any(one.no == no for one in self._intents):
-            self._intents = [one for one in self._intents if one.no != no]
+        at = bisect_left(self._intents, no, key=_get_number)
+        if at < len(self._intents) and self._intents[at].no == no:
+            del self._intents[at]
             self._known.discard(no)
 
     def may_lack_intents(self, waiting: int) -> bool:
         """Return whether some intents here may have been withdrawn elsewhere; `waiting` is their count in the store."""
         claimed = sum(one.no != OFFER and one.mail.lane != CONTROL for one in self._claimed.values())
-        return self._has_more or waiting < claimed + sum(one.no != OFFER for one in self._intents)
+        offers = bisect_right(self._intents, OFFER, key=_get_number)
+        return self._has_more or waiting < claimed + len(self._intents) - offers
 
     def _insert(self, mail: Sequence[Pending]) -> bool:
         """Add mail; return whether any of it is new."""

@@ -69,6 +69,10 @@ class Questions:
         await self.check(asker, asked)
         self._asks[asker] = asked
 
+    def find_asked(self, asker: str) -> str | None:
+        """Return the entity that an `ask` of this one waits for; None if it does not ask."""
+        return self._asks.get(asker)
+
     def end(self, asker: str) -> None:
         """Unregister an `ask` that has stopped waiting."""
         self._asks.pop(asker, None)

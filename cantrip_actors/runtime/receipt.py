@@ -61,14 +61,18 @@ class Receipt:
         "refused": it will not be worked on, since the entity ended first or could not take it; `episode` says why.
         "withdrawn": it was withdrawn while it waited.
         """
-        row = self._tree.store.find_mail(self.entity_id, self.key)
-        if row is not None and row.taken is None:
+        store = self._tree.store
+        row = store.find_mail(self.entity_id, self.key)
+        if row is None:
+            records = store.records(self.entity_id)
+        elif row.taken is None:
             return "waiting"
-        records = self._tree.loom.records(self.entity_id)
+        else:  # the mail names the record that took it
+            records = store.records(self.entity_id, after=row.taken - 1, limit=1)
         if not has_taken(records, self.key):
             refusal = find_refusal(records, self.key)
             return "withdrawn" if refusal is not None and refusal.is_withdrawn else "refused"
-        return "working" if find_episode(records, self.key) is None else "settled"
+        return "working" if find_episode(store.records(self.entity_id), self.key) is None else "settled"
 
     async def episode(self, *, timeout: float | None = None) -> Episode:
         """Wait for the episode of the intent; at once if it has ended.

@@ -12,7 +12,6 @@ is known here, an inbox is full, or the previous firing has to end first.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -35,7 +34,7 @@ from cantrip_actors.runtime.instrument import Fired
 from cantrip_actors.runtime.loom_writer import ReplaceTimers, TimerChange, is_outage
 from cantrip_actors.runtime.queues import Queues
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, RuntimeClosed, Withdrawn
 from cantrip_actors.terms.queue import Queue
 from supervisors import Actor, ActorRef, NotRunning
 from supervisors.backend import Timer as Alarm
@@ -73,8 +72,8 @@ class Casts(Protocol):
     def make_id(self, key: str, tenant: str = "") -> str:
         """Return the id of the entity that begins with a key."""
 
-    async def fire(self, cantrip: Cantrip, schedule: Scheduled, key: str) -> None:
-        """Cast an entity for a schedule, unless the one with this key has begun."""
+    async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
+        """Cast an entity for a schedule, unless the one with this key has begun. Raises Withdrawn if it was removed."""
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity."""
@@ -405,9 +404,12 @@ class Scheduler:
             await self.casts.stop(last, STOPPED)
         if what.fires is not None:
             self._note_fired(timer, now, what.fires)
-            with contextlib.suppress(KeyUsed):  # it has begun, with another version of the cantrip
-                key = make_firing_key(timer.id, what.fires)
-                await self.casts.fire(cantrip, schedule, key)
+            try:
+                await self.casts.fire(cantrip, timer, make_firing_key(timer.id, what.fires))
+            except KeyUsed:  # it has begun, with another version of the cantrip
+                pass
+            except Withdrawn:
+                return None
         becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
         if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
             return becomes

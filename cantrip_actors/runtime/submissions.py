@@ -24,7 +24,7 @@ from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 from cantrip_actors.terms.arguments import check_name
-from cantrip_actors.terms.errors import InvalidIntent
+from cantrip_actors.terms.errors import InvalidIntent, Withdrawn
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.beginnings import Beginnings
@@ -43,8 +43,12 @@ _STEP: Final = 1e10
 class Submission:
     """A cast that is durable, and begins on some node. `entity_id` is the id that its entity has or will have."""
 
-    def __init__(self, tree: Tree, entity_id: str, key: str, *, is_new: bool = True) -> None:
+    def __init__(
+        self, tree: Tree, beginnings: Beginnings, timer_id: str, entity_id: str, key: str, *, is_new: bool = True
+    ) -> None:
         self._tree = tree
+        self._beginnings = beginnings
+        self._timer_id = timer_id
         self.entity_id = entity_id
         self.key = key
         self.is_new = is_new
@@ -56,15 +60,30 @@ class Submission:
         return self._tree.loom.has_begun(self.entity_id)
 
     async def episode(self) -> Episode:
-        """Wait until a node has begun the entity and its episode has ended. Raises as `Entity.episode`.
+        """Wait until a node has begun the entity and its episode has ended.
 
-        Cancelling the wait does not stop the entity.
+        Cancelling the wait does not stop the entity. Raises as `Entity.episode`, and Withdrawn.
         """
         tree = self._tree
-        while not await _has_begun(tree, self.entity_id):  # another process begins it
+        while True:
+            waits = await tree.scheduler.find(self._timer_id) is not None  # read first: it goes after the beginning
+            if await _has_begun(tree, self.entity_id):  # another process begins it
+                return await Entity(tree, self.entity_id).episode()
+            if not waits:
+                raise Withdrawn(self.entity_id, self.key, "", "its submission was withdrawn")
             tree.check_open()
             await anyio.sleep(POLL_INTERVAL)
-        return await Entity(tree, self.entity_id).episode()
+
+    async def withdraw(self) -> bool:
+        """Withdraw the submission if it still waits, from any process; return whether this call withdrew it (C-19).
+
+        Once True is returned, the entity will never begin, waiting callers get Withdrawn, and the key can be used
+        again. False says that nothing has changed: a process has begun the entity or begins it now, or the submission
+        was withdrawn before. To end an entity that has begun, use `runtime.find(submission.entity_id).stop()`. Raises
+        RuntimeClosed, LoomError.
+        """
+        self._tree.check_open()
+        return await self._beginnings.withdraw(self.entity_id, self._timer_id)
 
     def __repr__(self) -> str:
         return f"<Submission {self.key!r} of entity {self.entity_id}>"
@@ -96,7 +115,7 @@ async def submit(
     key = key or tree.make_moment().fresh
     id = scope_name(tenant, f"submit:{key}")
     fired = make_firing_key(id, DUE)
-    made = Submission(tree, beginnings.make_id(fired, tenant), key, is_new=False)
+    made = Submission(tree, beginnings, id, beginnings.make_id(fired, tenant), key, is_new=False)
     rule = Rule(at=DUE)
     trace = None if tree.instrument is None else tree.instrument.trace()
     schedule = Scheduled(

@@ -314,7 +314,18 @@ class Tree(Core):
     def _is_at_rest(self, cell: Cell) -> bool:
         """Return whether a root entity is idle without an intent that a caller waits for, or can be suspended."""
         is_idle = cell.plan.lasting and cell.episode is None and not (cell.inbox and cell.inbox.awaited)
-        return is_idle or cell.ending.is_set or cell.can_suspend
+        return is_idle or cell.ending.is_set or cell.can_suspend or self._is_asking_in_vain(cell)
+
+    def _is_asking_in_vain(self, cell: Cell) -> bool:
+        """Return whether a long-lived entity asks one that works on nothing here: its question continues from the log.
+
+        The other one waits for a person, asks in vain itself, or is not loaded here.
+        """
+        asked = self.questions.find_asked(cell.entity_id) if cell.plan.lasting else None
+        if asked is None:
+            return False
+        other = self.living.get(asked)
+        return other is None or other.can_suspend or self._is_asking_in_vain(other)
 
     async def close(self, kind: Any, error: BaseException | None, where: Any) -> None:
         """Stop everything, last started first, and close the loom."""

@@ -394,6 +394,31 @@ def test_a_line_that_is_not_a_record_is_refused_and_left_out_by_a_repair(tmp_pat
 
 
 @pytest.mark.rule("C-53")
+@pytest.mark.parametrize("key", [None, b"k" * 32])
+def test_a_repair_restores_the_line_ends_of_a_loom_that_an_editor_has_converted(tmp_path, key):
+    path = tmp_path / "loom.jsonl"
+    with open_store(path, seal_key=key) as store:
+        store.append([*run("a", "a1", snapshot=SNAPSHOT), *run("b", "b1", lasting=True, name="notes")])
+        store.post([intent("k1")])
+        records = [len(store.records(one)) for one in ("a", "b")]
+        store.replace_timer(None, schedule())
+    content = path.read_bytes()
+    for one in list_loom_files(path):
+        if one.suffix in (".jsonl", ".mail", ".timers", ".blobs"):
+            one.write_bytes(one.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(DamagedLoom, match=r"lines end in CRLF.*cantrip loom repair"):
+        open_store(path, seal_key=key)
+    with open_store(path, repair=True, seal_key=key) as store:
+        assert verify_loom(store).faults == []
+        assert [len(store.records(one)) for one in ("a", "b")] == records
+        assert store.blob(SNAPSHOT.digest) is not None
+        assert [one.mail.key for one in store.pending("b")] == ["k1"]
+        assert store.find_timer("", schedule().id) is not None
+    if key is None:  # a seal has new salt
+        assert path.read_bytes() == content
+
+
+@pytest.mark.rule("C-53")
 def test_a_file_with_a_bad_page_is_refused_for_writing_and_can_be_repaired(tmp_path):
     path = tmp_path / "loom.db"
     with open_store(path) as store:

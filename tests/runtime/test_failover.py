@@ -208,3 +208,37 @@ async def test_a_lease_that_a_failover_restores_is_released() -> None:
         with anyio.fail_after(20):
             assert (await (await sender.entity("x").post("again")).episode()).result == "again"
         assert runtime.cluster.is_ready
+
+
+@pytest.mark.rule("N-71")
+async def test_entities_of_a_server_with_a_full_disk_wait_for_room_and_pay_once() -> None:
+    postgres.server()  # skips, or fails in CI, where no server is installed
+    with Server() as server:
+        paid: Counter[tuple[str, int]] = Counter()
+        cantrip = paying(paid)
+        async with Runtime.open(server.url, cantrips=[cantrip], node=Node("w1", beat=0.2, ttl=5)) as runtime:
+            entities = [await runtime.start(cantrip, f"p{n}", key=f"k{n}") for n in range(ENTITIES)]
+            with anyio.fail_after(60):
+                while len(paid) < ENTITIES * 3:
+                    await anyio.sleep(0.02)
+            await anyio.to_thread.run_sync(server.run, *FULL_DISK)
+            with anyio.fail_after(30), pytest.raises(LoomError, match="Make room on the server's disk"):
+                await runtime.start(cantrip, "refused", key="refused")
+            await anyio.sleep(1)
+            before = sum(paid.values())
+            await anyio.sleep(0.5)
+            assert sum(paid.values()) == before
+            await anyio.to_thread.run_sync(server.run, "drop trigger no_room on cantrip.records")
+            with anyio.fail_after(60):
+                assert [(await ended(runtime, one.id)).result for one in entities] == [f"p{n}" for n in range(ENTITIES)]
+        assert set(paid.values()) == {1}
+        with open_store(server.url, read_only=True) as store:
+            assert verify_loom(store).ok
+
+
+NO_ROOM = "raise exception using errcode = 'disk_full', message = 'could not extend file'"
+FULL_DISK = (
+    f"create function cantrip.refuse() returns trigger language plpgsql as $$ begin {NO_ROOM}; end $$",
+    "create trigger no_room before insert on cantrip.records execute function cantrip.refuse()",
+)
+"""Statements after which records are refused as by a server whose disk is full."""

@@ -383,12 +383,12 @@ async def test_a_place_is_given_back_if_the_entity_cannot_begin_and_it_is_tried_
     async with alone(any_url, Queue("reports", max_running=1)) as runtime:
         fire, failures = runtime._beginnings.fire, 0
 
-        async def fail(found: Cantrip, schedule: Any, key: str) -> None:
+        async def fail(found: Cantrip, timer: Any, key: str) -> None:
             nonlocal failures
-            if schedule.intent == "reports 0" and failures < 2:
+            if timer.schedule.intent == "reports 0" and failures < 2:
                 failures += 1
                 raise LoomError("not now")
-            await fire(found, schedule, key)
+            await fire(found, timer, key)
 
         runtime._beginnings.fire = fail  # type: ignore[method-assign]
         first, second, third = await submit(runtime, 3)

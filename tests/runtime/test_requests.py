@@ -34,7 +34,7 @@ from cantrip_actors import (
     scripted,
     wrap,
 )
-from cantrip_actors.gates import question
+from cantrip_actors.gates import ask, question
 from cantrip_actors.loom import Store, thread_jsonl
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.html import html_page
@@ -277,6 +277,33 @@ async def test_closing_the_runtime_leaves_a_one_shot_entity_waiting_and_its_call
     (error,) = errors
     assert isinstance(error, RuntimeClosed)
     assert error.entity_id == request.entity
+
+
+@pytest.mark.rule("C-20")
+async def test_a_drain_does_not_wait_for_a_long_lived_entity_that_asks_one_that_waits_for_a_person(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+
+    def answer(context: Any) -> Any:
+        last = context[-1]
+        return done(last.content) if last.role == "tool" else say("ask", to="payer", message="go")
+
+    asker = Cantrip(scripted(answer, record=False), circle=Circle(["done", ask.with_(to=["payer"])], [max_turns(9)]))
+    async with Runtime.open(url) as runtime:
+        payer = await runtime.invoke(SPELL, "go", name="payer")
+        first = await request_of(runtime)
+        await runtime.decide(first.id, "allow", by="anna")
+        await payer.episode()
+        entity = await runtime.invoke(asker, "begin", name="asker")
+        request = await request_of(runtime)
+        begun = anyio.current_time()
+        assert await runtime.drain(grace=60.0)
+        assert anyio.current_time() - begun < 1.0
+    async with Runtime.open(url, cantrips=[SPELL, asker], recover="resume") as runtime:
+        await runtime.decide(request.id, "allow", by="anna")
+        with anyio.fail_after(30):
+            assert (await runtime.find(entity.id).episode()).result == "ok"
 
 
 @pytest.mark.rule("C-20")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors import (
+    AlreadyDecided,
     Call,
     Cantrip,
     CantripUnknown,
@@ -21,7 +22,10 @@ from cantrip_actors import (
     InvalidCantrip,
     LoomError,
     Move,
+    Request,
     Runtime,
+    ask_first,
+    gate,
     open_loom,
     scripted,
 )
@@ -480,3 +484,75 @@ def test_deployments_and_kills_in_any_order_lose_no_intent_and_mix_no_versions(
     name, options = virtual(backend)
     with anywhere("sqlite") as place:
         anyio.run(deployments, place.url, planned, backend=name, backend_options=options)
+
+
+# Entities that move while they wait for a person
+
+PAID: list[int] = []
+
+
+@gate
+def pay(amount: int) -> str:
+    """Pay."""
+    PAID.append(amount)
+    return "paid"
+
+
+def paying(*gates: Any) -> Cantrip:
+    """A cantrip that pays, and answers with what it observed."""
+
+    def answer(context: Any) -> Any:
+        return done(context[-1].content) if context[-1].role == "tool" else say("pay", amount=3)
+
+    return Cantrip(scripted(answer, record=False), circle=Circle(["done", *gates], [max_turns(9)]), name="payer")
+
+
+async def begin_paying(url: str) -> Request:
+    """Return the request of an entity that waits for a person, in a loom that no process uses."""
+    PAID.clear()
+    cantrip = paying(ask_first(pay))
+    async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+        await runtime.invoke(cantrip, "go", name="x")
+        async for request in runtime.requests(follow=True):
+            return request
+    raise AssertionError
+
+
+@pytest.mark.rule("C-40", "C-20")
+async def test_a_request_is_closed_when_its_entity_moves_to_a_cantrip_without_the_gate(url: str) -> None:
+    request = await begin_paying(url)
+    async with Runtime.open(url, cantrips=[paying()]) as runtime:
+        entity = await runtime.resume(request.entity, cantrip=paying())
+        with anyio.fail_after(5):
+            result = (await entity.episode()).result
+        assert "pay was not run: the entity moved to a cantrip without it before the decision; gate not" in result
+        assert list(runtime.requests()) == PAID == []
+        with pytest.raises(AlreadyDecided, match="expired"):
+            await runtime.decide(request.id, "allow", by="anna")
+        assert verify_loom(runtime._tree.store).ok
+
+
+@pytest.mark.rule("C-40", "C-20")
+async def test_a_decision_about_a_gate_that_a_move_removed_runs_nothing_and_the_entity_learns_why(url: str) -> None:
+    request = await begin_paying(url)
+    async with Runtime.open(url, cantrips=[paying()]) as runtime:
+        await runtime.decide(request.id, "allow", by="anna")
+        entity = await runtime.resume(request.entity, cantrip=paying())
+        with anyio.fail_after(5):
+            result = (await entity.episode()).result
+        assert "pay was not run: the entity moved to a cantrip without it before the decision" in result
+        assert PAID == []
+        assert verify_loom(runtime._tree.store).ok
+
+
+@pytest.mark.rule("C-40", "N-59")
+async def test_a_decision_waits_for_the_cantrip_that_asked_when_a_process_offers_another_one(url: str) -> None:
+    request = await begin_paying(url)
+    async with Runtime.open(url, cantrips=[paying()]) as runtime:
+        await runtime.decide(request.id, "allow", by="anna")
+        await anyio.sleep(2)
+        assert PAID == []
+    async with Runtime.open(url, cantrips=[paying(ask_first(pay))]) as runtime:
+        with anyio.fail_after(5):
+            assert (await entity_of(runtime).episode()).result == "paid"
+        assert PAID == [3]

@@ -286,6 +286,8 @@ async def test_a_withdrawal_at_any_moment_is_the_taking_or_the_withdrawal(tmp_pa
         asked = runtime if where == "here" else other
         for steps in range(30):
             async with anyio.create_task_group() as tasks:
+                if steps % 2:  # an idle entity takes at once what is sent
+                    await entity.post(f"slow {steps}")
                 tasks.start_soon(attempt, entity.send(f"{steps}", key=f"key {steps}"))
                 for _ in range(steps):
                     await anyio.lowlevel.checkpoint()
@@ -508,3 +510,34 @@ async def test_nothing_is_withdrawn_after_the_runtime_has_closed(method: str) ->
     work: Callable[[], Awaitable[Any]] = getattr(receipt, method)
     with pytest.raises(RuntimeClosed, match="not open"):
         await work()
+
+
+@pytest.mark.rule("C-19")
+async def test_an_entity_stays_loaded_when_the_last_intent_is_withdrawn_as_it_takes_it(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await begun(runtime)
+        withdraw_first(runtime, entity, "k")
+        with pytest.raises(Withdrawn):
+            await (await entity.post("unwanted", key="k")).episode()
+        await anyio.sleep(1)
+        assert runtime._tree.living.get(entity.id) is not None
+        assert (await entity.send("next")).result == "next"
+
+
+@pytest.mark.rule("C-19")
+async def test_withdrawing_reads_no_more_records_when_many_intents_were_withdrawn_before(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await begun(runtime)
+        await entity.post("slow")
+        receipts = [await entity.post(f"unwanted {n}") for n in range(60)]
+        store, read = runtime._tree.store, list[int]()
+        records = store.records
+
+        def count(*given: Any, **options: Any) -> Any:
+            found = records(*given, **options)
+            read.append(len(found))
+            return found
+
+        store.records = count  # type: ignore[method-assign]
+        assert [await one.withdraw() for one in reversed(receipts)] == ["withdrawn"] * 60
+        assert sum(read) <= 2 * 60

@@ -257,6 +257,11 @@ async def test_mail_to_an_ended_actor_and_unhandled_mail_are_dead_letters(new_sy
         assert [event.message for event in recorder.of(DeadLetter)] == [1, 2, "late"]
 
 
+def test_an_actor_with_a_mailbox_for_no_message_is_refused():
+    with pytest.raises(ValueError, match=r"Small\.mailbox_limit: expected at least 1, or None, got 0"):
+        type("Small", (Actor,), {"mailbox_limit": 0})
+
+
 async def test_a_full_mailbox_refuses_and_offer_waits(new_system):
     class Small(Actor):
         mailbox_limit = 2

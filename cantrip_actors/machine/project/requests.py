@@ -32,7 +32,7 @@ def find_decision(records: Iterable[Record], request_id: str) -> Requested | Ver
         elif found is not None and isinstance(record, Decided):
             return Verdict(record.decision, record.by, record.at, record.note)
         elif found is not None and isinstance(record, GateFinished):  # the episode was ended from outside
-            return Verdict("expired", "", "", "the episode was ended first")
+            return Verdict("expired", "", "", "the call was ended first")
     return found
 
 

@@ -1,0 +1,121 @@
+"""Submissions that are withdrawn: before a node reads them, while it does, and when it is too late."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import BlockingRuntime, Queue, Runtime, Withdrawn
+from tests.loom.test_store import LASTING, SHARED, anywhere
+from tests.runtime.test_cluster import DESK, answering, node
+
+pytestmark = pytest.mark.rule("C-19", "N-17")
+
+
+@pytest.fixture(params=LASTING)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with anywhere(request.param) as place:
+        yield place.url
+
+
+@pytest.fixture(params=SHARED)
+def shared(request: pytest.FixtureRequest) -> Iterator[str]:
+    with anywhere(request.param) as place:
+        yield place.url
+
+
+async def test_a_waiting_submission_is_withdrawn_and_never_begins(url: str) -> None:
+    async with Runtime.open(url) as client:
+        first, second = await client.submit("desk", "one", key="k"), await client.submit("desk", "two")
+        assert await first.withdraw()
+        assert not await first.withdraw()
+        with pytest.raises(Withdrawn, match="withdrawn before entity"):
+            await first.episode()
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        await anyio.sleep(1)
+        assert (runtime.loom.has_begun(first.entity_id), runtime.loom.has_begun(second.entity_id)) == (False, True)
+        assert runtime.schedules() == []
+
+
+async def test_the_key_of_a_withdrawn_submission_can_be_used_for_something_else(url: str) -> None:
+    async with Runtime.open(url) as client:
+        assert await (await client.submit("desk", "one", key="k")).withdraw()
+        await client.submit("desk", "two", key="k")
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        assert (await (await runtime.submit("desk", "two", key="k")).episode()).result == "two"
+
+
+async def test_a_submission_that_has_begun_cannot_be_withdrawn(url: str) -> None:
+    async with Runtime.open(url, cantrips=[answering(delay=3)]) as runtime:
+        submission = await runtime.submit("desk", "one")
+        await anyio.sleep(1)
+        assert not await submission.withdraw()
+        assert (await submission.episode()).result == "one"
+        assert not await submission.withdraw()
+
+
+async def test_a_submission_that_a_node_has_read_but_not_begun_is_withdrawn(shared: str) -> None:
+    async with Runtime.open(shared) as client, node(shared, "w1") as worker:
+        casts = worker._tree.scheduler.casts
+        fire = casts.fire
+
+        async def fire_late(*given: Any) -> None:
+            await anyio.sleep(2)
+            await fire(*given)
+
+        casts.fire = fire_late  # type: ignore[method-assign]
+        submission = await client.submit("desk", "one")
+        await anyio.sleep(1)
+        assert await submission.withdraw()
+        await anyio.sleep(4)
+        assert not submission.has_begun
+
+
+async def test_a_submission_that_a_node_begins_at_this_moment_is_not_withdrawn(shared: str) -> None:
+    async with Runtime.open(shared) as client, node(shared, "w1") as worker:
+        casts: Any = worker._tree.scheduler.casts
+        launch = casts._launch
+
+        async def launch_late(*given: Any, **options: Any) -> Any:
+            await anyio.sleep(2)
+            return await launch(*given, **options)
+
+        casts._launch = launch_late
+        submission = await client.submit("desk", "one")
+        await anyio.sleep(1.5)
+        assert not await submission.withdraw()
+        assert (await submission.episode()).result == "one"
+
+
+async def test_a_caller_that_waits_for_a_submission_learns_that_another_process_withdrew_it(shared: str) -> None:
+    async with Runtime.open(shared) as client, Runtime.open(shared) as other, anyio.create_task_group() as tasks:
+        waiting, errors = await client.submit("desk", "one", key="k"), list[Withdrawn]()
+
+        async def wait() -> None:
+            try:
+                await waiting.episode()
+            except Withdrawn as error:
+                errors.append(error)
+
+        tasks.start_soon(wait)
+        await anyio.sleep(1)
+        assert await (await other.submit("desk", "one", key="k")).withdraw()
+        await anyio.sleep(1)
+        assert [(one.entity_id, one.key) for one in errors] == [(waiting.entity_id, "k")]
+
+
+async def test_a_submission_that_waits_in_a_full_queue_is_withdrawn(url: str) -> None:
+    slow = answering(delay=5)
+    async with Runtime.open(url, cantrips=[slow], queues=[Queue("reports", max_running=1)]) as runtime:
+        casts = [await runtime.submit("desk", f"job {n}", queue="reports") for n in range(3)]
+        await anyio.sleep(1)
+        assert [await one.withdraw() for one in casts] == [False, True, True]
+        assert (await runtime.cluster.queues())[0].waiting == 0
+        assert (await casts[0].episode()).result == "job 0"
+
+
+@pytest.mark.real_time
+def test_blocking_code_withdraws_a_submission(tmp_path: Any) -> None:
+    with BlockingRuntime.open(f"sqlite:{tmp_path}/loom.db") as runtime:
+        assert runtime.submit("desk", "one").withdraw()
