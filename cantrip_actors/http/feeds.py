@@ -38,7 +38,7 @@ from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, 
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.ring import Missed, Ring
-from cantrip_actors.stream.turn import instant
+from cantrip_actors.stream.turn import format_instant
 from cantrip_actors.stream.wire import as_wire
 
 LOOK: Final = 0.5
@@ -124,7 +124,7 @@ class Feed:
         """The entities that ended last, and how many of their records were read."""
         self._reading = anyio.Lock()
         """Held while the log of an entity is read, which may take long: each record is encoded once."""
-        self._opened_at = instant(time.time())
+        self._opened_at = format_instant(time.time())
         self._scope = anyio.CancelScope()
         self.readers = 0
         self.encoded = 0
@@ -227,7 +227,7 @@ class Feed:
     def _publish_durable(self, entity_id: str, told: StoryEvent) -> None:
         position = Position(told.number, told.part)
         id = str(position) if self._entity_id is not None else f"{entity_id}:{position}"
-        data = self._encode(told.kind, story_data(entity_id, told), id)
+        data = self._encode(told.kind, build_story_data(entity_id, told), id)
         self.frames.publish(Frame(entity_id, told.kind, data, position))
 
     async def _follow_upserts(self) -> None:
@@ -320,7 +320,7 @@ def render_history(entity_id: str, records: Sequence[Record], after: Position) -
         for told in story.add_all(records[start : start + AT_ONCE]):
             position = Position(told.number, told.part)
             if position > after:
-                yield encode_event(told.kind, story_data(entity_id, told), str(position))
+                yield encode_event(told.kind, build_story_data(entity_id, told), str(position))
         yield b""
 
 
@@ -341,7 +341,7 @@ _TOLD: Final = {
 """The fields of records that are events as they are."""
 
 
-def story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
+def build_story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
     """Return the content of a durable event."""
     by = {"by": told.by} if told.by else {}
     value: Any = told.value

@@ -187,7 +187,7 @@ def make_events(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
             case Finished():
                 yield EntityEndedEvent(entity, at, *seen)
             case Begun():
-                yield _start_event(*seen, at)
+                yield _make_start_event(*seen, at)
             case Asks():
                 yield RequestedEvent(entity, at, turn, *seen)
             case Answered():
@@ -210,7 +210,7 @@ def _list_labels(images: Iterable[File]) -> tuple[str, ...]:
     return tuple([image.label for image in images])
 
 
-def _start_event(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
+def _make_start_event(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
     intent = add_labels(record.intent, record.images) if record.images else record.intent
     if header is None:
         return EntityStartedEvent(record.entity_id, at, intent, images=_list_labels(record.images))

@@ -154,17 +154,17 @@ class Requests:
 
         Requests of entities come first, in the order in which the entities began.
         """
-        yield from self.list_of_entities(tenant)
-        yield from self._list_of_servers(tenant)
-        yield from self._list_of_sources(tenant)
+        yield from self.list_entity_requests(tenant)
+        yield from self._list_server_requests(tenant)
+        yield from self._list_source_requests(tenant)
 
     async def find_open(self, tenant: str | None) -> list[Request]:
         """Return the open requests; the sources are read in a thread."""
-        of_entities = await self._core.in_store(lambda: [*self.list_of_entities(tenant)])
-        found = [*of_entities, *self._list_of_servers(tenant)]
-        return [*found, *await anyio.to_thread.run_sync(self._list_of_sources, tenant)] if self._sources else found
+        of_entities = await self._core.in_store(lambda: [*self.list_entity_requests(tenant)])
+        found = [*of_entities, *self._list_server_requests(tenant)]
+        return [*found, *await anyio.to_thread.run_sync(self._list_source_requests, tenant)] if self._sources else found
 
-    def _list_of_sources(self, tenant: str | None) -> list[Request]:
+    def _list_source_requests(self, tenant: str | None) -> list[Request]:
         shown = self._core.guard.redactor.value
         sources = [
             source for source, whose in list(self._sources.items()) if tenant in (None, whose)
@@ -172,7 +172,7 @@ class Requests:
         found = (request for source in sources for request in source.open())
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 
-    def _list_of_servers(self, tenant: str | None) -> Iterator[Request]:
+    def _list_server_requests(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open questions of tool servers."""
         for one in self.elicitations:
             if self._core.belongs_to_tenant(one.call.entity_id, tenant):
@@ -205,7 +205,7 @@ class Requests:
             ]
         )
 
-    def list_of_entities(self, tenant: str | None) -> Iterator[Request]:
+    def list_entity_requests(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open requests of entities, in the order in which the entities began."""
         store = self._core.store
         for entity_id in store.entities_at(Life.WAITING, Life.WAITING):

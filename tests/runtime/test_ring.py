@@ -26,7 +26,9 @@ def test_a_reader_gets_each_value_once_in_order_or_learns_how_many_it_missed(
     newest: dict[int, int] = {}
     replaced: set[int] = set()
     published = 0
-    nexts, got, missed = [0, 0, 0], [[], [], []], [[], [], []]
+    nexts = [0, 0, 0]
+    got: list[list[int]] = [[], [], []]
+    missed: list[list[int]] = [[], [], []]
 
     def read(reader: int, *, one: bool = False) -> None:
         begin, end = nexts[reader], ring.end
