@@ -264,9 +264,9 @@ class Subscription(AsyncIterator[EntityEvent]):
 
     async def __anext__(self) -> EntityEvent:
         if self._has_ended is not None and not self.is_over:
-            has_ended, self._has_ended = self._has_ended, None
-            if await has_ended():
+            if await self._has_ended():
                 self.close()
+            self._has_ended = None  # after the answer, since the reader may be cancelled before
         while True:
             if self._first:
                 return self._first.popleft()
