@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from cantrip_actors import LoomError
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call
-from cantrip_actors.http.feeds import story_data
+from cantrip_actors.http.feeds import build_story_data
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import tree_shape
 from cantrip_actors.http.sse import Position
@@ -65,7 +65,7 @@ async def get_story(call: Call) -> Answer:
         )
         found = deque(enumerate(earlier), wanted.limit)
         items = [
-            {"id": str(Position(told.number, told.part)), "event": told.kind, "data": story_data(entity_id, told)}
+            {"id": str(Position(told.number, told.part)), "event": told.kind, "data": build_story_data(entity_id, told)}
             for _, told in found
         ]
         # only the returned events are redacted: redacting a log of 10,000 turns would take long

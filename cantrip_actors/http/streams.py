@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,12 +13,13 @@ from starlette.responses import Response
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import Answer, Call
-from cantrip_actors.http.feeds import Frame, Select, Snapshot, replay, select_standing
+from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import entity_shape
 from cantrip_actors.http.sse import END_OF_RECORD, RETRY, EventStream, Position, encode_event
 from cantrip_actors.http.system import check_may_observe
-from cantrip_actors.machine.project import Story, StoryEvent
+from cantrip_actors.machine.project import Story
+from cantrip_actors.records.records import Record
 from cantrip_actors.stream.wire import as_wire
 
 KINDS = frozenset(
@@ -43,15 +45,16 @@ async def entity_events(call: Call) -> Response | Answer:
     entity_id, is_over = await call.read(look)
     if is_over:
         story = Story()
-        told = await to_thread.run_sync(lambda: list(story.add_all(loom.records(entity_id))))
+        records = await to_thread.run_sync(loom.records, entity_id)
+        told = await to_thread.run_sync(lambda: deque(story.add_all(records), 1))
         last = Position(told[-1].number, told[-1].part) if told else Position(story.number)
         if after is not None and last <= after < Position(story.number + 1):
             return Answer(status=204)  # so that EventSource does not reconnect
+        first = b""
         if after is None or after > last:
-            before = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
-            first = await _snapshot(call, entity_id, before)
-            return EventStream(_replay_finished(entity_id, told, before, first), patience)
-        return EventStream(_replay_finished(entity_id, told, after), patience)
+            after = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
+            first = await _snapshot(call, entity_id, after)
+        return EventStream(_replay_finished(entity_id, records, after, first), patience)
 
     async def snapshot(number: int) -> bytes:
         return await _snapshot(call, entity_id, Position(number, END_OF_RECORD))
@@ -64,15 +67,13 @@ def _parse_position(given: str) -> Position | None:
 
 
 async def _replay_finished(
-    entity_id: str, told: list[StoryEvent], after: Position, first: bytes = b""
+    entity_id: str, records: Sequence[Record], after: Position, first: bytes
 ) -> AsyncGenerator[bytes]:
     """Yield the events of an entity that has ended."""
     yield RETRY
-    if first:
-        yield first
-    for event in told:
-        for part in replay(entity_id, event, after):
-            yield part
+    yield first
+    for part in render_history(entity_id, records, after):
+        yield part
         await checkpoint()
 
 
@@ -166,7 +167,7 @@ async def _stream(
         if call.token.allows("approve"):
             stack.enter_context(service.count_as_person(call.runtime))
         feed = stack.enter_context(service.feed(entity_id))
-        await feed.wait_until_begun()
+        await feed.begin()
         if after is not None and after.number > feed.number:  # an id of another loom
             after = None
         events = feed.stream(after, select, snapshot)

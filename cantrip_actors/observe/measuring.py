@@ -158,7 +158,7 @@ class Measuring:
         self._bytes = self._counters.count("cantrip.loom.bytes", (self._store,))
         self._overhead = self._get_histogram("cantrip.turn.overhead")
         self._pending.clear()
-        for request in core.requests.list_of_entities(None):
+        for request in core.requests.list_entity_requests(None):
             assert request.entity is not None, "a request without an entity is a dispatch's"
             self._pending[request.entity] = (request.gate, request.asked_at)
             self._asking.add(request.gate)

@@ -51,7 +51,7 @@ from cantrip_actors.observe.upserts import (
     Upsert,
 )
 from cantrip_actors.stream.entity import CRASHED
-from cantrip_actors.stream.turn import instant
+from cantrip_actors.stream.turn import format_instant
 from cantrip_actors.stream.wire import (
     Envelope,
     FinalFunctionCall,
@@ -435,7 +435,7 @@ class Processor:
 
     def _read_time(self) -> str:
         self._latest = max(self._latest, self._wall())
-        return instant(self._latest)
+        return format_instant(self._latest)
 
 
 def _find_error(done: ResponseDone) -> StreamError:

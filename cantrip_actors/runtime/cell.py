@@ -176,6 +176,8 @@ class Start(Struct):
     begin: Begin
     state: State | None = None
     recorded: OneShotEvent = field(default_factory=OneShotEvent)
+    records: Sequence[Record] = ()
+    """The records of its beginning, once they are recorded."""
     released: OneShotEvent | None = None
     """The entity waits for this event once its beginning is recorded: its caller may subscribe to its events first."""
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cantrip_actors.loom import Store, mark_gone, this_process
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
-from cantrip_actors.records.records import Record
-from cantrip_actors.runtime.events import EntityEvent, make_events
+from cantrip_actors.runtime.events import EntityEvent
 from cantrip_actors.runtime.log_feed import LogFeed
 from cantrip_actors.runtime.placing import make_candidate, make_member
 from cantrip_actors.runtime.queues import QueueStatus
@@ -91,10 +89,7 @@ class Cluster:
         if tip is None:
             raise LoomError(f"entity {entity_id} is not in this loom")
 
-        def read(records: Sequence[Record]) -> Iterable[EntityEvent]:
-            return tree.guard.redact_events(make_events(records, time.time()))
-
-        return LogFeed(tree, entity_id, read, tip.position)
+        return LogFeed(tree, entity_id, tree.make_events, tip.position)
 
     async def stranded(self) -> list[StrandedEntity]:
         """Return the entities that have work and that no living node can run, and those in quarantine (N-61, N-14)."""

@@ -29,7 +29,7 @@ from cantrip_actors.runtime.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.terms.arguments import check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError
+from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Said, select_files, split_message
 from cantrip_actors.terms.outcome import Outcome
@@ -309,11 +309,20 @@ class Entity:
         A subscription right after `start` or `invoke` includes the entity's first events.
         """
         tree, cell = self._tree, self._find_cell()
-        first = () if cell is None or cell.start is None else tree.read_events(cell)
+        if cell is None:
+            return tree.bus.subscribe(entity_id=self._id, has_ended=self._has_ended)
+        first = () if cell.start is None else tree.make_events(cell.start.records)
         subscription = tree.bus.subscribe(entity_id=self._id, first=first)
-        if tree.loom.is_over(self._id) if cell is None else cell.is_over:
+        if cell.is_over:
             subscription.close()
         return subscription
+
+    async def _has_ended(self) -> bool:
+        """Return whether the loom has the entity's end; also if the runtime closes meanwhile."""
+        try:
+            return await self._tree.in_store(partial(self._tree.loom.is_over, self._id))
+        except RuntimeClosed:
+            return True
 
     def story(self, after: int = 0) -> LogFeed[Turn]:
         """Return the entity's turns with a number above `after`, and the turns to come, in order, to its end (N-39).

@@ -492,6 +492,7 @@ class EntityActor(Actor):
                 for mail in taken:
                     instrument.noted(MailTaken(mail.kind, mail.at, at))
         if cell.start is not None and self._state.phase is not Phase.NEW:
+            cell.start.records = records
             cell.start.recorded.set()
             if cell.start.released is not None:
                 await cell.start.released.wait()

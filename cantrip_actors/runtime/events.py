@@ -8,19 +8,17 @@ Without subscribers no events are built.
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-import anyio
+from weakref import WeakSet, WeakValueDictionary
 
 from cantrip_actors.machine.project.observed import Answered, Asks, Begun, Done, Finished, read_observed
 from cantrip_actors.records.records import Header, IntentGiven, Observation, Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.instrument import Instrument
+from cantrip_actors.runtime.ring import Missed, Ring
 from cantrip_actors.stream.wire import Envelope
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import add_labels
@@ -189,7 +187,7 @@ def make_events(records: Iterable[Record], at: float) -> Iterator[EntityEvent]:
             case Finished():
                 yield EntityEndedEvent(entity, at, *seen)
             case Begun():
-                yield _start_event(*seen, at)
+                yield _make_start_event(*seen, at)
             case Asks():
                 yield RequestedEvent(entity, at, turn, *seen)
             case Answered():
@@ -212,7 +210,7 @@ def _list_labels(images: Iterable[File]) -> tuple[str, ...]:
     return tuple([image.label for image in images])
 
 
-def _start_event(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
+def _make_start_event(record: IntentGiven, header: Header | None, at: float) -> EntityStartedEvent:
     intent = add_labels(record.intent, record.images) if record.images else record.intent
     if header is None:
         return EntityStartedEvent(record.entity_id, at, intent, images=_list_labels(record.images))
@@ -238,43 +236,45 @@ class Subscription(AsyncIterator[EntityEvent]):
 
     def __init__(
         self,
-        feed: _Feed,
-        wanted: Callable[[EntityEvent], bool] | None,
-        until: str | None,
+        ring: Ring[EntityEvent],
+        wanted: Callable[[EntityEvent], bool] | None = None,
+        until: str | None = None,
         first: Iterable[EntityEvent] = (),
+        has_ended: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        self._feed = feed
+        self._ring = ring
         self._first = deque(first)
-        self._next = feed.end
+        self._next = ring.end
         self._end: int | None = None
         """The position at which it ends, once it is closed."""
         self._wanted = wanted
         self._until = until
+        self._has_ended = has_ended
+        """Asked before the first event: whether there are no further ones, because the entity is over."""
 
     def close(self) -> None:
         """Take no further events; events that arrived before can still be read."""
-        self._end = self._feed.end if self._end is None else self._end
-        self._feed.wake()
+        self._end = self._ring.end if self._end is None else self._end
+        self._ring.wake()
 
     @property
     def is_over(self) -> bool:
         """Whether no further event comes: the remaining ones have arrived, and reading them does not wait."""
-        return self._end is not None or self._feed.is_closed
+        return self._end is not None or self._ring.is_closed
 
     async def __anext__(self) -> EntityEvent:
-        feed = self._feed
-        if self._first:
-            return self._first.popleft()
+        if self._has_ended is not None and not self.is_over:
+            if await self._has_ended():
+                self.close()
+            self._has_ended = None  # after the answer, since the reader may be cancelled before
         while True:
-            if self._next < feed.begin:
-                missed, self._next = feed.begin - self._next, feed.begin
-                return MissedEvent(feed.events[0].entity_id, feed.events[0].at, missed)
-            if self._next < (feed.end if self._end is None else self._end):
-                event = feed.events[self._next - feed.begin]
-                self._next += 1
+            if self._first:
+                return self._first.popleft()
+            if self._next < (self._ring.end if self._end is None else self._end):
+                event = self._take()
                 if self._until == event.entity_id and isinstance(event, EntityEndedEvent):
                     self._end = self._next
-                if self._wanted is None:
+                if self._wanted is None or isinstance(event, MissedEvent):
                     return event
                 end, self._end = self._end, self._next  # if `wanted` raises, the subscription ends here
                 is_wanted = self._wanted(event)
@@ -284,60 +284,19 @@ class Subscription(AsyncIterator[EntityEvent]):
             elif self.is_over:
                 raise StopAsyncIteration
             else:
-                await feed.wait()  # several tasks may read: each event goes to one of them
+                await self._ring.wait(self._next)  # several tasks may read: each event goes to one of them
 
-
-class _Feed:
-    """The newest events of all entities, or of one. Each subscriber reads from its own position."""
-
-    def __init__(self, capacity: int, on_empty: Callable[[], object] = lambda: None) -> None:
-        self.begin = 0
-        self.events: deque[EntityEvent] = deque()
-        self.is_closed = False
-        self._capacity = capacity
-        self._on_empty = on_empty
-        """Called when the last subscriber has unsubscribed."""
-        self._wake: anyio.Event | None = None
-        self.subscribers: set[weakref.ref[Subscription]] = set()
-
-    @property
-    def end(self) -> int:
-        """The position of the next event."""
-        return self.begin + len(self.events)
-
-    def add(self, subscription: Subscription) -> None:
-        """Keep events for a subscriber until it drops its subscription."""
-        self.subscribers.add(weakref.ref(subscription, self._unsubscribe))
-
-    def _unsubscribe(self, subscriber: weakref.ref[Subscription]) -> None:
-        self.subscribers.discard(subscriber)
-        if not self.subscribers:
-            self.begin = self.end
-            self.events.clear()
-            self._on_empty()
-
-    def append(self, event: EntityEvent) -> None:
-        if len(self.events) >= self._capacity:
-            self.events.popleft()
-            self.begin += 1
-        self.events.append(event)
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake the subscribers that wait."""
-        if self._wake is not None:
-            self._wake.set()
-            self._wake = None
-
-    async def wait(self) -> None:
-        """Wait for an event, or for the end."""
-        if self._wake is None:
-            self._wake = anyio.Event()
-        await self._wake.wait()
-
-    def close(self) -> None:
-        self.is_closed = True
-        self.wake()
+    def _take(self) -> EntityEvent:
+        """Return the next event, or the number of those that are no longer kept."""
+        try:
+            event = self._ring.get(self._next)
+        except Missed as missed:
+            self._next, oldest = missed.begin, self._ring.get(missed.begin)
+            assert oldest is not None, "no event is ever replaced"
+            return MissedEvent(oldest.entity_id, oldest.at, missed.count)
+        self._next += 1
+        assert event is not None, "no event is ever replaced"
+        return event
 
 
 class Watchers:
@@ -383,50 +342,51 @@ class Bus:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._all = _Feed(capacity)
-        self._feeds: dict[str, _Feed] = {}
-        """The feeds of single entities, by entity id."""
+        self._rings: WeakValueDictionary[str | None, Ring[EntityEvent]] = WeakValueDictionary()
+        """The events of single entities, by entity id, and under None those of all. A ring lives while it is read."""
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self._is_closed = False
 
     def __bool__(self) -> bool:
         """Whether the bus has subscribers: without subscribers no events are built."""
-        return bool(self._all.subscribers or self._feeds)
+        return bool(self._rings)
 
     @property
     def subscribers(self) -> int:
         """The number of subscriptions, from any thread."""
-        return sum(len(feed.subscribers) for feed in [self._all, *list(self._feeds.values())])
+        return len(self._subscriptions)
 
     def publish(self, events: Iterable[EntityEvent]) -> None:
         """Deliver `events` to the subscribers."""
-        all_feed = self._all if self._all.subscribers else None
+        find, everything = self._rings.get, self._rings.get(None)
         for event in events:
-            if all_feed is not None:
-                all_feed.append(event)
-            feed = self._feeds.get(event.entity_id)
-            if feed is not None:
-                feed.append(event)
+            if everything is not None:
+                everything.publish(event)
+            ring = find(event.entity_id)
+            if ring is not None:
+                ring.publish(event)
 
     def subscribe(
         self,
         wanted: Callable[[EntityEvent], bool] | None = None,
         *,
         entity_id: str | None = None,
+        ends_with_it: bool = True,
         first: Iterable[EntityEvent] = (),
+        has_ended: Callable[[], Awaitable[bool]] | None = None,
     ) -> Subscription:
         """Return a subscription: `first`, then later events for which `wanted` is true, or those of one entity."""
-        feed = self._all
-        if entity_id is not None:
-            known = self._feeds.get(entity_id)
-            feed = known or _Feed(self._capacity, partial(self._feeds.pop, entity_id, None))
-            self._feeds[entity_id] = feed
-        subscription = Subscription(feed, wanted, entity_id, first)
-        if self._all.is_closed:
-            subscription.close()
-        else:
-            feed.add(subscription)
+        ring = self._rings.get(entity_id)
+        if ring is None:
+            ring = self._rings[entity_id] = Ring(self._capacity)
+        if self._is_closed:
+            ring.close()
+        subscription = Subscription(ring, wanted, entity_id if ends_with_it else None, first, has_ended)
+        self._subscriptions.add(subscription)
         return subscription
 
     def close(self) -> None:
         """End every subscription: the runtime closes."""
-        for feed in (self._all, *self._feeds.values()):
-            feed.close()
+        self._is_closed = True
+        for ring in list(self._rings.values()):
+            ring.close()

@@ -6,17 +6,15 @@ a second. So it continues when another process takes the entity over, without re
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-import anyio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from cantrip_actors.machine.project.turns import TurnReader
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
+from cantrip_actors.runtime.follower import Follower
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL
-from cantrip_actors.terms.errors import InvalidIntent, RuntimeClosed
+from cantrip_actors.terms.errors import InvalidIntent
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -26,67 +24,33 @@ T = TypeVar("T")
 Reader = Callable[[Sequence[Record]], Iterable[T]]
 
 
-class LogFeed(AsyncIterator[T], Generic[T]):
+class LogFeed(Follower[T]):
     """Items derived from an entity's records, in order. It ends with the entity, or when the runtime closes.
 
     Iterating raises LoomError for an entity that is not in the loom, and while the loom cannot be read: try again then.
     """
 
     def __init__(self, tree: Tree, entity_id: str, read: Reader[T], position: int = -1) -> None:
+        super().__init__(tree.bus.subscribe(entity_id=entity_id, ends_with_it=False))
         self._tree = tree
         self._entity_id = entity_id
-        self._read = read
+        self._make = read
         self._position = position
-        self._ready: deque[T] = deque()
-        self._is_closed = False
-        self._news = tree.bus.subscribe(entity_id=entity_id)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no further item comes; earlier items can still be read."""
-        return self._is_closed
-
-    def close(self) -> None:
-        """Take no further items; earlier items can still be read."""
-        self._is_closed = True
-        self._news.close()
-
-    async def __anext__(self) -> T:
-        while not self._ready:
-            if self._is_closed:
-                raise StopAsyncIteration
-            await self._poll()
-            if not (self._ready or self._is_closed):
-                await self._wait()
-        return self._ready.popleft()
-
-    async def _poll(self) -> None:
-        try:
-            is_over, records = await self._tree.in_store(self._read_records)
-        except RuntimeClosed:
-            self.close()
-            return
-        self._ready.extend(self._read(records))
+    async def _read(self) -> Iterable[T]:
+        is_over, records = await self._tree.in_store(self._read_records)
         if is_over:
             self.close()
+        return self._make(records)
+
+    def _choose_interval(self) -> float:
+        return POLL_INTERVAL  # another process may run the entity
 
     def _read_records(self) -> tuple[bool, Sequence[Record]]:
         loom = self._tree.loom
         is_over = loom.is_over(self._entity_id)  # read first, so that the records include the end
         records, self._position = loom.records_since(self._entity_id, self._position)
         return is_over, records
-
-    async def _wait(self) -> None:
-        """Wait until there may be more: an event of this process, or half a second."""
-        with anyio.move_on_after(POLL_INTERVAL):
-            try:
-                await anext(self._news)
-            except StopAsyncIteration:  # the entity was unloaded or has ended, or the runtime closes
-                if not self._tree.is_open:
-                    self.close()
-                    return
-                await anyio.sleep(POLL_INTERVAL)
-                self._news = self._tree.bus.subscribe(entity_id=self._entity_id)
 
 
 def follow_turns(tree: Tree, entity_id: str, after: int) -> LogFeed[Turn]:

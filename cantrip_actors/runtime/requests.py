@@ -8,8 +8,7 @@ made of the request's id, so of two decisions about one request the first one co
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -25,6 +24,7 @@ from cantrip_actors.records.records import Requested
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
+from cantrip_actors.runtime.follower import Follower
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.terms.arguments import check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
@@ -73,52 +73,30 @@ class RequestSource(Protocol):
         """Make the decision durable. Raises UnknownRequest, AlreadyDecided."""
 
 
-class RequestFeed(AsyncIterator[Request]):
+class RequestFeed(Follower[Request]):
     """The open requests, then each new one: `async for request in runtime.requests(follow=True)`.
 
     While a feed is open, requests count as attended. Close it, or leave its `async with`, to stop following.
     """
 
     def __init__(self, requests: Requests, bus: Bus, tenant: str | None = None) -> None:
+        super().__init__(bus.subscribe(lambda event: isinstance(event, RequestedEvent)))
         self._requests = requests
         self._tenant = tenant
-        self._events = bus.subscribe(lambda event: isinstance(event, RequestedEvent))
-        self._todo: deque[Request] = deque()
         self._known: set[tuple[str, str]] = set()
-        self._has_polled = False
 
     def close(self) -> None:
         """Stop following."""
         self._requests.forget(self)
-        self._events.close()
+        super().close()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no further request comes."""
-        return self._events.is_over
+    def _choose_interval(self) -> float | None:
+        return POLL_INTERVAL if self._requests.has_other_writers else None
 
-    async def __anext__(self) -> Request:
-        if not self._has_polled:
-            await self._poll()
-            self._has_polled = True
-        while not self._todo:
-            if self.is_over:
-                raise StopAsyncIteration
-            await self._wait()
-        return self._todo.popleft()
-
-    async def _wait(self) -> None:
-        """Wait for new requests; read the loom from time to time for those of other processes."""
-        event, polls = None, self._requests.has_other_writers
-        with anyio.move_on_after(POLL_INTERVAL if polls else None):
-            event = await anext(self._events)
-        if event is not None or polls:
-            await self._poll()
-
-    async def _poll(self) -> None:
-        found = await self._requests.find_open(self._tenant)
-        self._todo.extend(request for request in found if (request.id, request.asked_at) not in self._known)
+    async def _read(self) -> Iterable[Request]:
+        found, known = await self._requests.find_open(self._tenant), self._known
         self._known = {(request.id, request.asked_at) for request in found}
+        return [request for request in found if (request.id, request.asked_at) not in known]
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,17 +154,17 @@ class Requests:
 
         Requests of entities come first, in the order in which the entities began.
         """
-        yield from self.list_of_entities(tenant)
-        yield from self._list_of_servers(tenant)
-        yield from self._list_of_sources(tenant)
+        yield from self.list_entity_requests(tenant)
+        yield from self._list_server_requests(tenant)
+        yield from self._list_source_requests(tenant)
 
     async def find_open(self, tenant: str | None) -> list[Request]:
         """Return the open requests; the sources are read in a thread."""
-        of_entities = await self._core.in_store(lambda: [*self.list_of_entities(tenant)])
-        found = [*of_entities, *self._list_of_servers(tenant)]
-        return [*found, *await anyio.to_thread.run_sync(self._list_of_sources, tenant)] if self._sources else found
+        of_entities = await self._core.in_store(lambda: [*self.list_entity_requests(tenant)])
+        found = [*of_entities, *self._list_server_requests(tenant)]
+        return [*found, *await anyio.to_thread.run_sync(self._list_source_requests, tenant)] if self._sources else found
 
-    def _list_of_sources(self, tenant: str | None) -> list[Request]:
+    def _list_source_requests(self, tenant: str | None) -> list[Request]:
         shown = self._core.guard.redactor.value
         sources = [
             source for source, whose in list(self._sources.items()) if tenant in (None, whose)
@@ -194,7 +172,7 @@ class Requests:
         found = (request for source in sources for request in source.open())
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 
-    def _list_of_servers(self, tenant: str | None) -> Iterator[Request]:
+    def _list_server_requests(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open questions of tool servers."""
         for one in self.elicitations:
             if self._core.belongs_to_tenant(one.call.entity_id, tenant):
@@ -227,7 +205,7 @@ class Requests:
             ]
         )
 
-    def list_of_entities(self, tenant: str | None) -> Iterator[Request]:
+    def list_entity_requests(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open requests of entities, in the order in which the entities began."""
         store = self._core.store
         for entity_id in store.entities_at(Life.WAITING, Life.WAITING):

@@ -386,9 +386,8 @@ class Tree(Core):
     async def _keep(self, entity_id: str, data: bytes) -> None:
         await self.writer.call(Keep(entity_id, data))
 
-    def read_events(self, cell: Cell) -> Sequence[EntityEvent]:
-        """Return the events of all records of an entity."""
-        records = self.loom.records(cell.entity_id) if self.loom.has(cell.entity_id) else ()
+    def make_events(self, records: Sequence[Record]) -> Sequence[EntityEvent]:
+        """Return the events of records, without secrets."""
         return self.guard.redact_events(make_events(records, time.time()))
 
     def _publish(self, records: Sequence[Record]) -> None:
@@ -398,7 +397,7 @@ class Tree(Core):
         if not self.bus:
             return
         events: list[EntityEvent] = []
-        for event in self.guard.redact_events(make_events(records, time.time())):
+        for event in self.make_events(records):
             events.append(event)
             if isinstance(event, StepCompleteEvent) and event.terminated:
                 cell = self.living.get(event.entity_id)

@@ -27,7 +27,7 @@ from cantrip_actors.machine.actions import Step as LoopStep
 from cantrip_actors.machine.project.observed import Done, read_observed
 from cantrip_actors.records.records import Observation
 from cantrip_actors.redact.redactor import Redactor
-from cantrip_actors.stream.turn import RETRY, TurnStream, cancel_reason
+from cantrip_actors.stream.turn import RETRY, TurnStream, choose_cancel_reason
 from cantrip_actors.stream.wire import Emitted, Envelope, Parent, Step, StreamError
 from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.messages import Response, ToolCall
@@ -82,11 +82,11 @@ class EntityStream:
         for _, turn, seen in read_observed(step.records):
             match seen:
                 case Response():
-                    made += self._current(turn, made).answer(seen)
+                    made += self._find_turn(turn, made).answer(seen)
                 case ToolCall():
-                    made += self._current(turn, made).begin_call(seen)
+                    made += self._find_turn(turn, made).begin_call(seen)
                 case Observation() if not stopped:
-                    made += self._current(turn, made).finish_call(seen)
+                    made += self._find_turn(turn, made).finish_call(seen)
                 case Done():
                     committed = seen
                 case _:
@@ -111,7 +111,7 @@ class EntityStream:
         )
         return self._turn.start(self._model, self._provider)
 
-    def _current(self, turn_id: str, made: list[Envelope]) -> TurnStream:
+    def _find_turn(self, turn_id: str, made: list[Envelope]) -> TurnStream:
         """Return the running turn. If none runs, as after a restart, begin it and append its beginning to `made`."""
         if self._turn is None or self._turn.is_ended:
             made += self._begin(turn_id)
@@ -131,7 +131,7 @@ class EntityStream:
         if outcome.reason == "failed":
             code = "CRYSTAL_ERROR" if turn.failure is None else turn.failure.code
             return turn.fail(StreamError(code, outcome.error or "the crystal failed"))
-        return turn.cancel(cancel_reason(outcome.reason), step)
+        return turn.cancel(choose_cancel_reason(outcome.reason), step)
 
     said = Renamed("pass_on")
     crashed = Renamed("crash")

@@ -69,17 +69,17 @@ INCOMPLETE: Final = StreamError("INCOMPLETE", "the crystal answered without fini
 _CANCELLED: Final[dict[str, CancelReason]] = {"timeout": "timeout", "crashed": "process_death"}
 
 
-def instant(seconds: float) -> str:
+def format_instant(seconds: float) -> str:
     """Return a time of the stream for seconds since the epoch: ISO 8601, UTC, milliseconds, Z."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def usage_of(usage: Usage) -> StreamUsage:
+def make_usage(usage: Usage) -> StreamUsage:
     """Return the stream's form of a response's usage."""
     return StreamUsage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or None)
 
 
-def cancel_reason(reason: EndReason) -> CancelReason:
+def choose_cancel_reason(reason: EndReason) -> CancelReason:
     """Return why items are cancelled when an entity ends for `reason`."""
     return _CANCELLED.get(reason, "user_cancel")
 
@@ -133,7 +133,7 @@ class TurnStream:
             return []
         self._started = True
         self._provider_id = provider_id
-        return [self._envelope(ResponseStart(model_id, provider_id))]
+        return [self._make_envelope(ResponseStart(model_id, provider_id))]
 
     def pass_on(self, emitted: Emitted) -> list[Envelope]:
         """Add a payload of the crystal in its current attempt."""
@@ -154,13 +154,13 @@ class TurnStream:
                 self.failure = emitted.error
                 return []
             case _:
-                return [self._envelope(self._item(emitted))]
+                return [self._make_envelope(self._complete_item(emitted))]
 
     def retry(self, error: StreamError = RETRY) -> list[Envelope]:
         """Close the open items of an attempt that failed, with `error`; another attempt begins."""
         if self.is_ended:
             return []
-        closed = [self._envelope(ItemError(item_id, error)) for item_id in self._open]
+        closed = [self._make_envelope(ItemError(item_id, error)) for item_id in self._open]
         for items in (self._open, self._calls, self._streamed, self._texts):
             items.clear()
         self._attempt += 1
@@ -177,14 +177,14 @@ class TurnStream:
             self._attempt += self._has_emitted  # items that were given up keep their ids
             made += self._emit_finished_texts(response)
         for item_id in [item for item, kind in self._open.items() if kind != "function_call"]:
-            made.append(self._envelope(ItemError(item_id, INCOMPLETE)))
+            made.append(self._make_envelope(ItemError(item_id, INCOMPLETE)))
             del self._open[item_id]
         for n, call in enumerate(response.tool_calls):
             if call.id not in self._calls:
                 made += self._announce(f"call{n}", call)
         if self._done is None:
             reason = response.metadata.get("stop_reason")
-            self._done = ResponseDone("completed", str(reason) if reason else None, usage=usage_of(response.usage))
+            self._done = ResponseDone("completed", str(reason) if reason else None, usage=make_usage(response.usage))
         return made
 
     def _emit_finished_texts(self, response: Response) -> Iterator[Envelope]:
@@ -194,9 +194,9 @@ class TurnStream:
         finals += [FinalMessage(text, "agent") for text in (response.content, response.code) if text]
         finals += map(FinalImage.of, response.images)
         for block, final in enumerate(finals):
-            item_id = self._item_id(str(block))
-            yield self._envelope(ItemStart(item_id, final.type))
-            yield self._envelope(ItemDone(item_id, final))
+            item_id = self._make_item_id(str(block))
+            yield self._make_envelope(ItemStart(item_id, final.type))
+            yield self._make_envelope(ItemDone(item_id, final))
 
     # The circle
 
@@ -214,12 +214,12 @@ class TurnStream:
         output_id, made = f"{item_id}:output", []
         if output_id not in self._open:
             made.append(self._begin_output(output_id, call_id))
-        made.append(self._envelope(ItemDelta(output_id, self._redact_delta(output_id, f"{text}\n"))))
+        made.append(self._make_envelope(ItemDelta(output_id, self._redact_delta(output_id, f"{text}\n"))))
         return made
 
     def _begin_output(self, output_id: str, call_id: str) -> Envelope:
         self._open[output_id] = "function_call_output"
-        return self._envelope(ItemStart(output_id, "function_call_output", call_id=call_id))
+        return self._make_envelope(ItemStart(output_id, "function_call_output", call_id=call_id))
 
     def finish_call(self, observation: Observation) -> list[Envelope]:
         """Add the result of a gate."""
@@ -230,18 +230,18 @@ class TurnStream:
         made: list[Envelope] = []
         if call_id not in self._calls:
             made += self._announce(f"call:{call_id}", ToolCall(call_id, observation.gate, observation.args))
-        made += self._output(call_id, observation.content, is_error=observation.is_error)
+        made += self._finish_output(call_id, observation.content, is_error=observation.is_error)
         return made
 
     def _announce(self, block: str, call: ToolCall) -> list[Envelope]:
-        item_id = self._item_id(block)
+        item_id = self._make_item_id(block)
         start = ItemStart(item_id, "function_call", name=call.gate, call_id=call.id)
         done = ItemDone(item_id, FinalFunctionCall(call.gate, call.id, call.args or {}))
         self._open[item_id] = "function_call"
         self._calls[call.id] = item_id
-        return [self._envelope(start), self._envelope(done)]
+        return [self._make_envelope(start), self._make_envelope(done)]
 
-    def _output(self, call_id: str, output: str, *, is_error: bool) -> Iterable[Envelope]:
+    def _finish_output(self, call_id: str, output: str, *, is_error: bool) -> Iterable[Envelope]:
         item_id = self._calls.pop(call_id)
         self._open.pop(item_id, None)
         output_id = f"{item_id}:output"
@@ -249,7 +249,7 @@ class TurnStream:
             yield self._begin_output(output_id, call_id)
         self._open.pop(output_id, None)
         self._texts.pop(output_id, None)
-        yield self._envelope(ItemDone(output_id, FinalFunctionCallOutput(call_id, output, is_error)))
+        yield self._make_envelope(ItemDone(output_id, FinalFunctionCallOutput(call_id, output, is_error)))
 
     # The end
 
@@ -259,17 +259,17 @@ class TurnStream:
             return []
         made: list[Envelope] = []
         for call_id in list(self._calls):
-            made += self._output(call_id, SKIPPED, is_error=False)
-        made += [self._envelope(ItemError(item_id, INCOMPLETE)) for item_id in self._open]
-        made.append(self._end(self._summary("completed", step)))
+            made += self._finish_output(call_id, SKIPPED, is_error=False)
+        made += [self._make_envelope(ItemError(item_id, INCOMPLETE)) for item_id in self._open]
+        made.append(self._end(self._make_done("completed", step)))
         return made
 
     def cancel(self, reason: CancelReason = "user_cancel", step: Step | None = None) -> list[Envelope]:
         """End a turn in which the entity was stopped. `step` is the loom's record of the turn, if any."""
         if self.is_ended:
             return []
-        made = [self._envelope(ItemCancelled(item_id, reason)) for item_id in self._open]
-        made.append(self._end(self._summary("cancelled", step)))
+        made = [self._make_envelope(ItemCancelled(item_id, reason)) for item_id in self._open]
+        made.append(self._end(self._make_done("cancelled", step)))
         return made
 
     def fail(self, error: StreamError | None = None) -> list[Envelope]:
@@ -282,7 +282,7 @@ class TurnStream:
         why = error or self.failure or StreamError("RESPONSE_ERROR", "the turn failed")
         return [self._end(ResponseError(why))]
 
-    def _summary(self, status: ResponseStatus, step: Step | None) -> ResponseDone:
+    def _make_done(self, status: ResponseStatus, step: Step | None) -> ResponseDone:
         done = self._done or ResponseDone("completed")
         return ResponseDone(status, done.finish_reason, usage=done.usage, step=step)
 
@@ -290,16 +290,16 @@ class TurnStream:
         self.is_ended = True
         self._open.clear()
         self._calls.clear()
-        return self._envelope(payload)
+        return self._make_envelope(payload)
 
     # Items and envelopes
 
-    def _item_id(self, block: str) -> str:
+    def _make_item_id(self, block: str) -> str:
         return str(ItemId(self.turn_id, self._attempt, block))
 
-    def _item(self, payload: ItemStart | ItemDelta | ItemDone | ItemError | ItemCancelled) -> Payload:
+    def _complete_item(self, payload: ItemStart | ItemDelta | ItemDone | ItemError | ItemCancelled) -> Payload:
         """Return the payload with the item's full id; note which items are open and which calls have no output."""
-        item_id = self._item_id(payload.item_id)
+        item_id = self._make_item_id(payload.item_id)
         self._has_emitted = True
         match payload:
             case ItemDelta():
@@ -333,10 +333,12 @@ class TurnStream:
             self._texts[item_id] = RedactedStream(self._redactor())
         return self._texts[item_id].feed(text)
 
-    def _envelope(self, payload: Payload) -> Envelope:
+    def _make_envelope(self, payload: Payload) -> Envelope:
         if self._redactor is not None and not isinstance(payload, ItemDelta):
             payload = self._redactor().value(payload)
-        return Envelope(self._new_event_id(), instant(self._now()), self.turn_id, self.session_id, payload, self.parent)
+        return Envelope(
+            self._new_event_id(), format_instant(self._now()), self.turn_id, self.session_id, payload, self.parent
+        )
 
     ended = Renamed("is_ended")
     said = Renamed("pass_on")

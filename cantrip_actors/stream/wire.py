@@ -288,11 +288,11 @@ class Envelope(WireValue, frozen=True):
     @classmethod
     def parse(cls, value: object) -> Envelope:
         """Return the envelope that has the wire form `value`. Raises InvalidStreamEvent with every problem of it."""
-        problems = list(_envelope_problems(value)) if isinstance(value, Mapping) else []
+        problems = list(_find_envelope_problems(value)) if isinstance(value, Mapping) else []
         try:
             envelope = msgspec.convert(value, cls)
         except msgspec.ValidationError:
-            problems += _problems(value, cls, "")
+            problems += _find_problems(value, cls, "")
         else:
             if not problems:
                 return envelope
@@ -337,12 +337,12 @@ class InvalidStreamEvent(CantripError):
 _INSTANT: Final = re.compile(r"[0-9]{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
 
 
-def _problems(value: Any, kind: Any, path: str) -> Iterator[Problem]:
+def _find_problems(value: Any, kind: Any, path: str) -> Iterator[Problem]:
     """Yield every problem that keeps `value` from being a `kind`; msgspec itself stops at the first."""
     options = get_args(kind) or (kind,)
     classes = [one for one in options if isinstance(one, type) and issubclass(one, msgspec.Struct)]
     if classes and isinstance(value, Mapping):
-        yield from _object_problems(value, classes, f"{path}." if path else "")
+        yield from _find_object_problems(value, classes, f"{path}." if path else "")
     elif classes and not (value is None and NoneType in options):
         yield Problem(path, f"expected an object, got {type(value).__name__}")
     elif not classes:
@@ -354,7 +354,9 @@ def _problems(value: Any, kind: Any, path: str) -> Iterator[Problem]:
             yield Problem(path, message)
 
 
-def _object_problems(value: Mapping[str, Any], classes: list[type[msgspec.Struct]], below: str) -> Iterator[Problem]:
+def _find_object_problems(
+    value: Mapping[str, Any], classes: list[type[msgspec.Struct]], below: str
+) -> Iterator[Problem]:
     """Yield the problems of an object that has to be one of `classes`, which the `type` of the object selects."""
     tags = {cls.__struct_config__.tag: cls for cls in classes}
     tag = value.get("type") if len(tags) > 1 else next(iter(tags))
@@ -363,12 +365,12 @@ def _object_problems(value: Mapping[str, Any], classes: list[type[msgspec.Struct
         return
     for field in msgspec.structs.fields(tags[tag]):
         if field.encode_name in value:
-            yield from _problems(value[field.encode_name], field.type, f"{below}{field.encode_name}")
+            yield from _find_problems(value[field.encode_name], field.type, f"{below}{field.encode_name}")
         elif field.required:
             yield Problem(f"{below}{field.encode_name}", "is missing")
 
 
-def _envelope_problems(value: Mapping[str, Any]) -> Iterator[Problem]:
+def _find_envelope_problems(value: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems that lie between the fields of an envelope, and those of its time."""
     kind, stamp, payload = value.get("type"), value.get("timestamp"), value.get("payload")
     if isinstance(stamp, str) and not _is_instant(stamp):

@@ -18,7 +18,7 @@ from hypercorn.protocol.h2 import StreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors import Cantrip, Circle, Folding, scripted
+from cantrip_actors import Cantrip, Circle, Folding, LoomError, scripted
 from cantrip_actors.http import Limits, feeds
 from cantrip_actors.http.feeds import FRAMES, Frame
 from cantrip_actors.http.sse import Position
@@ -200,7 +200,7 @@ async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() 
             (feed,) = on.service._feeds.values()  # likewise
             while on.runtime.loom.state(begun["entity_id"]) == "active":
                 await anyio.sleep(0.02)
-                assert feed._bytes < 9 << 20  # what it keeps
+                assert feed.frames.size < 9 << 20  # what it keeps
             while feed.readers:
                 await anyio.sleep(0.05)
         deaf.close()
@@ -277,6 +277,26 @@ async def test_a_reader_that_never_reads_holds_up_no_turn() -> None:
     assert await count_cpu(deaf=True) < 4 * alone
 
 
+@pytest.mark.rule("HTTP-06", "HTTP-15")
+@pytest.mark.parametrize("after", [None, "0"])
+async def test_a_stream_whose_entity_cannot_be_read_is_a_problem_and_the_next_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, after: str | None
+) -> None:
+    def fail(*_: object) -> Any:
+        raise LoomError("the disk is gone")
+
+    async with served() as on:
+        entity = await run(on, "nap 30")
+        path = f"entities/{entity}/events"
+        with monkeypatch.context() as patch:
+            patch.setattr(feeds.Feed, "_fetch", fail)
+            async with on.stream(path, after) as reader:
+                assert reader.status == 507
+        assert on.service.readers == 0
+        first = (await on.events(path, after, until=lambda _: True))[0]
+        assert first["event"] == ("entity" if after else "snapshot")
+
+
 async def select_all(frames: list[Frame]) -> list[Frame]:
     return frames
 
@@ -292,7 +312,7 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
         begun = await on.post("entities", {"cantrip": "echo", "intent": "one", "name": "bob"}, 201)
         entity_id = begun["entity_id"]
         with on.service.feed(entity_id) as feed:
-            await feed.wait_until_begun()
+            await feed.begin()
             events = feed.stream(Position(0), select_all, show_nothing)
             assert await anext(events) == b"retry: 2000\n\n"
             text = (await anext(events)).decode()
@@ -300,7 +320,7 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
             await entity.send("two")
             await anyio.sleep(0.1)
             for _ in range(FRAMES + 1):  # as many upserts as push everything out
-                feed._add(feed._frames[0])  # a flood
+                feed.frames.publish(Frame(entity_id, "upsert", b""))  # a flood
             while "snapshot" not in text:
                 text += (await anext(events)).decode()
             assert "event: fell-behind" in text

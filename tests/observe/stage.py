@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from cantrip_actors.observe import Batching, Output, Processor, Upsert
-from cantrip_actors.stream.turn import instant
+from cantrip_actors.stream.turn import format_instant
 from cantrip_actors.stream.wire import (
     Envelope,
     FinalFunctionCall,
@@ -21,7 +21,7 @@ MORNING = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 
 def envelope(payload: Payload, stamp: float = 0.0, turn: str = "t", session: str = "s") -> Envelope:
-    return Envelope("e", instant(MORNING + stamp), turn, session, payload)
+    return Envelope("e", format_instant(MORNING + stamp), turn, session, payload)
 
 
 class Stage:

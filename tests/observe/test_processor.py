@@ -16,7 +16,7 @@ from cantrip_actors.observe import (
     TurnStarted,
 )
 from cantrip_actors.observe.processor import REMEMBERED
-from cantrip_actors.stream.turn import instant
+from cantrip_actors.stream.turn import format_instant
 from cantrip_actors.stream.wire import (
     FinalFunctionCallOutput,
     ItemCancelled,
@@ -289,7 +289,7 @@ class TestTimer:
             stage.feed(more("w "))
             stage.wait(0.15)
         first, *_ = upserts(stage.seen)
-        assert first.emitted_at == instant(MORNING + 0.2)
+        assert first.emitted_at == format_instant(MORNING + 0.2)
         assert first.content == "w w "
 
     @pytest.mark.rule("U-27")
@@ -677,7 +677,7 @@ class TestProvenance:
     @pytest.mark.rule("U-51")
     def test_an_upsert_carries_the_timestamp_of_its_last_source_event(self) -> None:
         stage = Stage([2])
-        at = lambda seconds: instant(MORNING + seconds)  # noqa: E731
+        at = lambda seconds: format_instant(MORNING + seconds)  # noqa: E731
         stage.feed(text())
         stage.wait(0.1)
         (by_delta,) = stage.feed(more("a b c "))
@@ -695,16 +695,16 @@ class TestProvenance:
     def test_an_initial_content_has_the_time_of_its_start(self) -> None:
         stage = Stage()
         stage.feed(text(initial="hello"))
-        assert stage.wait(1)[0].source_timestamp == instant(MORNING)
+        assert stage.wait(1)[0].source_timestamp == format_instant(MORNING)
 
     @pytest.mark.rule("U-51")
     def test_errors_have_the_time_of_the_error_but_destroying_that_of_the_content(self) -> None:
         stage = Stage()
         stage.feed(text("a", "x"), text("b", "y"), call())
         stage.wait(0.5)
-        assert stage.feed(ItemError("a", ERROR))[0].source_timestamp == instant(MORNING + 0.5)
+        assert stage.feed(ItemError("a", ERROR))[0].source_timestamp == format_instant(MORNING + 0.5)
         stage.wait(0.1)
-        assert {m.source_timestamp for m in stage.processor.destroy(CRASH)} == {instant(MORNING)}
+        assert {m.source_timestamp for m in stage.processor.destroy(CRASH)} == {format_instant(MORNING)}
 
     @pytest.mark.rule("U-51")
     def test_calls_have_the_times_of_their_own_events(self) -> None:
@@ -714,7 +714,10 @@ class TestProvenance:
         stage.feed(called({}))
         stage.wait(1)
         (complete,) = stage.feed(output())
-        assert (created.source_timestamp, complete.source_timestamp) == (instant(MORNING), instant(MORNING + 2))
+        assert (created.source_timestamp, complete.source_timestamp) == (
+            format_instant(MORNING),
+            format_instant(MORNING + 2),
+        )
 
     @pytest.mark.rule("U-52")
     def test_emission_times_come_from_the_injected_clock(self) -> None:
@@ -729,7 +732,7 @@ class TestProvenance:
         times = iter([MORNING + 5, MORNING + 3, MORNING + 6])
         processor = Processor(lambda: next(times))
         made = [processor.process(envelope(said("x", f"m{n}")), 0.0)[0].emitted_at for n in range(3)]
-        assert made == [instant(MORNING + seconds) for seconds in (5, 5, 6)]
+        assert made == [format_instant(MORNING + seconds) for seconds in (5, 5, 6)]
 
     @pytest.mark.rule("U-53")
     def test_every_output_has_the_turns_id(self) -> None:

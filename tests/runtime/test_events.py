@@ -141,6 +141,19 @@ async def test_an_entity_that_has_ended_has_no_more_events(how: str) -> None:
         assert [event async for event in entity.events()] == []
 
 
+@pytest.mark.rule("PROD-1")
+async def test_a_reader_that_gave_up_before_the_first_event_still_learns_that_its_entity_has_ended() -> None:
+    async def has_ended() -> bool:
+        await anyio.sleep(1)
+        return True
+
+    events = Bus().subscribe(entity_id="e", has_ended=has_ended)
+    with anyio.move_on_after(0.5):
+        await anext(events)
+    with anyio.fail_after(10):
+        assert [event async for event in events] == []
+
+
 async def test_an_event_filter_that_raises_fails_only_its_subscriber() -> None:
     def fussy(event: EntityEvent) -> bool:
         if isinstance(event, ToolResultEvent):

@@ -11,7 +11,17 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Entity, Node, Queue, Runtime, ask_first, gate
+from cantrip_actors import (
+    Cantrip,
+    Entity,
+    EntityEndedEvent,
+    EntityStartedEvent,
+    Node,
+    Queue,
+    Runtime,
+    ask_first,
+    gate,
+)
 from tests.loom import postgres
 from tests.loom.statements import Watched, watch_statements
 from tests.observe.spans import Sdk
@@ -151,6 +161,37 @@ async def schedule(runtime: Runtime) -> Any:
     return use
 
 
+async def follow_the_events_of_a_new_entity(runtime: Runtime) -> Any:
+    async def use() -> None:
+        entity = await runtime.start(DESK, "hello")
+        events = [type(event) async for event in entity.events()]
+        assert (events[0], events[-1]) == (EntityStartedEvent, EntityEndedEvent)
+
+    return use
+
+
+async def follow_the_events_of_an_unloaded_entity(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+    await unload(entity)
+
+    async def use() -> None:
+        events = entity.events()
+        await entity.send("more")
+        assert isinstance(await anext(events), EntityStartedEvent)
+
+    return use
+
+
+async def follow_the_events_of_an_entity_that_has_ended(runtime: Runtime) -> Any:
+    entity = await runtime.start(DESK, "hello")
+    await entity.episode()
+
+    async def use() -> None:
+        assert [event async for event in entity.events()] == []
+
+    return use
+
+
 async def look_at_the_cluster(runtime: Runtime) -> Any:
     await keeper(runtime)
 
@@ -182,6 +223,9 @@ USES = [
     decide,
     submit,
     schedule,
+    follow_the_events_of_a_new_entity,
+    follow_the_events_of_an_unloaded_entity,
+    follow_the_events_of_an_entity_that_has_ended,
     look_at_the_cluster,
 ]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cantrip_actors.machine.context import SKIPPED
 from cantrip_actors.records.records import Observation
 from cantrip_actors.redact.redactor import Redactor
-from cantrip_actors.stream.turn import INCOMPLETE, RETRY, TurnStream, cancel_reason, instant
+from cantrip_actors.stream.turn import INCOMPLETE, RETRY, TurnStream, choose_cancel_reason, format_instant
 from cantrip_actors.stream.wire import (
     AttemptFailed,
     Envelope,
@@ -256,8 +256,8 @@ def test_cancelling_cancels_open_items_and_then_the_turn() -> None:
 
 @pytest.mark.rule("U-06")
 def test_the_cancel_reason_follows_from_the_end_of_the_entity() -> None:
-    assert cancel_reason("cancelled") == cancel_reason("parent_ended") == "user_cancel"
-    assert (cancel_reason("timeout"), cancel_reason("crashed")) == ("timeout", "process_death")
+    assert choose_cancel_reason("cancelled") == choose_cancel_reason("parent_ended") == "user_cancel"
+    assert (choose_cancel_reason("timeout"), choose_cancel_reason("crashed")) == ("timeout", "process_death")
 
 
 @pytest.mark.rule("U-39")
@@ -319,7 +319,7 @@ def test_items_that_a_crystal_gives_up_are_passed_on() -> None:
 
 
 def test_the_time_of_day_is_utc_with_milliseconds_and_z() -> None:
-    assert instant(1_700_000_000.9996) == "2023-11-14T22:13:20.999Z"
+    assert format_instant(1_700_000_000.9996) == "2023-11-14T22:13:20.999Z"
 
 
 @given(st.text(), st.integers(1, 10**6), st.text())
