@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import NoReturn
+from zlib import crc32
 
 import orjson
 
@@ -47,7 +48,7 @@ from cantrip_actors.loom.checkpoints import CheckpointFile
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.head_file import HeadFile
-from cantrip_actors.loom.jsonl_index import WORTH, Known, compute_checksum, keep, restore_index
+from cantrip_actors.loom.jsonl_index import WORTH, Known, keep, restore_index
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.line_file import CHUNK, BlobFile, Disk, LineFile
 from cantrip_actors.loom.line_inbox import encode_mail_line, read_mail
@@ -242,9 +243,9 @@ class JsonlStore(LineStore):
         end, count, crc = self._indexed
         if end == 0 and self._start:
             head = self._file.read(0, self._start)
-            end, count, crc = self._start, 1, compute_checksum(head, 0)
+            end, count, crc = self._start, 1, crc32(head, 0)
         for block in self._read_blocks(end):
-            crc = compute_checksum(block, crc)
+            crc = crc32(block, crc)
             at, stop = 0, len(block)
             while at < stop:
                 count += 1
@@ -532,7 +533,7 @@ class JsonlStore(LineStore):
                 raise
         if first:
             self._start, self._lines = len(first), 1
-        self._crc = compute_checksum(data, self._crc)
+        self._crc = crc32(data, self._crc)
         self._lines += len(made.lines)
 
     def _write_timers(self, made: Plan, before: Sequence[tuple[LineFile, int]]) -> None:
@@ -721,7 +722,7 @@ def _cut_back(before: Sequence[tuple[LineFile, int]]) -> None:
 def _compute_crc(file: LineFile) -> int:
     crc = 0
     for block in file.read_blocks():
-        crc = compute_checksum(block, crc)
+        crc = crc32(block, crc)
     return crc
 
 

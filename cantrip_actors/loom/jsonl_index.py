@@ -43,11 +43,6 @@ class Known(NamedTuple):
     crc: int = 0
 
 
-def compute_checksum(data: bytes, before: int) -> int:
-    """Return the checksum of the data that has the checksum `before`, followed by `data`."""
-    return zlib.crc32(data, before)
-
-
 def keep(loom: Path, known: Known, index: Index) -> None:
     """Store the index of a loom, if it can be written."""
     path = _get_index_path(loom)

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import MailRow, get_key
 from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, add_link, compute_link
+from cantrip_actors.records.seal import NOTHING, add_link, seal
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -95,49 +95,50 @@ class EntityRow(NamedTuple):
     life: int
 
 
-class Plan:
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Plan(Struct, eq=False):
     """The changes of one transaction: a batch of records, their consequences, and mail."""
 
+    records: Sequence[Record] = ()
+    numbers: Sequence[int] = ()
+    """The number of each record."""
+    places: list[Place] = []
+    """The place of each record's entity."""
+    entities: list[EntityRow] = []
+    """The entities that begin."""
+    new: dict[str, Place] = {}
+    """The places of the entities that begin, by id."""
+    turns: dict[str, str] = {}
+    """New turns, and the entities that they belong to."""
+    lives: dict[str, Life] = {}
+    """The new phases of entities' lives."""
+    over: list[tuple[Tree, int]] = []
+    """Root entities that end while mail waits for them, and the numbers of the records that end them."""
+    timed_out: list[str] = []
+    """Entities that end, and lose all of their timers."""
+    keys: list[tuple[Tree, str, int]] = []
+    """Keys of mail that records take, and the numbers of these records."""
     lines: Sequence[bytes] = ()
     """The lines of the records, sealed."""
     blobs: Sequence[Blob] = ()
     """The blobs of the records and the mail."""
-    heads: Mapping[Tree, bytes] = MappingProxyType({})
+    heads: Mapping[Tree, bytes] = _NONE
     """The new last links of trees."""
     end: Head | None = None
     """The new head of a sealed loom."""
-    posted: Mapping[tuple[str, str], tuple[MailRow, bytes, int | None]] = MappingProxyType({})
+    posted: Mapping[tuple[str, str], tuple[MailRow, bytes, int | None]] = _NONE
     """New mail by entity and key: its row, its line, and the number of the record that it was posted with."""
-    taken: Mapping[int, tuple[MailRow, int]] = MappingProxyType({})
+    taken: Mapping[int, tuple[MailRow, int]] = _NONE
     """Taken mail by its number: its row, and the number of the record that takes it."""
     emptied: Sequence[tuple[Tree, int]] = ()
     """Roots that end with waiting mail, and the numbers of the records that end them."""
-    waiting: Mapping[Tree, Waiting] = MappingProxyType({})
+    waiting: Mapping[Tree, Waiting] = _NONE
     """The new counts of waiting mail."""
-    timers: Mapping[tuple[str, str], tuple[Timer, bytes, int | None]] = MappingProxyType({})
+    timers: Mapping[tuple[str, str], tuple[Timer, bytes, int | None]] = _NONE
     """Changed timers by entity and id: the new timer, without a line if it is removed, and the number of the record
     that changes it."""
-
-    def __init__(self, records: Sequence[Record] = (), numbers: Sequence[int] = ()) -> None:
-        self.records = records
-        self.numbers = numbers
-        """The number of each record."""
-        self.places: list[Place] = []
-        """The place of each record's entity."""
-        self.entities: list[EntityRow] = []
-        """The entities that begin."""
-        self.new: dict[str, Place] = {}
-        """The places of the entities that begin, by id."""
-        self.turns: dict[str, str] = {}
-        """New turns, and the entities that they belong to."""
-        self.lives: dict[str, Life] = {}
-        """The new phases of entities' lives."""
-        self.over: list[tuple[Tree, int]] = []
-        """Root entities that end while mail waits for them, and the numbers of the records that end them."""
-        self.timed_out: list[str] = []
-        """Entities that end, and lose all of their timers."""
-        self.keys: list[tuple[Tree, str, int]] = []
-        """Keys of mail that records take, and the numbers of these records."""
 
 
 class Known(ABC):
@@ -337,7 +338,8 @@ def seal_lines(
         tree = place.tree
         if link is None:
             before = heads.get(tree, tree.head)
-            link = compute_link(line, find_head(tree) if before is None else before, key)
-        heads[tree] = link
-        sealed.append(add_link(line, link))
+            line, heads[tree] = seal(line, find_head(tree) if before is None else before, key)
+        else:
+            line, heads[tree] = add_link(line, link), link
+        sealed.append(line)
     made.lines, made.heads = sealed, heads

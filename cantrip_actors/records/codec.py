@@ -43,7 +43,7 @@ DEEPEST: Final = 500
 
 _DIGEST = re.compile("[0-9a-f]{40}")
 _IMAGE_DIGEST = re.compile("[0-9a-f]{64}")
-_ATOMS: Final = frozenset({str, float, bool, type(None)})
+_ATOMS: Final = frozenset({str, bool, type(None)})
 
 
 class Newer(LoomError):
@@ -52,7 +52,7 @@ class Newer(LoomError):
 
 def encode(record: Record) -> bytes:
     """Return `record` as one line, without its newline. Raises LoomError for a value that JSON cannot express."""
-    line = encode_value(record, _FREE_FORM[type(record)](record))
+    line = encode_value(record, _FREE_FORM[record.__class__](record))
     if SCHEMA > 1 and b'"schema":' not in line:
         line = b'%b,"schema":%d}' % (line[:-1], SCHEMA)
     return line
@@ -62,15 +62,14 @@ def encode_value(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
     """Return a Struct as one line; `free` are its values that may be any JSON. Raises LoomError as `encode` does."""
     try:
         for one in free:
-            if one.__class__ not in _ATOMS:
-                orjson.dumps(one, default=_convert)  # it refuses values that msgspec would silently change
-        line = _ENCODER.encode(value)
+            # orjson refuses values that msgspec would silently change. Both write null for NaN and the infinities.
+            if one.__class__ not in _ATOMS and b"null" in orjson.dumps(one, default=_convert) and not _is_finite(one):
+                break
+        else:
+            return _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError):
-        return _encode_wide(value, free)
-    # Any null may stand for a number that msgspec cannot write. Nulls are rare: records leave out fields that are None.
-    if b"null" in line and not all(map(_is_finite, free)):
-        return _encode_wide(value, free)
-    return line
+        pass  # the standard library can write the value, or says what is wrong with it
+    return _encode_wide(value, free)
 
 
 def decode(line: bytes) -> Record:
