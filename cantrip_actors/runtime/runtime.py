@@ -69,7 +69,7 @@ from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import Unattended
-from supervisors import inspect
+from supervisors import WrongTask, inspect
 from supervisors.events import Event
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ class Runtime:
     ) -> Runtime:
         """Return a runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
-        If one task opens it and another closes it (fixtures, notebook cells), use `runtime = await Runtime.open(…)` and
-        `await runtime.aclose()`: the runtime then runs in a task of its own.
+        If one task opens it and another closes it (notebook cells, fixtures of a module), use `runtime = await
+        Runtime.open(…)` and `await runtime.aclose()`: the runtime then runs in a task of its own.
 
         A loom may hold runs that a crash interrupted. `recover` says what happens to them: "list" leaves them to
         `interrupted()`, `resume` and `abandon`; "resume" continues those whose cantrip is among `cantrips`;
@@ -301,7 +301,14 @@ class Runtime:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        await self._tree.close(kind, error, where)
+        try:
+            await self._tree.close(kind, error, where)
+        except WrongTask as wrong:
+            raise RuntimeClosed(
+                "the runtime has closed, but its `async with` was left in another task than the one that entered it, "
+                "which still runs: open it with `runtime = await Runtime.open(…)`, and close it from any task with "
+                "`await runtime.aclose()`"
+            ) from wrong
 
     @property
     def cluster(self) -> Cluster:
