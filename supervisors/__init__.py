@@ -53,7 +53,7 @@ with `Shutdown(FailedToStart(child, reason))`. A child that is stopped because a
 **ActorSystem**(name="root", strategy=, max_restarts=, period=, kill_grace=5.0): `await system.start(spec)`,
 `system.root` (the top supervisor's ref), `system.registry`, `system.sinks` (callables that get the events of
 `supervisors.events`). Leaving the block stops everything, last started first. If the top supervisor gives up, the
-block is cancelled and raises `SystemDown`.
+block is cancelled and raises `SystemDown`. Leave it in the task that entered it, if that still runs.
 """
 
 from supervisors.actor import Actor
@@ -82,6 +82,7 @@ from supervisors.errors import (
     SupervisorsError,
     SystemDown,
     TooManyChildren,
+    WrongTask,
 )
 from supervisors.management import SupervisorRef
 from supervisors.policy import Backoff
@@ -157,5 +158,6 @@ __all__ = [
     "SystemDown",
     "Task",
     "TooManyChildren",
+    "WrongTask",
     "task",
 ]

@@ -81,6 +81,10 @@ class Backend(abc.ABC):
     def note_last_step(self, task: object) -> None:
         """Note that `task` takes its last step; the `body` of `spawn` calls this at its end, however it ends."""
 
+    def has_ended(self, task: object) -> bool:  # noqa: ARG002  # on trio, a task with an open group cannot end
+        """Return whether a task that entered a group has ended without leaving the group."""
+        return False
+
     @property
     def is_torn_down(self) -> bool:
         """Whether the loop is being torn down with its tasks: `asyncio.run` cancels all remaining tasks at its end."""

@@ -180,3 +180,13 @@ class SystemDown(SupervisorsError):
     def __init__(self, reason: ExitReason) -> None:
         super().__init__(f"the actor system is down: {reason}")
         self.reason = reason
+
+
+class WrongTask(SupervisorsError, RuntimeError):
+    """The block of a system was left in another task than the one that entered it, which still runs.
+
+    All actors have ended, but the task group in the first task stays open.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("`async with` was left in another task than the one that entered it: leave it in that task")

@@ -92,6 +92,9 @@ class AsyncioBackend(Backend):
         # a task is a bug of this package, and asyncio reports it.
         self._tasks.discard(task)
 
+    def has_ended(self, task: Any) -> bool:
+        return bool(task.done())
+
     @property
     def is_torn_down(self) -> bool:
         # anyio does not cancel the keeper, which is shielded from it

@@ -2,7 +2,8 @@
 
 It owns the keeper: a task under one shield that hosts the flat group of all actors' tasks (`backend.py`), with a
 supervisor at the top. A cancellation of the program reaches the `async with` block and not the actors; leaving the
-block, for whatever reason, ends them in their order, last started first, each within its grace.
+block, for whatever reason, ends them in their order, last started first, each within its grace. The task that entered
+the block leaves it; on asyncio another task may do so once the first has ended, as in a fixture of pytest-asyncio.
 
 From another thread, use `system.portal`. To end with the process, wait for `system.terminated()` in the block.
 
@@ -28,7 +29,7 @@ from supervisors.backend import Backend
 from supervisors.child import Incarnation
 from supervisors.children import Child
 from supervisors.dynamic import DynamicSupervisor
-from supervisors.errors import SystemDown
+from supervisors.errors import SystemDown, WrongTask
 from supervisors.events import Event, EventStream, Sink
 from supervisors.management import SupervisorRef
 from supervisors.policy import Strategy
@@ -101,6 +102,7 @@ class ActorSystem:
 
     async def __aenter__(self) -> Self:
         self.backend = _find_backend()
+        self._opener = self.backend.current_task()
         self.portal = Portal()
         self._done, self._up = anyio.Event(), anyio.Event()
         self._group = anyio.create_task_group()
@@ -126,15 +128,17 @@ class ActorSystem:
             stream.close()
         if isinstance(self._reports, Reports):
             _write_report(self._reports.close)
-        if self._fatal is None and self._down is None:
-            # The group is empty by now; passing it the exception would only wrap the exception.
-            await self._group.__aexit__(None, None, None)
-            return
-        await self._group.__aexit__(exc_type, exc, tb)
+        has_failed = self._fatal is not None or self._down is not None
+        if self.backend.current_task() is self._opener:
+            # Without a failure the group is empty; passing it the exception would only wrap the exception.
+            await self._group.__aexit__(*((exc_type, exc, tb) if has_failed else (None, None, None)))
+        elif not self.backend.has_ended(self._opener):
+            raise WrongTask
+        # else: the group's scope has ended with the task that entered it
         if self._fatal is not None:
             raise self._fatal
-        assert self._down is not None
-        raise SystemDown(self._down) from getattr(self._down, "exception", None)
+        if self._down is not None:
+            raise SystemDown(self._down) from getattr(self._down, "exception", None)
 
     async def _keep(self) -> None:
         try:

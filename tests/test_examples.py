@@ -123,6 +123,32 @@ class TestWebService:
             assert (await client.delete(f"/runs/{run}")).status_code == 204
         assert seen == [': still here\n\nid: 0\nevent: end\ndata: {"state": "cancelled"}\n\n']
 
+    @pytest.mark.rule("LOOM-7")
+    async def test_a_client_that_hangs_up_cancels_its_cast(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Slow:
+            name = "slow"
+
+            async def invoke(self, messages: object) -> None:
+                await anyio.sleep(50)
+
+        monkeypatch.setattr(web_service, "MODEL", Slow())
+        messages = [{"type": "http.request", "body": b'{"intent": "go"}'}, {"type": "http.disconnect"}]
+
+        async def receive() -> dict[str, object]:
+            if len(messages) == 1:
+                await anyio.sleep(5)
+            return messages.pop(0)
+
+        async def send(_: object) -> None: ...
+
+        async with web_service.app.router.lifespan_context(web_service.app) as state:
+            scope = {"type": "http", "method": "POST", "path": "/cast", "query_string": b"", "headers": []}
+            began = anyio.current_time()
+            await web_service.app({**scope, "state": dict(state)}, receive, send)
+            assert anyio.current_time() - began == pytest.approx(5)
+            loom = state["runtime"].loom
+            assert [loom.state(one) for one in loom.entities()] == ["cancelled"]
+
     async def test_the_web_service_casts_for_many_clients_at_once(self, client: httpx.AsyncClient) -> None:
         answers = []
 

@@ -8,6 +8,7 @@ Modules that take time to import are imported inside the command that needs them
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -109,6 +110,12 @@ app = typer.Typer(
 )
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"cantrip {version('cantrip-actors')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     log_level: Annotated[
@@ -117,6 +124,9 @@ def options(
     log_format: Annotated[
         LogFormat | None, typer.Option("--log-format", help="Log lines for people, or as JSON; to standard error.")
     ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Set the options that apply to every command."""
     logs.level, logs.form = log_level, log_format

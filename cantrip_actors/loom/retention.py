@@ -67,6 +67,8 @@ def parse_seconds(duration: Duration) -> float:
 
 def parse_retention(given: Mapping[str, Duration | None] | None) -> Retention:
     """Return the rules in a user's setting. Raises ValueError for an unknown kind of entity or a wrong duration."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f'retention: expected durations by kind, as in {{"one-shot": "90d"}}, got {given!r}')
     rules: dict[EntityKind, float | None] = {}
     for kind, duration in (given or {}).items():
         known = next((one for one in get_args(EntityKind) if one == kind), None)

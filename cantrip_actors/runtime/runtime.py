@@ -69,7 +69,7 @@ from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.wrapper import Unattended
-from supervisors import inspect
+from supervisors import WrongTask, inspect
 from supervisors.events import Event
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class Runtime:
     ) -> Runtime:
         """Return a runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
-        If one task opens it and another closes it (fixtures, notebook cells), use `runtime = await Runtime.open(…)` and
-        `await runtime.aclose()`: the runtime then runs in a task of its own.
+        If one task opens it and another closes it (notebook cells, fixtures of a module), use `runtime = await
+        Runtime.open(…)` and `await runtime.aclose()`: the runtime then runs in a task of its own.
 
         A loom may hold runs that a crash interrupted. `recover` says what happens to them: "list" leaves them to
         `interrupted()`, `resume` and `abandon`; "resume" continues those whose cantrip is among `cantrips`;
@@ -196,9 +196,10 @@ class Runtime:
         processes, until a runtime is opened with other bounds (docs/cluster.md). A loom in memory or in a JSONL file
         stores no bounds: give its queues each time.
 
-        Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a key that
-        is too short. Entering raises LoomError if the loom cannot be opened, DamagedLoom if it is damaged, and
-        WrongSealKey if `seal_key` is missing, wrong, or given for a loom that is not sealed.
+        Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a URL
+        that is not a text and a key that is too short. Entering raises LoomError if the loom cannot be opened,
+        DamagedLoom if it is damaged, and WrongSealKey if `seal_key` is missing, wrong, or given for a loom that is not
+        sealed.
         """
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
@@ -215,6 +216,10 @@ class Runtime:
             raise ValueError(f"max_submitted: expected a number of casts, at least 1, got {max_submitted!r}")
         if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
             raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
+        if not isinstance(url, (str, os.PathLike)):
+            raise LoomError(f"expected the URL of a loom, as in sqlite:loom.db, or a path, got {url!r}")
+        if not isinstance(cantrips, Iterable):
+            raise InvalidCantrip(f"cantrips: expected a list of cantrips, got {type(cantrips).__name__}")
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
         if not isinstance(stranded_after, (int, float)) or not stranded_after > 0:
@@ -310,7 +315,14 @@ class Runtime:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        await self._tree.close(kind, error, where)
+        try:
+            await self._tree.close(kind, error, where)
+        except WrongTask as wrong:
+            raise RuntimeClosed(
+                "the runtime has closed, but its `async with` was left in another task than the one that entered it, "
+                "which still runs: open it with `runtime = await Runtime.open(…)`, and close it from any task with "
+                "`await runtime.aclose()`"
+            ) from wrong
 
     @property
     def cluster(self) -> Cluster:
@@ -331,9 +343,12 @@ class Runtime:
         A node hands its entities over instead: idle ones at once, others at their next border between two turns, when
         no gate is running. Other nodes continue them. The default of `grace` is the node's (N-63).
 
-        Raises RuntimeClosed if the runtime is not open. Every later cast and send raises it, too.
+        Raises RuntimeClosed if the runtime is not open, ValueError for a `grace` that is not a number. Every later cast
+        and send raises RuntimeClosed, too.
         """
         self._check_not_tenant("draining")
+        if grace is not None and (not isinstance(grace, (int, float)) or math.isnan(grace)):
+            raise ValueError(f"grace: expected seconds, as a number, or None, got {grace!r}")
         return await self._tree.drain(grace)
 
     async def serve(self) -> None:

@@ -169,6 +169,9 @@ def _thaw(value: Any) -> Any:
     return [_thaw(one) for one in value] if isinstance(value, tuple) else value
 
 
+_Conditioning.__init__.__qualname__ = "Call.__init__"  # a TypeError for an unknown setting shows it
+
+
 class Call(_Conditioning):
     """How a crystal is conditioned, before any intent (CALL-1).
 

@@ -40,4 +40,5 @@ def check_crystal(what: str, crystal: object) -> None:
     if isinstance(crystal, str) or not callable(getattr(crystal, "invoke", None)):
         raise InvalidCantrip(
             f"cantrip requires a crystal: {what}: expected 'family:model' or an object with invoke, got {crystal!r}"
+            + ("; as a script: scripted(…)" if callable(crystal) or isinstance(crystal, list) else "")
         )

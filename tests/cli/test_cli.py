@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,10 @@ class TestProcess:
         assert "3 truncated" in said.out
         for command in (["cast"], ["demo"], *(["loom", one] for one in ("ls", "tree", "show", "thread", "export"))):
             assert "Examples:\n" in process(*command, "--help").out
+
+    def test_the_version_is_printed_without_a_command(self, process):
+        said = process("--version")
+        assert (said.code, said.out) == (0, f"cantrip {version('cantrip-actors')}\n")
 
     def test_help_lists_each_command_in_a_section_with_a_whole_sentence(self, process):
         lines = process("--help", COLUMNS="80").out.splitlines()

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors import CantripError, InvalidDecision, InvalidIntent, InvalidSchedule, LoomError, Runtime
+from cantrip_actors import (
+    CantripError,
+    InvalidCantrip,
+    InvalidDecision,
+    InvalidIntent,
+    InvalidSchedule,
+    LoomError,
+    Runtime,
+)
 from cantrip_actors.loom import verify_loom
 from tests.loom.test_store import KINDS, Place
 from tests.runtime.spells import cantrip, done, say
@@ -146,3 +154,28 @@ async def test_a_key_with_the_separator_of_tenants_finds_no_entity_of_a_tenant()
         await runtime.tenant("acme").cast(ECHO, "private", key="job")
         with pytest.raises(CantripError, match="key: expected a text without control characters"):
             await runtime.cast(ECHO, "private", key="acme\x1fjob")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"url": None}, LoomError, "expected the URL of a loom, as in sqlite:loom.db"),
+        ({"url": 3}, LoomError, "or a path, got 3"),
+        ({"cantrips": ECHO}, InvalidCantrip, "cantrips: expected a list of cantrips, got Cantrip"),
+        ({"retention": "90d"}, ValueError, r"retention: expected durations by kind.* got '90d'"),
+    ],
+)
+def test_an_option_of_another_type_is_refused_when_a_runtime_is_made(
+    options: dict[str, Any], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        Runtime.open(**options)
+
+
+@pytest.mark.rule("PROD-2")
+@pytest.mark.parametrize("grace", ["10", float("nan")])
+async def test_a_grace_that_is_not_a_number_is_refused_and_begins_no_drain(grace: Any) -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(ValueError, match="grace: expected seconds, as a number, or None, got"):
+            await runtime.drain(grace)
+        assert (await runtime.cast(ECHO, "go")).result == "go"

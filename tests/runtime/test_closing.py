@@ -1,5 +1,7 @@
 """A runtime that closes while callers wait: it suspends long-lived entities, and every caller gets an error."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,38 @@ class TestAwaited:
             with pytest.raises(RuntimeClosed, match="async with"):
                 await runtime.aclose()
             assert (await runtime.cast(cantrip([done(1)]), "go")).result == 1
+
+    async def test_a_fixture_of_two_tasks_may_hold_a_runtime(self, anyio_backend_name: str) -> None:
+        """As under pytest-asyncio: each half of the fixture runs in a task of its own."""
+        if anyio_backend_name != "asyncio":
+            pytest.skip("a task of trio cannot end with an open nursery")
+
+        async def hold() -> AsyncIterator[Runtime]:
+            async with Runtime.open() as runtime:
+                yield runtime
+
+        fixture = hold()
+        runtime = await asyncio.create_task(anext(fixture))  # type: ignore[arg-type]
+        entity = await runtime.start(cantrip(slow), "go")
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.create_task(anext(fixture))  # type: ignore[arg-type]
+        assert runtime.loom.state(entity.id) == "cancelled"
+
+    async def test_leaving_the_block_in_a_second_task_says_how_to_open_a_runtime(self, anyio_backend_name: str) -> None:
+        if anyio_backend_name != "asyncio":
+            pytest.skip("a task of trio cannot end with an open nursery")
+        runtime, is_left = Runtime.open(), anyio.Event()
+
+        async def enter() -> None:
+            await runtime.__aenter__()
+            await is_left.wait()
+
+        entering = asyncio.create_task(enter())
+        await anyio.sleep(1)
+        with pytest.raises(RuntimeClosed, match=r"open it with `runtime = await Runtime.open"):
+            await runtime.__aexit__(None, None, None)
+        is_left.set()
+        await entering
 
     async def test_gates_see_the_context_variables_of_the_task_that_opened_the_runtime(self) -> None:
         runtime = await Runtime.open()

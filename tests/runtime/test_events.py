@@ -63,6 +63,7 @@ async def test_an_entitys_own_events_end_with_it() -> None:
     assert isinstance(seen[-1], EntityEndedEvent)
 
 
+@pytest.mark.rule("C-69")
 async def test_a_subscriber_that_falls_behind_learns_how_much_it_missed() -> None:
     bus = Bus(capacity=5)
     events = bus.subscribe()

@@ -24,6 +24,7 @@ from supervisors import (
     MailboxFull,
     Shutdown,
     Supervisor,
+    WrongTask,
 )
 from supervisors.events import Exited, Started
 from supervisors.inspect import build_tree, dump, dump_on_signal
@@ -131,6 +132,39 @@ async def test_a_cancelled_start_of_a_system_leaves_no_task(anyio_backend_name):
         async with ActorSystem(reports=None):
             await anyio.sleep(1)
     assert scope.cancelled_caught
+
+
+async def test_a_system_may_be_left_by_another_task_once_the_one_that_entered_it_has_ended(
+    new_system, recorder, anyio_backend_name
+):
+    if anyio_backend_name != "asyncio":
+        pytest.skip("a task of trio cannot end with an open nursery")
+    system = new_system()
+    await asyncio.create_task(system.__aenter__())
+    await system.start(Script("a").spec())
+    await asyncio.create_task(system.__aexit__(None, None, None))
+    assert recorder.log == ["+a", "-a shutdown"]
+
+
+async def test_leaving_a_system_in_another_task_raises_wrong_task_while_the_one_that_entered_it_runs(
+    new_system, recorder, anyio_backend_name
+):
+    if anyio_backend_name != "asyncio":
+        pytest.skip("a task of trio cannot end with an open nursery")
+    system, is_left = new_system(), anyio.Event()
+
+    async def enter() -> None:
+        await system.__aenter__()
+        await is_left.wait()
+
+    entering = asyncio.create_task(enter())
+    await anyio.sleep(1)
+    await system.start(Script("a").spec())
+    with pytest.raises(WrongTask, match="leave it in that task"):
+        await system.__aexit__(None, None, None)
+    assert recorder.log == ["+a", "-a shutdown"]
+    is_left.set()
+    await entering
 
 
 # --- seeing inside ------------------------------------------------------------------------------------------------

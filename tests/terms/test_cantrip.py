@@ -100,6 +100,11 @@ class TestConstruction:
     def test_any_truncating_ward_is_enough(self, ward: Ward) -> None:
         assert Cantrip("a:b", circle=Circle(gates=["done"], wards=[ward])).circle.resolved.bounded
 
+    @pytest.mark.rule("CALL-1")
+    def test_an_unknown_setting_of_a_call_is_refused_in_the_name_of_call(self) -> None:
+        with pytest.raises(TypeError, match=r"^Call\.__init__\(\) got an unexpected keyword argument 'system'"):
+            Call(system="You are terse.")  # type: ignore[call-arg]
+
     @pytest.mark.rule("CANTRIP-3")
     def test_gates_are_checked_before_wards(self) -> None:
         with pytest.raises(InvalidCantrip, match="circle must have a done gate"):
@@ -114,6 +119,8 @@ class TestConstruction:
             ({"crystal": "claude"}, "cantrip requires a crystal: crystal: expected 'family:model'"),
             ({"crystal": ":"}, "expected 'family:model'"),
             ({"crystal": object()}, "an object with invoke"),
+            ({"crystal": lambda context: "hi"}, r"as a script: scripted\(…\)"),
+            ({"crystal": ["hi"]}, r"as a script: scripted\(…\)"),
             ({"child_crystal": "claude"}, "child_crystal: expected"),
             ({"child_crystal": 0}, "child_crystal: expected"),
             ({"crystals": {"big": None}}, "'big'.*expected"),
