@@ -32,8 +32,8 @@ Report = Callable[[str, str, BaseException], None]
 THREADS: Final = 256
 """Concurrent blocking gates in one event loop. They wait for disks and networks, so memory is what limits them."""
 
-LONGEST: Final = 10_000
-"""Characters of an error's message that the crystal gets."""
+LONGEST: Final = 20_000
+"""Characters of the messages of a group of errors that the crystal gets; `text_of` bounds each of them."""
 
 SHORT: Final = 100_000
 """Characters of a result that is too short to exceed any bound on values."""

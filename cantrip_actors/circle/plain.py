@@ -42,6 +42,7 @@ __all__ = ["NotPlain"]
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 _NAMES: Final = frozenset({str})
+_LONG: Final = frozenset({str, bytes, bytearray, memoryview})
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
 """The integers that every JSON reader of the project reads as integers."""
@@ -130,8 +131,10 @@ class Conversion(Meter):
     def visit(self, value: Any, depth: int = 0) -> Any:
         """Return a value, `depth` levels below the converted one, as JSON. Raises NotPlain."""
         self.count()
-        simple = _SIMPLE.get(type(value))
+        kind = type(value)
+        simple = _SIMPLE.get(kind)
         if simple is not None:
+            self._check_room(kind, value)
             return self._simple(simple(value))
         if depth >= DEEPEST:
             raise NotPlain(f"a value nested more than {DEEPEST} levels deep{self._place()}")
@@ -142,6 +145,13 @@ class Conversion(Meter):
             return self._compound(value, depth + 1)
         finally:
             self._above.discard(id(value))
+
+    def _check_room(self, kind: type, value: Any) -> None:
+        """Raise TooLarge for a value that is sure to exceed the bound, before it is copied (X-01)."""
+        if kind in _LONG:
+            self.check_length(len(value))
+        elif kind is int:
+            self.check_length(value.bit_length() // 4)
 
     def _simple(self, made: Any) -> Any:
         if type(made) is str:
@@ -159,7 +169,9 @@ class Conversion(Meter):
         if isinstance(value, Enum):
             return self.visit(value.value, depth)
         if isinstance(value, (str, int, float)):
-            return self._simple(_SIMPLE[next(kind for kind in (str, int, float) if isinstance(value, kind))](value))
+            kind = next(kind for kind in (str, int, float) if isinstance(value, kind))
+            self._check_room(kind, value)
+            return self._simple(_SIMPLE[kind](value))
         if isinstance(value, (set, frozenset)):  # sorted, so that the order is the same in every process
             return sorted(self._items(value, depth), key=as_text)
         if isinstance(value, (list, tuple, range, deque, KeysView, ValuesView, ItemsView, Iterator)):
@@ -193,6 +205,8 @@ class Conversion(Meter):
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, item in value.items():
+            if type(key) is str:
+                self.check_length(len(key))
             name = make_encodable(key) if type(key) is str else self._key(key)
             self.count_text(name)
             if name in made:

@@ -131,6 +131,29 @@ def test_an_argument_that_is_not_json_raises_where_it_is_passed(argument: str):
     assert "line 2" in text
 
 
+@pytest.mark.parametrize(
+    ("making", "kind"),
+    [
+        ("a = []\na.append(a)", "a list"),
+        ("a = [1]\na.append({'x': (a,)})", "a list"),
+        ("a = {}\na['x'] = [a]", "a dict"),
+        ("b = []\na = (1, b)\nb.append(a)", "a tuple"),
+        ("class Node:\n    pass\na = Node()\na.children = [a]", "an object"),
+    ],
+)
+def test_an_argument_that_contains_itself_is_refused(making: str, kind: str):
+    box = opened(*GATES)
+    step = box.begin(f"{making}\nsearch(a)")
+    assert f"argument 'query' is not a JSON value: {kind} that contains itself" in error(step)
+
+
+@pytest.mark.parametrize("text", ["[...]", "{...}", "(...)", "..."])
+def test_a_text_that_reads_like_a_circle_is_passed_on_where_none_can_be(text: str):
+    assert call(opened(*GATES).begin(f"search({text!r})")).args == {"query": text}
+    inside = {"list": [["..."]], "dict": {"a": "[...]"}}
+    assert call(opened(*GATES).begin(f"search({inside!r})")).args == {"query": inside}
+
+
 @pytest.mark.parametrize("where", ["sorted([1, 2], key=search)", "list(map(search, ['a']))", "max(['a'], key=search)"])
 def test_a_gate_in_a_callback_is_refused_with_advice(where: str):
     assert "use a loop" in error(opened().begin(where))

@@ -21,7 +21,7 @@ import orjson
 from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
-from cantrip_actors.terms.bounds import TooLarge, check_depth, check_json
+from cantrip_actors.terms.bounds import TooLarge, check_json, check_value
 
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's text for an exception that raises another exception when it is inspected."""
@@ -50,7 +50,7 @@ def decode_incoming(text: bytes) -> Any:
             value = orjson.loads(_HALF.sub(_replace_surrogate, text.decode("utf-8", "replace")))
         except orjson.JSONDecodeError:
             raise ValueError("expected JSON, got text that is not, or that is nested too deeply") from None
-    check_depth(value)
+    check_value(value)
     try:
         return _exact(value) if _MARK in text or _LONG.search(text) else value
     except RecursionError:

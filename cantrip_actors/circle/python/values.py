@@ -35,6 +35,16 @@ _TEXT_OF_INSIDE: Final = re.compile(
 )
 """The text of values that exist only inside. Those that do not match `other` can be passed as `list(…)`."""
 
+_CIRCLES: Final = {
+    "[...]": (list, "a list"),
+    "(...)": (tuple, "a tuple"),
+    "{...}": (dict, "a dict"),
+    "...": (MontyClassProxy, "an object"),
+}
+"""The texts for a value inside itself, with the kind of the value and its name."""
+
+_LONGEST_CIRCLE: Final = max(map(len, _CIRCLES))
+
 LONG: Final = 10_000
 """Bits of the longest integer that is written in decimal digits."""
 
@@ -89,7 +99,12 @@ class Arguments(Conversion):
     An object of the program counts as its attributes.
     """
 
-    __slots__ = ()
+    __slots__ = ("_inside",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inside: list[type] = []
+        """The kinds of the enclosing values."""
 
     def name(self, name: str) -> str:
         """Return the name of an argument. Raises TooLarge."""
@@ -101,14 +116,26 @@ class Arguments(Conversion):
         """Return an argument as JSON. Raises NotPlain if it has no JSON form, and TooLarge if it exceeds a bound."""
         if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF_INSIDE.match(value)):
             raise NotPlain(f"{_repr.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
+        if isinstance(value, str) and len(value) <= _LONGEST_CIRCLE and value in _CIRCLES:
+            kind, name = _CIRCLES[value]
+            if kind in self._inside:
+                raise NotPlain(
+                    f"{name} that contains itself: expected a value without circles (a text {value!r} inside {name} "
+                    "cannot be told from one)"
+                )
         return super().visit(value, depth)
 
     def _compound(self, value: Any, depth: int) -> Any:
-        if isinstance(value, MontyClassProxy):
-            return self._mapping(value.attributes, depth)
         if isinstance(value, _INSIDE):
             raise NotPlain(_repr.repr(value))
-        return super()._compound(value, depth)
+        self._inside.append(type(value))
+        made = (
+            self._mapping(value.attributes, depth)
+            if isinstance(value, MontyClassProxy)
+            else super()._compound(value, depth)
+        )
+        self._inside.pop()
+        return made
 
 
 class _Rendering(Conversion):

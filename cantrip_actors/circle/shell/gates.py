@@ -21,6 +21,7 @@ import orjson
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
+from cantrip_actors.terms.bounds import check_value
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 
 _BUILTINS: Final = (
@@ -74,7 +75,15 @@ def definitions(gates: Sequence[ToolDefinition]) -> str:
 
 
 def arguments(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
-    """Return a command's words as the gate's arguments. Raises ValueError with the usage."""
+    """Return a command's words as the gate's arguments. Raises ValueError with the usage, or with
+    the bound that they exceed.
+    """
+    args = _bind(gate, words)
+    check_value(args)
+    return args
+
+
+def _bind(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
     properties: Mapping[str, Any] = gate.parameters.get("properties", {})
     names = list(properties)
     if len(words) == 1 and words[0][:1] == "{":
