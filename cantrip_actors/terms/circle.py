@@ -41,9 +41,9 @@ class Circle:
     An entity is refused before it starts if its machine lacks that mechanism. A `ToolServer` among the gates adds a
     gate for each of its tools, which are listed when an entity is made.
 
-    Raises InvalidCantrip for unknown gates, also in `remove_gate`, wards or media, for two gates of one name, for a gate whose dependency is
-    missing (CIRCLE-10), and for a ward on programs in a circle without programs. Warns with LethalTrifecta if its gates
-    bring private data, untrusted content and a way out.
+    Raises InvalidCantrip for unknown gates (also in `remove_gate`), wards or media, for two gates of one name, for a
+    gate whose dependency is missing (CIRCLE-10), and for a ward on programs in a circle without programs. Warns with
+    LethalTrifecta if its gates bring private data, untrusted content and a way out.
     """
 
     gates: tuple[Gate, ...] = ()

@@ -143,6 +143,8 @@ def measure_peak(work: Callable[[], object]) -> int:
 class Text(str):
     """A text of another type."""
 
+    __slots__ = ()
+
 
 @pytest.mark.rule("X-01")
 @pytest.mark.parametrize(

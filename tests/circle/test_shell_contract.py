@@ -226,6 +226,15 @@ def test_wrong_arguments_are_an_error_with_the_usage(box):
     )
 
 
+@pytest.mark.rule("CIRCLE-3")
+@pytest.mark.parametrize("made", ["save() { echo mine; }", "alias save='echo mine'; shopt -s expand_aliases"])
+def test_a_gate_that_a_program_replaced_is_back_in_the_next_program(box, made):
+    assert isinstance(box.begin(made), Finished)
+    step = box.begin("save 1")
+    assert isinstance(step, Suspended)
+    assert step.gate == "save"
+
+
 @pytest.mark.rule("COMP-6")
 def test_an_unknown_gate_is_not_found(shell):
     box = shell.open([DONE.definition], LIMITS)

@@ -280,7 +280,8 @@ class TestCarve:
 
     @pytest.mark.rule("COMP-1")
     def test_a_child_that_is_to_lack_an_unknown_gate_is_refused_with_the_names_there_are(self) -> None:
-        assert refused(DEEP, remove_gates=("ecko",)).startswith('cannot remove gate "ecko": the parent\'s gates are done')
+        text = refused(DEEP, remove_gates=("ecko",))
+        assert text.startswith('cannot remove gate "ecko": the parent\'s gates are done')
 
     def test_a_child_cannot_give_up_done(self) -> None:
         assert "done" in carved(DEEP, remove_gates=("done",)).circle.open_gates

@@ -110,7 +110,8 @@ def _advice(name: str, message: str, code: str, gates: Collection[str]) -> str:
     unknown = _UNKNOWN.match(message)
     if name == "ReferenceError" and unknown is not None:
         close = difflib.get_close_matches(unknown[1], gates, n=1)
-        return _INSTEAD.get(unknown[1]) or (f"did you mean {close[0]}?" if close else "")
+        is_other = bool(close) and close[0] != unknown[1]  # a program can delete a gate's own name
+        return _INSTEAD.get(unknown[1]) or (f"did you mean {close[0]}?" if is_other else "")
     if message.startswith("Error resolving module"):
         return _NO_MODULES
     if name != "SyntaxError":

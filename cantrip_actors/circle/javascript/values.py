@@ -37,6 +37,10 @@ _WRITTEN: Final = 1e21
 
 _MARK: Final = b'"\\u0000'
 _LONG: Final = re.compile(rb"\d{16}")
+_DIGITS: Final = re.compile(r"-?[0-9]+")
+_MOST_DIGITS: Final = len(str(-(2**63)))
+"""The most characters of an integer of 64 bits."""
+
 _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
 
 
@@ -74,10 +78,18 @@ def _exact(value: Any) -> Any:
     if isinstance(value, list):
         return [_exact(one) for one in value]
     if isinstance(value, str) and value[:1] == "\0":
-        return plain(int(value[2:])) if value[1:2] == "n" else value[1:]  # more than 64 bits: its digits (D-005)
+        return _read_integer(value[2:]) if value[1:2] == "n" else value[1:]
     if isinstance(value, (int, float)) and EXACT < abs(value) < _WRITTEN and value == int(value):
         raise Inexact(value)
     return value
+
+
+def _read_integer(digits: str) -> int | str:
+    """Return a BigInt; one of more than 64 bits as its digits (D-005), however many there are. Raises ValueError."""
+    if _DIGITS.fullmatch(digits) is None:
+        raise ValueError("expected the digits of a BigInt, got other text")
+    whole: int | str = digits if len(digits) > _MOST_DIGITS else plain(int(digits))
+    return whole
 
 
 def _mark(value: Any) -> Any:

@@ -212,7 +212,8 @@ class Steps:
             if idle:
                 with _reject_damage():
                     session.load_session(idle)
-            return session.feed_start(code, inputs=inputs, print_callback=turn.print)
+            gates = {name: _make_stand_in(name) for name in turn.gates}  # an earlier program may have replaced one
+            return session.feed_start(code, inputs={**gates, **inputs}, print_callback=turn.print)
 
         return self._step(turn, start, seed=None if idle else _make_seed(code, inputs))
 
