@@ -145,6 +145,8 @@ class Process:
         self._first = _handle(started.first)
         self._shell_pid, self._shell, self._fixed = 0, -1, frozenset[int]()
         """The shell itself, and the jail's other processes that are there without a program."""
+        self._limits = b""
+        """The shell's resource limits, which a program can lower but not raise again."""
         self._claimed: _Claimed | None = None
         self._claims = 0
         for descriptor in (self._stdin, self._stdout, self._ask, self._answer):
@@ -178,6 +180,7 @@ class Process:
                 return False
             self._shell_pid = below[0]
         self._shell = os.pidfd_open(self._shell_pid)
+        self._limits = process_tree.read_limits(self._shell_pid)
         return True
 
     def processes(self) -> Iterator[int]:
@@ -186,10 +189,11 @@ class Process:
         return (one for one in process_tree.descendants(top) if one != self._first_pid and one not in self._fixed)
 
     def stop(self) -> bool:
-        """Stop the shell, and return True if nothing else in the jail lives; `begin` continues it.
+        """Stop the shell, and return True if it can run another program; `begin` continues it.
 
-        Only the shell can then start processes, and it is stopped, so nothing runs. Returns False if it does not stop,
-        if something else lives, or if that is unknown: kill the shell then.
+        Nothing else in the jail may live: only the shell can then start processes, and it is stopped, so nothing runs.
+        Returns False if it does not stop, if something else lives or may live, or if the program has lowered a limit,
+        with which the next one might not even start: kill the shell then.
         """
         ends = time.monotonic() + QUIET
         try:
@@ -201,7 +205,7 @@ class Process:
                 if process_tree.is_stopped(self._shell_pid):
                     found = self._below(self._shell_pid) | self._below(self._first_pid)
                     if found == before and all(map(process_tree.is_dead, found)):
-                        return True
+                        return process_tree.read_limits(self._shell_pid) == self._limits
                 before = found
                 if found:
                     time.sleep(0.001)

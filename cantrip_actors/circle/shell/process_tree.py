@@ -85,6 +85,11 @@ def _state(thread: str) -> str:
     return "X" if int(fields[6]) & _EXITING else fields[0]
 
 
+def read_limits(process: int) -> bytes:
+    """Return the kernel's table of a process's resource limits. Raises OSError."""
+    return Path(f"/proc/{process}/limits").read_bytes()
+
+
 def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
     """Return the resources of these processes that no folder lists. Raises PermissionError if a living one hides them.
 
