@@ -13,11 +13,9 @@ from typing import Any, Final
 
 import orjson
 
+from cantrip_actors.circle.gate_names import name_gates
 from cantrip_actors.circle.medium import Limits
-from cantrip_actors.terms.messages import ALIASES, ToolDefinition
-
-SUGAR: Final = {"submit_answer": "done", **ALIASES}
-"""Further names of gates, for names that no gate has itself (D-002, D-003)."""
+from cantrip_actors.terms.messages import ToolDefinition
 
 _NO_NAME: Final = re.compile(r"[^\w$]")
 _WORDS: Final = (
@@ -31,16 +29,17 @@ _TYPES: Final = {"integer": "number", "number": "number", "boolean": "boolean", 
 
 def describe_functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the descriptions of the gates for the prelude. `calls` are the names by which a program can call one."""
-    taken = {gate.name for gate in gates}
+    calls: dict[str, list[str]] = {}
+    for name, gate in name_gates(gates, _identifier).items():
+        calls.setdefault(gate.name, []).append(name)
     specifications = []
     for gate in gates:
         definitions = gate.parameters.get("$defs", {})
         objects = [_may_be_object(shape, definitions) for shape in _properties(gate).values()]
-        further = [sugar for sugar, meant in SUGAR.items() if meant == gate.name and sugar not in taken]
         specifications.append(
             {
                 "name": gate.name,
-                "calls": [_identifier(gate.name), *further],
+                "calls": calls[gate.name],
                 "names": list(_properties(gate)),
                 # if the first parameter cannot be an object, a single object always means arguments by name
                 "record": not (objects and objects[0]),

@@ -14,8 +14,9 @@ import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cantrip_actors.circle.gate_names import name_gates
 from cantrip_actors.circle.medium import Limits
-from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+from cantrip_actors.terms.messages import ToolDefinition
 
 _TYPES: Mapping[str, str] = {
     "string": "str",
@@ -29,10 +30,8 @@ _DEEP = 6
 
 
 def callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
-    """Return the gates by the names that a program can call them by, accepted aliases included (D-002, D-003)."""
-    named = {_identifier(gate.name): gate for gate in gates}
-    aliases = {**ALIASES, "submit_answer": "done"}
-    return {**{alias: named[name] for alias, name in aliases.items() if name in named}, **named}
+    """Return the gates by the names that a program can call them by."""
+    return name_gates(gates, _identifier)
 
 
 def for_calls(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:

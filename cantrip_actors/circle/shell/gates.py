@@ -18,11 +18,12 @@ from typing import Any, Final
 
 import orjson
 
+from cantrip_actors.circle.gate_names import name_gates
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
 from cantrip_actors.terms.bounds import check_value
-from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+from cantrip_actors.terms.messages import ToolDefinition
 
 _BUILTINS: Final = (
     "alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare dirs disown"
@@ -30,9 +31,6 @@ _BUILTINS: Final = (
     " jobs kill let local logout mapfile popd printf pushd pwd read readarray readonly return select set shift shopt"
     " source suspend test then time times trap true type typeset ulimit umask unalias unset until wait while"
 )
-SUGAR: Final = {"submit_answer": "done", **ALIASES}
-"""Further names of gates, for names that no gate has itself (D-002, D-003)."""
-
 _OWN: Final = frozenset(_BUILTINS.split())
 """Commands that the shell needs. A gate with such a name gets another command: `read` becomes `gate_read`."""
 
@@ -53,9 +51,7 @@ _NO_NAME: Final = re.compile(r"[^\w.+-]")
 
 def commands(gates: Sequence[ToolDefinition]) -> Mapping[str, str]:
     """Return each command and the gate that it calls."""
-    named = {_command(gate.name): gate.name for gate in gates}
-    taken = {gate.name for gate in gates}
-    return named | {sugar: meant for sugar, meant in SUGAR.items() if meant in taken and sugar not in taken}
+    return {command: gate.name for command, gate in name_gates(gates, _command).items()}
 
 
 def _command(name: str) -> str:
