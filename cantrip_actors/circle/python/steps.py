@@ -37,7 +37,6 @@ from pydantic_monty import (
 
 from cantrip_actors.circle.python.errors import REQUESTS, compute_lane_limit, describe
 from cantrip_actors.circle.python.snapshots import DamagedSnapshot, pack, unpack
-from cantrip_actors.circle.python.types import wrong_calls
 from cantrip_actors.circle.python.values import Arguments, read_out, render
 from cantrip_actors.circle.step import (
     CLOSED,
@@ -56,9 +55,6 @@ from cantrip_actors.terms.messages import make_encodable
 GRACE: Final = 0.6
 """Seconds past its limit after which an interpreter that has not noticed is killed. The contract allows a second; the
 rest of it is for the kill, and for a busy machine."""
-
-CHECK: Final = 2.0
-"""Seconds that a type check may take. It has a limit of its own, because the program does not run yet."""
 
 SESSIONS: Final = 2_000
 """Steps after which an interpreter is replaced, so that its leaks stay small."""
@@ -161,15 +157,14 @@ class Steps:
         self._printed = printed
         self._clock = clock
         self._deadline = deadline
-        self._pools = ExitStack()
-        self._programs: Monty | None = None
-        self._checks: Monty | None = None
+        self._entered = ExitStack()
+        self._pool: Monty | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._pools.close()
+        self._entered.close()
 
     def compute(self, request: Mapping[str, Any], state: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the outcome of a step, and the new snapshot; an empty one if the sandbox is unchanged.
@@ -202,11 +197,7 @@ class Steps:
         return _encode_step(step), made
 
     def _begin(self, turn: _Turn, request: Mapping[str, Any], idle: bytes) -> tuple[Stepped, bytes]:
-        code, inputs, check = request["code"], request["inputs"], request.get("check")
-        if check is not None:
-            wrong = wrong_calls(code, check, self._pool(checks=True))
-            if wrong is not None:
-                return Raised(wrong), b""
+        code, inputs = request["code"], request["inputs"]
 
         def start(session: MontySession) -> Snapshot:
             if idle:
@@ -239,12 +230,12 @@ class Steps:
         return self._step(turn, start)
 
     def _load(self, idle: bytes) -> None:
-        with _reject_failure(), self._pool().checkout() as session:
+        with _reject_failure(), self._checkout() as session:
             session.load_session(idle)
 
     def _resume(self, turn: _Turn, suspended: bytes) -> Suspended:
         program = _read_suspended(turn, suspended)
-        with _reject_failure(), self._pool().checkout() as session:
+        with _reject_failure(), self._checkout() as session:
             snapshot = session.load_snapshot(program)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
             name = _name(snapshot)
@@ -265,7 +256,7 @@ class Steps:
         if turn.again:
             self._start_clock(turn.time)
         try:
-            with self._pool().checkout(limits=bounds, os_policy=_policy(seed)) as session:
+            with self._checkout(limits=bounds, os_policy=_policy(seed)) as session:
                 turn.began = time.perf_counter()
                 try:
                     return self._drive(session, start(session), turn)
@@ -335,23 +326,19 @@ class Steps:
         if self._clock is not None:
             self._clock.shorten(max(GRACE, turn.time - (time.perf_counter() - turn.began)))
 
-    def _pool(self, *, checks: bool = False) -> Monty:
-        pool = self._checks if checks else self._programs
-        if pool is None:
-            pool = self._pools.enter_context(
+    def _checkout(self, **options: Any) -> MontySession:
+        """Return a session in the interpreter process, to be entered; the first call starts the process."""
+        if self._pool is None:
+            self._pool = self._entered.enter_context(
                 Monty(
                     binary_path=self._binary,
                     max_processes=1,
-                    request_timeout=CHECK if checks else self._deadline,
+                    request_timeout=self._deadline,
                     max_checkouts_per_worker=SESSIONS,
                     feed_duration_limit_grace=GRACE,
                 )
             )
-            if checks:
-                self._checks = pool
-            else:
-                self._programs = pool
-        return pool
+        return self._pool.checkout(**options)
 
 
 def _encode_step(step: Stepped) -> dict[str, Any]:
