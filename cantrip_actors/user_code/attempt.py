@@ -73,11 +73,11 @@ class Threads:
         """
         # in a tuple, because trio takes a bare coroutine that comes back from a thread for a mistake
         (result,) = await anyio.to_thread.run_sync(
-            lambda: (attempt_now(work),), abandon_on_cancel=True, limiter=self._of_this_loop()
+            lambda: (attempt_now(work),), abandon_on_cancel=True, limiter=self._get_limiter()
         )
         return result
 
-    def _of_this_loop(self) -> anyio.CapacityLimiter:
+    def _get_limiter(self) -> anyio.CapacityLimiter:
         try:
             return self._limiter.get()
         except LookupError:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.circle.python.gates import callables, render
+from cantrip_actors.circle.python.gates import name_callables, render
 from cantrip_actors.circle.python.medium import PythonMedium
 from cantrip_actors.circle.python.steps import KEEPING
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -370,7 +370,7 @@ def test_every_schema_makes_a_signature_that_python_can_read(properties: Any, re
     if more is not None:
         schema["additionalProperties"] = more
     definition = ToolDefinition("a-gate", "What it does.\n\nMore.", schema)
-    assert [*callables([definition])] == ["a_gate"]
+    assert [*name_callables([definition])] == ["a_gate"]
     ast.parse(render(definition).splitlines()[0] + ": ...")
 
 

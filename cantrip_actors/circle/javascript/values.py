@@ -56,7 +56,7 @@ def decode_incoming(text: bytes) -> Any:
             raise ValueError("expected JSON, got text that is not, or that is nested too deeply") from None
     check_value(value)
     try:
-        return _exact(value) if _MARK in text or _LONG.search(text) else value
+        return _read_exact(value) if _MARK in text or _LONG.search(text) else value
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -71,12 +71,12 @@ class Inexact(ValueError):
         )
 
 
-def _exact(value: Any) -> Any:
+def _read_exact(value: Any) -> Any:
     """Return the value with its BigInts as integers. Raises Inexact."""
     if isinstance(value, dict):
-        return {key: _exact(one) for key, one in value.items()}
+        return {key: _read_exact(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_exact(one) for one in value]
+        return [_read_exact(one) for one in value]
     if isinstance(value, str) and value[:1] == "\0":
         return _read_integer(value[2:]) if value[1:2] == "n" else value[1:]
     if isinstance(value, (int, float)) and EXACT < abs(value) < _WRITTEN and value == int(value):

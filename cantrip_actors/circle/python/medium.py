@@ -29,7 +29,7 @@ from cantrip_actors.circle.medium import (
     Suspended,
 )
 from cantrip_actors.circle.python.frames import Frame
-from cantrip_actors.circle.python.gates import callables, capability, for_calls
+from cantrip_actors.circle.python.gates import describe_for_calls, name_callables, write_capability
 from cantrip_actors.circle.python.snapshots import ENGINE, pack, unpack
 from cantrip_actors.circle.python.workers import Worker, WorkerEnded, borrow
 from cantrip_actors.terms.bounds import BYTES
@@ -47,7 +47,7 @@ class PythonMedium:
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
         """Return the text about this language, `gates` and `limits` for the entity."""
-        return capability(gates, limits)
+        return write_capability(gates, limits)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> PythonSandbox:
         """Return a new, empty sandbox. Starts no process: the first step does."""
@@ -180,5 +180,5 @@ def _describe_gates(gates: Sequence[ToolDefinition]) -> orjson.Fragment:
     global _last  # noqa: PLW0603  # one assignment, so threads need no lock
     known = _last
     if known is None or known[0] is not gates:
-        known = _last = gates, orjson.Fragment(orjson.dumps(for_calls(callables(gates))))
+        known = _last = gates, orjson.Fragment(orjson.dumps(describe_for_calls(name_callables(gates))))
     return known[1]

@@ -106,7 +106,7 @@ class Arguments(Conversion):
         self._inside: list[type] = []
         """The kinds of the enclosing values."""
 
-    def name(self, name: str) -> str:
+    def convert_name(self, name: str) -> str:
         """Return the name of an argument. Raises TooLarge."""
         made = make_encodable(name)
         self.count_text(made)
@@ -125,14 +125,14 @@ class Arguments(Conversion):
                 )
         return super().visit(value, depth)
 
-    def _compound(self, value: Any, depth: int) -> Any:
+    def _convert_compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, _INSIDE):
             raise NotPlain(_repr.repr(value))
         self._inside.append(type(value))
         made = (
-            self._mapping(value.attributes, depth)
+            self._convert_mapping(value.attributes, depth)
             if isinstance(value, MontyClassProxy)
-            else super()._compound(value, depth)
+            else super()._convert_compound(value, depth)
         )
         self._inside.pop()
         return made
@@ -145,20 +145,20 @@ class _Rendering(Conversion):
 
     def visit(self, value: Any, depth: int = 0) -> Any:
         if depth >= DEEPEST:
-            return self._simple("…")
+            return self._count_simple("…")
         try:
             return super().visit(value, depth)
         except TooLarge:
             raise
         except NotPlain:
-            return self._simple(_render_text(value))
+            return self._count_simple(_render_text(value))
 
-    def _compound(self, value: Any, depth: int) -> Any:
+    def _convert_compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, (MontyClassProxy, *_INSIDE)):
-            return self._simple(_render_text(value))
-        return super()._compound(value, depth)
+            return self._count_simple(_render_text(value))
+        return super()._convert_compound(value, depth)
 
-    def _key(self, key: object) -> str:
+    def _convert_key(self, key: object) -> str:
         return _render_text(key)
 
 
