@@ -32,8 +32,8 @@ Report = Callable[[str, str, BaseException], None]
 THREADS: Final = 256
 """Concurrent blocking gates in one event loop. They wait for disks and networks, so memory is what limits them."""
 
-LONGEST: Final = 10_000
-"""Characters of an error's message that the crystal gets."""
+LONGEST: Final = 20_000
+"""Characters of the messages of a group of errors that the crystal gets; `text_of` bounds each of them."""
 
 SHORT: Final = 100_000
 """Characters of a result that is too short to exceed any bound on values."""
@@ -101,7 +101,7 @@ async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any
     A Failure is not raised again here, where an interrupt raised by the gate would interrupt the whole program.
     """
     if gate.blocking:
-        result = await _threads.attempt(partial(_work, partial(function, **args, **gate.dependencies)))
+        result = await _threads.attempt(partial(_call_and_convert, partial(function, **args, **gate.dependencies)))
         return convert_with_images(await result) if inspect.isawaitable(result) else result
     result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
     if inspect.isawaitable(result):
@@ -109,7 +109,7 @@ async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any
     return result if type(result) is str and result.isascii() and len(result) < SHORT else convert_with_images(result)
 
 
-def _work(function: partial[Any]) -> Any:
+def _call_and_convert(function: partial[Any]) -> Any:
     """Call a blocking gate; convert large and lazy results to JSON here too, because that would block the loop."""
     result = function()
     return result if inspect.isawaitable(result) else convert_with_images(result)
@@ -126,16 +126,16 @@ def _explain_value(gate: Gate, problem: NotPlain) -> str:
 
 def explain(failure: BaseException) -> str:
     """Return a failure's text for the entity: a line for each error of a group, no traceback, no host path."""
-    lines = list(dict.fromkeys(_line(leaf) for leaf in leaves(failure)))
+    lines = list(dict.fromkeys(_render_line(leaf) for leaf in leaves(failure)))
     text = "\n".join(lines)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
 
 
-def _line(failure: BaseException) -> str:
+def _render_line(failure: BaseException) -> str:
     name = type(failure).__name__
     if isinstance(failure, OSError) and failure.filename is not None and failure.strerror:
         # its text has the full path on the host; the entity knows which file it asked for
-        return f"{name}: {failure.strerror}: {_last_part(failure.filename)!r}"
+        return f"{name}: {failure.strerror}: {_get_last_part(failure.filename)!r}"
     text = text_of(failure)
     if isinstance(failure, GateError) and text:
         return text
@@ -144,6 +144,6 @@ def _line(failure: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def _last_part(path: object) -> str:
+def _get_last_part(path: object) -> str:
     text = path.decode(errors="backslashreplace") if isinstance(path, bytes) else str(path)
     return text.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]

@@ -48,13 +48,13 @@ def watch(folder: Path) -> None:
 
 def record_session(folder: Path, leader: int) -> None:
     """Record in a sandbox's folder the session of its processes. The leader must not have been reaped yet."""
-    (folder / SESSION).write_text(f"{leader} {_stat(leader)[_START]} {_system()}", encoding="ascii")
+    (folder / SESSION).write_text(f"{leader} {_read_stat(leader)[_START]} {_read_system()}", encoding="ascii")
 
 
 def sweep(folder: Path) -> None:
     """End the processes of the sandboxes in a folder whose owner is dead, and remove the folder."""
     if sys.platform == "linux":
-        _end_all(folder, set(_sessions(folder)))
+        _end_all(folder, set(_find_sessions(folder)))
     remove(folder)
 
 
@@ -65,7 +65,7 @@ def end_session(session: int) -> None:
 
 def _end_all(folder: Path | None, sessions: set[int]) -> None:
     ends = time.monotonic() + DYING
-    while _kill(_remaining(folder, sessions)) and time.monotonic() < ends:
+    while _kill(_find_remaining(folder, sessions)) and time.monotonic() < ends:
         time.sleep(0.001)
 
 
@@ -85,33 +85,33 @@ def remove(path: Path) -> None:
 
 
 _STATE, _SESSION, _START = 0, 3, 19
-"""The positions of a process's state, session and start time in the fields of `_stat`."""
+"""The positions of a process's state, session and start time in the fields of `_read_stat`."""
 
 
-def _sessions(folder: Path) -> Iterator[int]:
+def _find_sessions(folder: Path) -> Iterator[int]:
     """Yield the sessions of a folder's sandboxes, except those whose id another process has now."""
     for file in folder.glob(f"*/{SESSION}"):
         with contextlib.suppress(OSError, ValueError):
             session, start, system = file.read_text(encoding="ascii").split()
-            if system != _system():
+            if system != _read_system():
                 continue
             leader = Path(f"/proc/{session}")
-            if not leader.exists() or _stat(int(session))[_START] == start:
+            if not leader.exists() or _read_stat(int(session))[_START] == start:
                 yield int(session)
 
 
-def _system() -> str:
+def _read_system() -> str:
     """Return the scope of process ids: the machine's boot and the namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
 
 
-def _stat(pid: int) -> list[str]:
+def _read_stat(pid: int) -> list[str]:
     """Return the fields of a process's `stat`, from its state on."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
-def _remaining(folder: Path | None, sessions: set[int]) -> Iterator[int]:
+def _find_remaining(folder: Path | None, sessions: set[int]) -> Iterator[int]:
     """Yield descriptors of the processes that belong to sandboxes in a folder, or to one of these sessions."""
     for path in Path("/proc").glob("[0-9]*"):
         pid = int(path.name)
@@ -137,7 +137,7 @@ def _starts_sandbox(pid: int, folder: Path | None) -> bool:
 
 def _is_confined(pid: int, sessions: set[int]) -> bool:
     """True for a living process of one of these sessions that has a filter of system calls."""
-    fields = _stat(pid)
+    fields = _read_stat(pid)
     if fields[_STATE] == "Z" or int(fields[_SESSION]) not in sessions:
         return False
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")

@@ -42,6 +42,7 @@ __all__ = ["NotPlain"]
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 _NAMES: Final = frozenset({str})
+_LONG: Final = frozenset({str, bytes, bytearray, memoryview})
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
 """The integers that every JSON reader of the project reads as integers."""
@@ -93,19 +94,19 @@ def convert_with_images(value: object) -> Any:
     return Pictured(made, tuple(walk.images)) if walk.images else made
 
 
-def _whole(value: int) -> int | str:
+def _convert_integer(value: int) -> int | str:
     if _LEAST <= value <= _MOST:
         return value
     return hex(value) if value.bit_length() > 10_000 else str(value)  # Python writes no huge decimals
 
 
-def _real(value: float) -> float | str:
+def _convert_float(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _bytes(value: bytes | bytearray | memoryview) -> Any:
+def _convert_bytes(value: bytes | bytearray | memoryview) -> Any:
     raw = bytes(value)
     try:
         return raw.decode()
@@ -130,59 +131,70 @@ class Conversion(Meter):
     def visit(self, value: Any, depth: int = 0) -> Any:
         """Return a value, `depth` levels below the converted one, as JSON. Raises NotPlain."""
         self.count()
-        simple = _SIMPLE.get(type(value))
+        kind = type(value)
+        simple = _SIMPLE.get(kind)
         if simple is not None:
-            return self._simple(simple(value))
+            self._check_room(kind, value)
+            return self._count_simple(simple(value))
         if depth >= DEEPEST:
-            raise NotPlain(f"a value nested more than {DEEPEST} levels deep{self._place()}")
+            raise NotPlain(f"a value nested more than {DEEPEST} levels deep{self._render_place()}")
         if id(value) in self._above:
-            raise NotPlain(f"a {type(value).__name__} that contains itself{self._place()}")
+            raise NotPlain(f"a {type(value).__name__} that contains itself{self._render_place()}")
         self._above.add(id(value))
         try:
-            return self._compound(value, depth + 1)
+            return self._convert_compound(value, depth + 1)
         finally:
             self._above.discard(id(value))
 
-    def _simple(self, made: Any) -> Any:
+    def _check_room(self, kind: type, value: Any) -> None:
+        """Raise TooLarge for a value that is sure to exceed the bound, before it is copied (X-01)."""
+        if kind in _LONG:
+            self.check_length(len(value))
+        elif kind is int:
+            self.check_length(value.bit_length() // 4)
+
+    def _count_simple(self, made: Any) -> Any:
         if type(made) is str:
             self.count_text(made)
         elif type(made) is dict:  # bytes that are not text
             self.count_text(made["base64"])
         return made
 
-    def _compound(self, value: Any, depth: int) -> Any:
+    def _convert_compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, File):
             self.images[value.placed(None)] = None
             return value.handle
         if isinstance(value, (dict, Mapping)):
-            return self._mapping(value, depth)
+            return self._convert_mapping(value, depth)
         if isinstance(value, Enum):
             return self.visit(value.value, depth)
         if isinstance(value, (str, int, float)):
-            return self._simple(_SIMPLE[next(kind for kind in (str, int, float) if isinstance(value, kind))](value))
+            kind = next(kind for kind in (str, int, float) if isinstance(value, kind))
+            self._check_room(kind, value)
+            return self._count_simple(_SIMPLE[kind](value))
         if isinstance(value, (set, frozenset)):  # sorted, so that the order is the same in every process
-            return sorted(self._items(value, depth), key=as_text)
+            return sorted(self._convert_items(value, depth), key=as_text)
         if isinstance(value, (list, tuple, range, deque, KeysView, ValuesView, ItemsView, Iterator)):
-            return self._items(value, depth)
+            return self._convert_items(value, depth)
         if isinstance(value, (AsyncIterable, Awaitable)):
-            raise NotPlain(f"a {type(value).__name__} that was never awaited{self._place()}")
-        return self._other(value, depth)
+            raise NotPlain(f"a {type(value).__name__} that was never awaited{self._render_place()}")
+        return self._convert_other(value, depth)
 
-    def _other(self, value: Any, depth: int) -> Any:
+    def _convert_other(self, value: Any, depth: int) -> Any:
         """Convert a value with fields, or one that pydantic can write: dates, paths, UUIDs, decimals, addresses."""
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return self._mapping({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, depth)
+            return self._convert_mapping({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, depth)
         if isinstance(value, os.PathLike):
             return self.visit(os.fspath(value), depth)
         try:
             made = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else to_jsonable_python(value)
         except (PydanticSerializationError, UnicodeDecodeError) as error:
             if isinstance(value, Iterable) and not isinstance(value, type):
-                return self._items(value, depth)  # an array whose items only this file can convert
-            raise NotPlain(f"a {type(value).__name__}{self._place()}") from error
+                return self._convert_items(value, depth)  # an array whose items only this file can convert
+            raise NotPlain(f"a {type(value).__name__}{self._render_place()}") from error
         return self.visit(made, depth)
 
-    def _items(self, value: Iterable[Any], depth: int) -> list[Any]:
+    def _convert_items(self, value: Iterable[Any], depth: int) -> list[Any]:
         made = []
         for index, item in enumerate(islice(value, RESULT_VALUES + 1)):
             self._where.append(f"[{index}]")
@@ -190,28 +202,30 @@ class Conversion(Meter):
             self._where.pop()
         return made
 
-    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    def _convert_mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, item in value.items():
-            name = make_encodable(key) if type(key) is str else self._key(key)
+            if type(key) is str:
+                self.check_length(len(key))
+            name = make_encodable(key) if type(key) is str else self._convert_key(key)
             self.count_text(name)
             if name in made:
-                raise NotPlain(f"two keys that both read {name!r}{self._place()}")
+                raise NotPlain(f"two keys that both read {name!r}{self._render_place()}")
             self._where.append(f"[{name!r}]")
             made[name] = self.visit(item, depth)
             self._where.pop()
         return made
 
-    def _key(self, key: object) -> str:
+    def _convert_key(self, key: object) -> str:
         if is_over(key, LONGEST_KEY):  # a key made of shared parts can be huge when written out
             raise TooLarge(f"more than {LONGEST_KEY:,} bytes in one key")
         try:
             (made,) = to_jsonable_python({key: None})
         except (PydanticSerializationError, UnicodeDecodeError) as error:
-            raise NotPlain(f"a key of type {type(key).__name__}{self._place()}") from error
+            raise NotPlain(f"a key of type {type(key).__name__}{self._render_place()}") from error
         return make_encodable(str(made))
 
-    def _place(self) -> str:
+    def _render_place(self) -> str:
         if not self._where:
             return ""
         shown = self._where if len(self._where) <= 8 else [*self._where[:8], "…"]
@@ -220,11 +234,11 @@ class Conversion(Meter):
 
 _SIMPLE: Mapping[type, Callable[[Any], Any]] = {
     str: lambda value: make_encodable(str.__str__(value)),
-    int: lambda value: _whole(int(value)),
-    float: lambda value: _real(float(value)),
-    bytes: _bytes,
-    bytearray: _bytes,
-    memoryview: _bytes,
+    int: lambda value: _convert_integer(int(value)),
+    float: lambda value: _convert_float(float(value)),
+    bytes: _convert_bytes,
+    bytearray: _convert_bytes,
+    memoryview: _convert_bytes,
     bool: lambda value: value,
     type(None): lambda value: value,
 }

@@ -74,13 +74,13 @@ def _make_folder() -> tuple[Path, int]:
     """Return a new folder under a lock. If another process sweeps it before it is locked, another one is made."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        lock = _lock_on(path)
+        lock = _try_lock(path)
         if lock is not None:
             path.chmod(_MODE)
             return path, lock
 
 
-def _lock_on(path: Path) -> int | None:
+def _try_lock(path: Path) -> int | None:
     """Lock a folder of this user's. Returns None if another process holds the lock, or if there is no such folder."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -101,7 +101,7 @@ def _lock_on(path: Path) -> int | None:
 def _sweep(where: Path) -> None:
     """Remove the folders of this user's dead processes."""
     for path in where.glob(f"{PREFIX}????????"):
-        lock = _lock_on(path)
+        lock = _try_lock(path)
         if lock is not None:
             leftovers.sweep(path)
             os.close(lock)

@@ -32,7 +32,7 @@ async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) ->
     seen = run.seen or await run_gate(run.gate, run.call, run.args, site, report)
     if isinstance(seen, Inquired):
         return seen
-    return await _after(run.gate.wrappers, site, seen, report)
+    return await _run_after(run.gate.wrappers, site, seen, report)
 
 
 async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: Report | None) -> Observation:
@@ -40,51 +40,56 @@ async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: Report | N
     why = None
     for passed, wrapper in enumerate(wrappers):
         for step in wrapper.pre:
-            refusal = _refusal(step, site, await _answer(site, report, step, site))
+            refusal = _read_refusal(step, site, await _run_step(site, report, step, site))
             if refusal is not None:
-                return await _after(wrappers[:passed], site, _observation(site, refusal, is_error=True), report)
+                return await _run_after(
+                    wrappers[:passed], site, _make_observation(site, refusal, is_error=True), report
+                )
     for wrapper in wrappers:
         if wrapper.ask is not None and wrapper.ask.when is not None:
-            answer = await _answer(site, report, wrapper.ask.when, site.args)
+            answer = await _run_step(site, report, wrapper.ask.when, site.args)
             if not isinstance(answer, (bool, str, NoneType)):
-                problem = _problem(answer, "True, False, None or a text")
-                return _observation(
+                problem = _describe_problem(answer, "True, False, None or a text")
+                return _make_observation(
                     site, f"{site.gate} was not run: the condition of ask_first failed: {problem}", is_error=True
                 )
             why = ("" if answer is True else answer) if answer else None
-    return _observation(site, why)
+    return _make_observation(site, why)
 
 
-async def _after(wrappers: Sequence[Wrapper], site: GateCall, seen: Observation, report: Report | None) -> Observation:
+async def _run_after(
+    wrappers: Sequence[Wrapper], site: GateCall, seen: Observation, report: Report | None
+) -> Observation:
     for wrapper in reversed(wrappers):
         for step in wrapper.post:
-            seen = _apply_answer(step, site, seen, await _answer(site, report, step, site, seen))
+            seen = _apply_answer(step, site, seen, await _run_step(site, report, step, site, seen))
     return seen
 
 
-def _observation(site: GateCall, result: Any, *, is_error: bool = False) -> Observation:
+def _make_observation(site: GateCall, result: Any, *, is_error: bool = False) -> Observation:
     return Observation(site.gate, None, result, is_error, site.call_id)
 
 
-async def _answer(site: GateCall, report: Report | None, step: Callable[..., Any], *given: Any) -> Any:
+async def _run_step(site: GateCall, report: Report | None, step: Callable[..., Any], *given: Any) -> Any:
     """Return the result of a step, or the Failure that it raised, which is also reported."""
     answer = attempt_now(lambda: step(*given))
     if inspect.isawaitable(answer):
         awaitable = answer
         answer = await attempt(lambda: awaitable)
     if isinstance(answer, Failure):
-        what = f"the step {_name(step)} around a gate raised an exception"
+        what = f"the step {_get_name(step)} around a gate raised an exception"
         report_failure(report, what, site.gate, answer.exception)
     return answer
 
 
-def _refusal(step: Callable[..., Any], site: GateCall, answer: Any) -> str | None:
+def _read_refusal(step: Callable[..., Any], site: GateCall, answer: Any) -> str | None:
     """Return why a step before the gate refuses the call; None if it allows the call."""
     if answer is None:
         return None
     if isinstance(answer, Refused):
         return answer.reason
-    return f"{site.gate} was not run: the step {_name(step)} before it failed: {_problem(answer, 'None or Refused(…)')}"
+    problem = _describe_problem(answer, "None or Refused(…)")
+    return f"{site.gate} was not run: the step {_get_name(step)} before it failed: {problem}"
 
 
 def _apply_answer(step: Callable[..., Any], site: GateCall, seen: Observation, answer: Any) -> Observation:
@@ -96,12 +101,12 @@ def _apply_answer(step: Callable[..., Any], site: GateCall, seen: Observation, a
     if isinstance(answer, Refused):
         text = answer.reason
     else:
-        problem = _problem(answer, "None, a text or Refused(…)")
-        text = f"{site.gate} did run, but the step {_name(step)} after it failed: {problem}"
+        problem = _describe_problem(answer, "None, a text or Refused(…)")
+        text = f"{site.gate} did run, but the step {_get_name(step)} after it failed: {problem}"
     return replace(seen, result=f"{text}\nwhat {site.gate} gave: {as_text(seen.result)}", is_error=True)
 
 
-def _problem(answer: Any, expected: str) -> str:
+def _describe_problem(answer: Any, expected: str) -> str:
     return explain(answer.exception) if isinstance(answer, Failure) else f"it returned {answer!r}; expected {expected}"
 
 
@@ -114,5 +119,5 @@ def _add_remark(seen: Observation, remark: str) -> Observation:
     return replace(seen, result={"result": seen.result, "remarks": [remark]})
 
 
-def _name(step: Callable[..., Any]) -> str:
+def _get_name(step: Callable[..., Any]) -> str:
     return str(getattr(step, "__name__", type(step).__name__))

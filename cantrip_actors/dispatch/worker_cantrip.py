@@ -34,7 +34,10 @@ def make_worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCo
         if one.name not in EXEMPT:
             rules.append(wrap(one.name, pre=[companion.may_run], post=[companion.has_run], name="checkpoint"))
     rules.append(wrap("done", pre=[companion.may_end], name="exit contract"))
-    wards: list[Any] = [*base.circle.wards, *({name: value} for name, value in contract.wards), require_done_tool()]
+    granted = {one.name for one in gates}
+    # the base may remove a gate that the contract does not grant; a gate that the contract removes has to be there
+    kept = [one for one in base.circle.wards if one.name != "remove_gate" or one.value in granted]
+    wards: list[Any] = [*kept, *({name: value} for name, value in contract.wards), require_done_tool()]
     if contract.budget is not None:
         wards.append(max_cost(contract.budget))
     return Cantrip(

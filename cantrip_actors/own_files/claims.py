@@ -108,34 +108,34 @@ class Own:
         claims = {claim.key for claim in _claims.copy()}
         folders, files, names, beside = set(), set(), set(), set()
         for path, is_folder in claims:
-            above = _status(path.parent)
+            above = _read_status(path.parent)
             if above is None:
                 continue
-            name = _identity(above), _fold(path.name)
+            name = _make_identity(above), _fold(path.name)
             names.add(name)
             if is_folder:
-                folders |= {_identity(found) for found in (_status(path),) if found is not None}
+                folders |= {_make_identity(found) for found in (_read_status(path),) if found is not None}
                 continue
             beside.add(name)
-            found = (_status(path.with_name(path.name + ending)) for ending in ("", *BESIDE))
-            files |= {_identity(one) for one in found if one is not None}
+            found = (_read_status(path.with_name(path.name + ending)) for ending in ("", *BESIDE))
+            files |= {_make_identity(one) for one in found if one is not None}
         paths = tuple(path for path, _ in claims)
         return cls(frozenset(folders), frozenset(files), frozenset(names), frozenset(beside), paths)
 
     def has_folder(self, handle: int) -> bool:
         """Whether the open folder is a claimed one."""
-        return _identity(os.fstat(handle)) in self.folders
+        return _make_identity(os.fstat(handle)) in self.folders
 
     def has_above(self, folder: Path) -> bool:
         """Whether a folder, or one that it is in, is a claimed one."""
-        return any(_identity(one.stat()) in self.folders for one in (folder, *folder.parents))
+        return any(_make_identity(one.stat()) in self.folders for one in (folder, *folder.parents))
 
     def has_name(self, folder: int, name: str) -> bool:
         """Return whether the file that has, or would have, that name in the open folder belongs to the runtime."""
         folded = _fold(name)
         if folded == HOME:
             return True
-        here = _identity(os.fstat(folder))
+        here = _make_identity(os.fstat(folder))
         if (here, folded) in self.names:
             return True
         if any(where == here and _is_beside(folded, claimed) for where, claimed in self.beside):
@@ -148,7 +148,7 @@ class Own:
 
     def has_file(self, handle: int) -> bool:
         """Whether the open file belongs to the runtime, by its inode or by how it begins."""
-        return _identity(os.fstat(handle)) in self.files or begins_as_ours(os.pread(handle, HEAD, 0))
+        return _make_identity(os.fstat(handle)) in self.files or begins_as_ours(os.pread(handle, HEAD, 0))
 
     def has_path(self, root: str | os.PathLike[str], text: str) -> bool:
         """Return whether a text, as a path below `root` or as an absolute path, leads to a file of the runtime.
@@ -169,7 +169,7 @@ class Own:
             if part == "..":
                 at, missing = (at, missing - 1) if missing else (at.parent, 0)
                 continue
-            there = None if missing else _target(at, part)
+            there = None if missing else _resolve_target(at, part)
             if not missing and self._is_own(at, part, there):
                 return True
             at, missing = (at, missing + 1) if there is None else (there, 0)
@@ -188,11 +188,11 @@ class Own:
         if target is None:
             return False
         found = target.stat()
-        is_own = _identity(found) in self.folders | self.files or _fold(target.name) == HOME
+        is_own = _make_identity(found) in self.folders | self.files or _fold(target.name) == HOME
         return is_own or (stat.S_ISREG(found.st_mode) and _is_ours(target))
 
 
-def _target(folder: Path, name: str) -> Path | None:
+def _resolve_target(folder: Path, name: str) -> Path | None:
     """Return the target of a name in a folder; None if this process cannot reach it."""
     try:
         return Path(os.path.realpath(folder / name, strict=True))
@@ -234,14 +234,14 @@ def _is_ours(path: Path) -> bool:
         os.close(handle)
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _read_status(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _identity(found: os.stat_result) -> Identity:
+def _make_identity(found: os.stat_result) -> Identity:
     return Identity(found.st_dev, found.st_ino)
 
 

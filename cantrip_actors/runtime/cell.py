@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
+import anyio
 from msgspec import Struct, field
 
 from cantrip_actors.loom import Loom
@@ -232,6 +233,10 @@ class Cell(Struct, eq=False):
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)
     """Set when the entity has ended and its records are written."""
+    held: list[InUse] = field(default_factory=list)
+    """The crystals that the entity uses, until `release`."""
+    held_servers: list[ServerInUse] = field(default_factory=list)
+    """The servers of tools that the entity uses, until `release`."""
 
     @property
     def entity_id(self) -> str:
@@ -308,6 +313,14 @@ class Cell(Struct, eq=False):
         """Wait until the first intent is recorded, or the entity has ended before."""
         if self.start is not None:
             await self.start.recorded.wait()
+
+    async def release(self) -> None:
+        """Release the crystals and the servers of tools that are still held."""
+        with anyio.CancelScope(shield=True):
+            while self.held:
+                await self.services.crystals.release(self.held.pop())
+            while self.held_servers:
+                await self.held_servers.pop().release()
 
     def end(self) -> None:
         """Notify all tasks that wait for the entity's beginning or its end."""

@@ -71,7 +71,6 @@ from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Caller, Cell, Dismissed, EpisodeUnderWay
 from cantrip_actors.runtime.context_variables import WORKING, bind_variables
 from cantrip_actors.runtime.crystal_actor import Abandoned
-from cantrip_actors.runtime.crystal_pool import InUse
 from cantrip_actors.runtime.delegation import Delegation
 from cantrip_actors.runtime.events import StepStartEvent
 from cantrip_actors.runtime.inbox import Inbox, make_refusal_error
@@ -83,7 +82,6 @@ from cantrip_actors.runtime.querying import make_retry_callback, query_crystal
 from cantrip_actors.runtime.request_timers import make_cancellation, make_timers
 from cantrip_actors.runtime.sampling import Sampling
 from cantrip_actors.runtime.summary import remember
-from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.errors import CrystalError, LoomError
@@ -160,24 +158,22 @@ class EntityActor(Actor):
         self._transient = Transient(self._make_moment().fresh)
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = make_retry_callback(cell, cell.crystal)
-        self._held: list[InUse] = []
-        """The crystals that the entity uses."""
-        self._held_servers: list[ServerInUse] = []
         self._acting = _Acting()
 
     async def init(self) -> None:
         """Start the actors of the entity's crystals and servers of tools, if they do not run."""
-        crystal = self._cell.crystal
+        cell, crystal = self._cell, self._cell.crystal
+        await cell.release()  # of an incarnation that was killed while it hibernated
         try:
             for bound in (crystal, crystal.summariser, *crystal.samplers.values()):
                 if bound is not None:
-                    self._held.append(bound.uses)
+                    cell.held.append(bound.uses)
                     await self._services.crystals.hold(bound.uses)
             for server in crystal.servers:
-                self._held_servers.append(server)
+                cell.held_servers.append(server)
                 await server.hold()
         except BaseException:  # an actor that has not started gets no `terminate`
-            await self._release()
+            await cell.release()
             raise
 
     async def run(self) -> object:
@@ -189,10 +185,10 @@ class EntityActor(Actor):
             cell.error, cell.outcome = error, None
         except BaseException:
             if isinstance(self.stop_reason, Killed):  # it gets no `terminate`
-                await self._release()
+                await cell.release()
             raise
         if self._state.phase is Phase.OVER:
-            await self._release()
+            await cell.release()
             self.has_terminate = False
         return result
 
@@ -221,15 +217,7 @@ class EntityActor(Actor):
         except LoomError as error:
             self._cell.error = error
         finally:
-            await self._release()
-
-    async def _release(self) -> None:
-        """Release the crystals and the servers of tools that are still held."""
-        with anyio.CancelScope(shield=True):
-            while self._held:
-                await self._services.crystals.release(self._held.pop())
-            while self._held_servers:
-                await self._held_servers.pop().release()
+            await self._cell.release()
 
     # Episodes
 

@@ -109,9 +109,12 @@ class Guard:
         The traceback is a text, because some renderers show the variables of an `exc_info`. Only the beginning of a
         long traceback is logged.
         """
-        text = "".join(traceback.format_exception(failure)).rstrip("\n")
-        shown = self.redactor.text(text[:READ])
-        more = len(text) - LOGGED if len(text) > READ else len(shown) - LOGGED
+        size, read = 0, ""
+        for part in traceback.TracebackException.from_exception(failure).format():
+            size += len(part)
+            read += part[: READ - len(read)]  # a message may have hundreds of megabytes: they are not joined
+        shown = self.redactor.text(read.rstrip("\n"))
+        more = size - LOGGED if size > READ else len(shown) - LOGGED
         if more > 0:
             shown = f"{shown[:LOGGED]}… ({more} more characters)"
         _log.warning(what, gate=gate, error=type(failure).__name__, exception=shown)

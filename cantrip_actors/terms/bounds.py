@@ -52,11 +52,16 @@ class Meter:
         self._most = (RESULT_BYTES, RESULT_VALUES) if is_result else (BYTES, VALUES)
         self._bytes, self._values = self._most
 
-    def count(self) -> None:
-        """Count one value. Raises TooLarge for one too many."""
-        self._values -= 1
+    def count(self, values: int = 1) -> None:
+        """Count values. Raises TooLarge for one too many."""
+        self._values -= values
         if self._values < 0:
             raise TooLarge(f"more than {self._most[1]:,} values in one")
+
+    def check_length(self, length: int) -> None:
+        """Raise TooLarge if a text of this length is sure to exceed the rest of the bound, before it is encoded."""
+        if length > self._bytes:
+            raise TooLarge(f"more than {self._most[0]:,} bytes in one")
 
     def count_text(self, text: str) -> None:
         """Count the bytes of a text that UTF-8 can say. Raises TooLarge if they exceed the rest of the bound."""
@@ -84,15 +89,23 @@ def check_json(text: str | bytes, values: int = VALUES) -> None:
         raise TooLarge(f"more than {values:,} values in one")
 
 
-def check_depth(value: object) -> None:
-    """Raise TooLarge for parsed JSON that is nested more deeply than may cross."""
+def check_value(value: object) -> None:
+    """Raise TooLarge for parsed JSON that is over a bound: its bytes, its values, or its levels."""
+    meter = Meter()
+    meter.count()
     level = [value]
     for _ in range(DEEPEST + 1):
         below: list[object] = []
         for one in level:
-            if isinstance(one, dict):
+            if isinstance(one, str):
+                meter.count_text(one)
+            elif isinstance(one, dict):
+                meter.count(len(one))
+                for key in one:
+                    meter.count_text(key)
                 below.extend(one.values())
-            elif isinstance(one, list):
+            elif isinstance(one, (list, tuple)):
+                meter.count(len(one))
                 below.extend(one)
         if not below:
             return

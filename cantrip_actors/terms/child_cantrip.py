@@ -47,6 +47,10 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     for name in names:
         if name not in gates:
             return Refused(f'cannot grant gate "{name}": the parent\'s gates are {", ".join(gates)}')
+    removed = [ALIASES.get(name, name) for name in request.remove_gates]
+    for name in removed:
+        if parent.circle.gate(name) is None:
+            return Refused(f'cannot remove gate "{name}": the parent\'s gates are {", ".join(gates)}')
     idle = next((name for name in PROGRAMS if getattr(request, name) is not None), None)
     if idle is not None and parent.circle.medium == "tools":
         return Refused(
@@ -56,7 +60,7 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     asked = Wards(
         **numbers,
         require_done_tool=bool(request.require_done_tool),
-        removed=frozenset(ALIASES.get(name, name) for name in request.remove_gates) - {"done"},
+        removed=frozenset(removed) - {"done"},
     )
     crystal = _child_crystal(parent, request)
     if isinstance(crystal, Refused):

@@ -43,9 +43,9 @@ class Circle:
     An entity is refused before it starts if its machine lacks that mechanism. A `ToolServer` among the gates adds a
     gate for each of its tools, which are listed when an entity is made.
 
-    Raises InvalidCantrip for unknown gates, wards or media, for two gates of one name, for a gate whose dependency is
-    missing (CIRCLE-10), and for a ward on programs in a circle without programs. Warns with LethalTrifecta if its gates
-    bring private data, untrusted content and a way out.
+    Raises InvalidCantrip for unknown gates (also in `remove_gate`), wards or media, for two gates of one name, for a
+    gate whose dependency is missing (CIRCLE-10), and for a ward on programs in a circle without programs. Warns with
+    LethalTrifecta if its gates bring private data, untrusted content and a way out.
     """
 
     gates: tuple[Gate, ...] = ()
@@ -92,6 +92,7 @@ class Circle:
                 f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
             )
         resolved = Wards.of(flat)
+        _check_removed([name for name in resolved.removed if not any(one.owns(name) for one in found)], made)
         folders = [
             str(one.dependencies["root"]) for one in made if _has_folder(one) and one.name not in resolved.removed
         ]
@@ -141,6 +142,7 @@ class Circle:
             gates += make_gates(server, listed[server.name], calls[server.name], in_programs=in_programs)
         try:
             _check_names("gate", [one.name for one in gates])
+            _check_removed(self.resolved.removed, gates)
             for wrap in (wrap for server in self.servers for wrap in server.wrapped):
                 if not any(gate.name == wrap.target for gate in gates):
                     names = [gate.name for gate in gates]
@@ -260,6 +262,16 @@ def _check_names(what: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InvalidCantrip(f'two {what}s are called "{name}": every {what} of a circle needs its own name')
+
+
+def _check_removed(names: Iterable[str], gates: Sequence[Gate]) -> None:
+    """Raise InvalidCantrip for a `remove_gate` ward whose gate is not in the circle: a misspelt one removes nothing."""
+    known = [one.name for one in gates]
+    for name in sorted(names):
+        if name not in known:
+            raise InvalidCantrip(
+                f'remove_gate("{name}"): expected the name of a gate of this circle: {suggest_nearest(name, known)}'
+            )
 
 
 def _split(

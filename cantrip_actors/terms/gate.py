@@ -18,6 +18,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
@@ -222,6 +223,10 @@ class Gate:
             return Refused(
                 f"{self.name}: arguments are not a JSON object: got {shorten(call.raw)}; expected {self.signature}"
             )
+        try:
+            check_value(call.args)
+        except TooLarge as problem:
+            return Refused(f"{self.name}: its arguments are {problem}: pass less at once; expected {self.signature}")
         if self.model is not None:
             return self._check_model(self.model, call.args)
         if self.schema is not None:

@@ -240,7 +240,11 @@ class ToolServer:
 
     def is_for(self, one: object) -> bool:
         """Return whether an item of a circle's gates is a wrapper for a tool of this server."""
-        return isinstance(one, Wrap) and isinstance(one.target, str) and one.target.startswith(f"{self.name}__")
+        return isinstance(one, Wrap) and isinstance(one.target, str) and self.owns(one.target)
+
+    def owns(self, gate: str) -> bool:
+        """Return whether a gate of this name would be one of this server's tools."""
+        return gate.startswith(f"{self.name}__")
 
     def with_wraps(self, wraps: Iterable[Any]) -> ToolServer:
         """Return this server with more of its tools' gates wrapped."""

@@ -21,12 +21,15 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
 
 T = TypeVar("T")
+
+LONGEST: Final = 10_000
+"""Characters of an exception's message that are used."""
 
 
 class Failure(NamedTuple):
@@ -70,11 +73,11 @@ class Threads:
         """
         # in a tuple, because trio takes a bare coroutine that comes back from a thread for a mistake
         (result,) = await anyio.to_thread.run_sync(
-            lambda: (attempt_now(work),), abandon_on_cancel=True, limiter=self._of_this_loop()
+            lambda: (attempt_now(work),), abandon_on_cancel=True, limiter=self._get_limiter()
         )
         return result
 
-    def _of_this_loop(self) -> anyio.CapacityLimiter:
+    def _get_limiter(self) -> anyio.CapacityLimiter:
         try:
             return self._limiter.get()
         except LookupError:
@@ -93,10 +96,12 @@ def leaves(exception: BaseException) -> Iterator[BaseException]:
 
 
 def text_of(exception: BaseException) -> str:
-    """Return the message of an exception as encodable text. Its `str` is user code, too, and may raise."""
+    """Return the message of an exception as encodable text, cut at LONGEST. Its `str` is user code, and may raise."""
     text = attempt_now(lambda: str(exception))
     if isinstance(text, Failure):
         return "(an error whose message cannot be shown)"
+    if len(text) > LONGEST:  # cut before it is encoded, which would block the event loop
+        text = f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 

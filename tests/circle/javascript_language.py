@@ -23,6 +23,7 @@ JAVASCRIPT = Language(
     broken="function (",
     read_y="y",
     unknown="nope()",
+    replace_gate="let search = 5",
     odd="[() => 1, Symbol('x'), 3n, new Set([1, 'a'])]",
     spin="x = 13; for (;;);",
     spin_and_catch="for (;;) { try { for (;;) x = 13 } catch { } finally { continue } }",

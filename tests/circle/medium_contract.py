@@ -81,6 +81,8 @@ class Language:
     read_y: str
     unknown: str
     """calls nope, which is nothing"""
+    replace_gate: str
+    """gives the name search to something else"""
     odd: str
     """the value is a function, or something else that is no JSON"""
     spin: str
@@ -239,6 +241,12 @@ class MediumContract:
         step = fresh(self.language).begin(self.language.unknown)
         assert isinstance(step, Raised)
         assert "nope" in step.error
+
+    @pytest.mark.rule("CIRCLE-3")
+    def test_a_gate_that_a_program_replaced_is_back_in_the_next_program(self):
+        sandbox = fresh(self.language)
+        assert isinstance(sandbox.begin(self.language.replace_gate), Finished)
+        assert suspended(sandbox.begin(self.language.call)).gate == "search"
 
     @pytest.mark.rule("D-003")
     def test_after_done_the_program_runs_to_its_end_without_gates(self):

@@ -24,6 +24,7 @@ PYTHON = Language(
     broken="def (",
     read_y="y",
     unknown="nope()",
+    replace_gate="search = 5",
     odd="[len, lambda: 1, 3j, {1, 'a'}]",
     spin="x = 13\nwhile True:\n    pass",
     spin_and_catch="while True:\n  try:\n    while True:\n      x = 13\n  except BaseException:\n    pass",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ from cantrip_actors import Cantrip, Circle, InvalidIntent, Runtime, gate, script
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.files import read
 from cantrip_actors.circle.medium import Exceeded, Finished, Limits, Raised, medium
-from cantrip_actors.terms.bounds import BYTES, RESULT_BYTES, VALUES
+from cantrip_actors.circle.plain import plain
+from cantrip_actors.terms.bounds import BYTES, RESULT_BYTES, VALUES, TooLarge
+from cantrip_actors.user_code import text_of
 from cantrip_actors.wards import max_children, max_compute, max_depth, max_turns
 from tests.circle.heart import LATE, Hearts
 from tests.circle.unhurried import unhurried
@@ -124,6 +128,74 @@ async def test_an_answer_over_its_bound_is_refused(language: str) -> None:
         episode = await runtime.cast(cantrip, "go")
     assert episode.result == "ok"
     assert sum(len(turn.observation) for turn in episode.thread) < 10_000
+
+
+def measure_peak(work: Callable[[], object]) -> int:
+    """Return the most bytes that `work` needs at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+class Text(str):
+    """A text of another type."""
+
+    __slots__ = ()
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("é" * 40_000_000, id="text"),
+        pytest.param(Text("é" * 40_000_000), id="subclass of str"),
+        pytest.param({"é" * 40_000_000: 1}, id="key"),
+        pytest.param(b"\xff" * 40_000_000, id="bytes"),
+        pytest.param(1 << 320_000_000, id="number"),
+    ],
+)
+def test_a_value_over_its_bound_is_refused_before_it_is_copied(value: object) -> None:
+    def convert() -> None:
+        with pytest.raises(TooLarge):
+            plain(value)
+
+    assert measure_peak(convert) < 1_000_000
+
+
+@pytest.mark.rule("X-01")
+def test_a_long_message_is_cut_before_it_is_copied() -> None:
+    error = ValueError("é" * 40_000_000)
+    assert measure_peak(lambda: text_of(error)) < 1_000_000
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("gate", ["done", "echo"])
+@pytest.mark.parametrize("value", ["x" * 50_000_000, ["x"] * 300_000], ids=["bytes", "values"])
+async def test_arguments_of_a_tool_call_have_the_bounds_of_a_programs(gate: str, value: Any) -> None:
+    name = "answer" if gate == "done" else "value"
+    cantrip = Cantrip(scripted([say(gate, **{name: value}), done("ok")]), circle=Circle(["done", echo], [max_turns(4)]))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip, "go")
+    (seen,) = episode.thread[0].gate_calls
+    assert seen.is_error
+    assert f"{gate}: its arguments are more than" in seen.content
+    assert len(seen.content) < 1_000
+    assert episode.result == "ok"
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.real_time
+@pytest.mark.skipif(sys.platform != "linux", reason="no shell here")
+async def test_arguments_of_a_shells_command_that_nest_too_deeply_are_refused() -> None:
+    steps = [{"code": f"gate_echo '{'[' * 900}{']' * 900}' || echo caught"}, {"code": "done ok"}]
+    circle = Circle(["done", echo], [max_turns(4)], medium="shell")
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(scripted(steps), circle=circle), "go")
+    assert "nested more than 100 levels deep\\ncaught" in episode.thread[0].observation
+    assert episode.result == "ok"
 
 
 # Values that take for ever to be made: the hash of a tuple that shares its parts doubles with each level

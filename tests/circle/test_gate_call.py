@@ -196,6 +196,11 @@ class TestFailures:
         assert len(observation.result) < LONGEST + 50
         assert "more characters" in observation.result
 
+    @pytest.mark.rule("X-01")
+    async def test_messages_of_a_group_are_cut_together(self):
+        errors = [ValueError(str(number) * 5_000) for number in range(100)]
+        assert len((await call(gate_raising(ExceptionGroup("many", errors)))).result) < LONGEST + 50
+
     async def test_a_message_that_cannot_be_encoded_is_escaped(self):
         assert (await call(gate_raising(ValueError("\udc80")))).result == "ValueError: \\udc80"
 

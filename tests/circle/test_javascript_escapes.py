@@ -181,6 +181,6 @@ async def test_no_program_delays_the_loop(anyio_backend_name):
 def test_requests_of_the_prelude_are_checked_like_the_programs(asked):
     """A program that got hold of the prelude's own way to the host would have won nothing."""
     sandbox = opened()
-    answer = sandbox._host(asked.encode("utf-8", "replace"))
+    answer = sandbox._handle_request(asked.encode("utf-8", "replace"))
     assert answer[:1] == ("" if asked == "p" else "e")
     sandbox.close()

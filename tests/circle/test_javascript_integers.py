@@ -85,6 +85,14 @@ def test_a_bigint_of_more_than_64_bits_is_its_digits(box):
     assert box.begin("[v, 2n ** 64n]", {"v": 10**30}) == Finished([str(10**30), str(2**64)])
 
 
+def test_a_bigint_of_any_length_is_its_digits(box):
+    step = box.begin("pay(10n ** 5000n)")
+    assert isinstance(step, Suspended)
+    assert step.args == {"id": "1" + "0" * 5000}
+    assert box.answer(step, Answer(None)) == Finished(None)
+    assert box.begin("-(10n ** 5000n)") == Finished("-1" + "0" * 5000)
+
+
 def test_a_small_bigint_is_an_integer(box):
     assert box.begin("[5n, -1n]") == Finished([5, -1])
 

@@ -181,3 +181,12 @@ def test_the_console_has_the_methods_that_programs_use(box):
         "console.assert(1, 'no'); console.assert(0, 'yes'); console.timeEnd('t')"
     )
     assert step == Finished(None, 'g\n[1]\n{"a":1}\nAssertion failed: yes\n')
+
+
+@pytest.mark.rule("CIRCLE-3")
+def test_half_an_emoji_is_printed_as_the_replacement_character(box):
+    assert box.begin("console.log('a😀'.slice(0, 2))") == Finished(None, "a\ufffd\n")
+
+
+def test_a_gate_that_a_program_deleted_is_not_suggested_for_itself(box):
+    assert error(box, "delete globalThis.search; search('a')").startswith("ReferenceError: search is not defined (line")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
-from cantrip_actors.circle.python.gates import callables, render, stub
+from cantrip_actors.circle.python.gates import name_callables, render
 from cantrip_actors.circle.python.medium import PythonMedium
 from cantrip_actors.circle.python.steps import KEEPING
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -38,8 +38,8 @@ def tool(name: str, required: tuple[str, ...] = (), **properties: Any) -> ToolDe
     return ToolDefinition(name, "", {"type": "object", "properties": properties, "required": list(required)})
 
 
-def opened(*gates: ToolDefinition, limits: Limits = LIMITS, type_check: bool = False) -> Sandbox:
-    return PythonMedium(type_check=type_check).open(gates or GATES, limits)
+def opened(*gates: ToolDefinition, limits: Limits = LIMITS) -> Sandbox:
+    return PythonMedium().open(gates or GATES, limits)
 
 
 def value(step: Stepped) -> Any:
@@ -130,6 +130,29 @@ def test_an_argument_that_is_not_json_raises_where_it_is_passed(argument: str):
     text = error(sandbox.begin(f"x = 1\nsearch({argument})"))
     assert text.startswith("TypeError: search() argument 'query' is not a JSON value")
     assert "line 2" in text
+
+
+@pytest.mark.parametrize(
+    ("making", "kind"),
+    [
+        ("a = []\na.append(a)", "a list"),
+        ("a = [1]\na.append({'x': (a,)})", "a list"),
+        ("a = {}\na['x'] = [a]", "a dict"),
+        ("b = []\na = (1, b)\nb.append(a)", "a tuple"),
+        ("class Node:\n    pass\na = Node()\na.children = [a]", "an object"),
+    ],
+)
+def test_an_argument_that_contains_itself_is_refused(making: str, kind: str):
+    box = opened(*GATES)
+    step = box.begin(f"{making}\nsearch(a)")
+    assert f"argument 'query' is not a JSON value: {kind} that contains itself" in error(step)
+
+
+@pytest.mark.parametrize("text", ["[...]", "{...}", "(...)", "..."])
+def test_a_text_that_reads_like_a_circle_is_passed_on_where_none_can_be(text: str):
+    assert call(opened(*GATES).begin(f"search({text!r})")).args == {"query": text}
+    inside = {"list": [["..."]], "dict": {"a": "[...]"}}
+    assert call(opened(*GATES).begin(f"search({inside!r})")).args == {"query": inside}
 
 
 @pytest.mark.parametrize("where", ["sorted([1, 2], key=search)", "list(map(search, ['a']))", "max(['a'], key=search)"])
@@ -309,75 +332,6 @@ def test_a_damaged_snapshot_raises_value_error():
     assert value(sandbox.answer(step, Answer(1))) == 1
 
 
-# --------------------------------------------------------------------------------------------------------- type check
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ("search(3)", "takes str there, got 3"),
-        ("search()", "parameter query"),
-        ("search('a', 'b')", "takes int there"),
-        ("search('a', 1, 2)", "Too many positional arguments"),
-        ("search('a', depth=1)", "Argument depth"),
-        ("call_agent_batch(['a', 3])", "call_agent_batch"),
-        ("submit_answer()", "submit_answer"),
-    ],
-)
-def test_a_wrong_call_is_found_before_anything_runs(wrong: str, says: str):
-    sandbox = opened(type_check=True)
-    sandbox.begin("x = 1\nnever = False")
-    text = error(sandbox.begin(f"x = 2\nif never:\n    {wrong}"))
-    assert text.startswith("TypeError: nothing was run")
-    assert "line 3" in text
-    assert says in text
-    assert value(sandbox.begin("x")) == 1
-
-
-def test_a_wrong_call_is_reported_with_its_line_and_the_signature():
-    text = error(opened(type_check=True).begin("x = 1\nsearch(5, limit=None)\nsearch('a', limt=2)"))
-    head, *lines, signature = text.splitlines()
-    assert head == "TypeError: nothing was run, because of the call of a gate"
-    assert lines == [
-        "  line 2: search(5, limit=None)",
-        "    search() takes int there, got None",
-        "    search() takes str there, got 5",
-        "  line 3: search('a', limt=2)",
-        "    Argument limt does not match any known parameter of function search",
-    ]
-    assert signature.startswith("  def search(query: str, limit: int = ")
-
-
-@pytest.mark.parametrize(
-    "right",
-    [
-        "search('a')",
-        "search(query=unknown_before, limit=limit)",
-        "search(*parts)",
-        "given = {'query': 'a', 'limit': 3}\nsearch(**given)",
-        "search(*['a', 3])",
-        "chunks = ['a', 'b']\ncall_agent_batch(chunks)",
-        "call_agent_batch([{'intent': 'a', 'context': {'x': 1}} for i in range(2)])",
-        "call_agent('look', context=[1], gates=('done',), timeout=3)",
-        "done({'any': ['thing']})",
-        "x: int = 'wrong, and none of our business'\nsearch('a')",
-    ],
-)
-def test_the_type_check_accepts_right_calls_and_other_mistakes(right: str):
-    sandbox = opened(type_check=True)
-    call(sandbox.begin(right, {"unknown_before": "a", "limit": 2, "parts": ["a", 1]}))
-
-
-def test_code_that_cannot_be_parsed_raises_with_the_type_check():
-    text = error(opened(type_check=True).begin("x = 1\ny = ("))
-    assert text.startswith("SyntaxError")
-    assert "line 2" in text
-
-
-def test_a_shadowed_gate_is_not_checked():
-    assert value(opened(type_check=True).begin("def search():\n    return 1\nsearch()")) == 1
-
-
 # --------------------------------------------------------------------------------------------------------- signatures
 
 
@@ -386,7 +340,7 @@ def test_the_standard_gates_have_the_expected_signatures():
     assert line.startswith("def call_agent(intent: str, context: Any = None, system_prompt: str | None = None, ")
     assert render(search.definition) == "def search(query: str, limit: int = 5) -> any\n    Search the notes."
     for one in (fetch, read, write, CALL_AGENT_BATCH, DONE):
-        ast.parse(stub(one.name, one.definition))
+        ast.parse(f"{render(one.definition).splitlines()[0]}: ...")
 
 
 SCHEMAS = st.recursive(
@@ -417,8 +371,7 @@ def test_every_schema_makes_a_signature_that_python_can_read(properties: Any, re
     if more is not None:
         schema["additionalProperties"] = more
     definition = ToolDefinition("a-gate", "What it does.\n\nMore.", schema)
-    for name, one in callables([definition]).items():
-        ast.parse(stub(name, one))
+    assert [*name_callables([definition])] == ["a_gate"]
     ast.parse(render(definition).splitlines()[0] + ": ...")
 
 

@@ -97,7 +97,7 @@ def test_output_printed_before_an_interrupt_is_kept():
 
 
 def test_a_worker_that_fails_by_a_bug_of_the_host_reports_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(python_workers, "_folders", list)
+    monkeypatch.setattr(python_workers, "_list_folders", list)
     python_workers.close()
     with pytest.raises(RuntimeError, match="a worker of the Python medium failed: ModuleNotFoundError"):
         opened().begin("1")
@@ -105,7 +105,7 @@ def test_a_worker_that_fails_by_a_bug_of_the_host_reports_it(monkeypatch: pytest
 
 
 def test_interrupting_a_step_that_waits_for_a_worker_ends_no_other_worker():
-    busy = [opened() for _ in range(python_workers._cores())]
+    busy = [opened() for _ in range(python_workers._count_cores())]
     ended: list[object] = []
     threads = [spinning(one, ended) for one in busy]
     for one in busy:
@@ -145,7 +145,7 @@ def test_a_thousand_programs_wait_at_a_gate_as_a_few_kilobytes_each():
         assert isinstance(step, Suspended)
         waiting.append((sandbox, step))
     assert threading.active_count() <= threads  # idle workers of other tests end by themselves
-    assert len(_children()) <= processes + python_workers._cores()
+    assert len(_children()) <= processes + python_workers._count_cores()
     assert all(len(step.image or b"") + len(sandbox.dump()) <= 8 * 1024 for sandbox, step in waiting)
     for number, (sandbox, step) in enumerate(waiting):
         assert sandbox.answer(step, Answer("r")) == Finished(["r", number + 1, ["a", "b"]])
@@ -217,7 +217,7 @@ def test_workers_can_be_replaced_after_temporary_files_were_deleted():
     script = python_workers._pool.script
     assert script is not None
     shutil.rmtree(script.parent)
-    for _ in range(python_workers._cores() + 1):
+    for _ in range(python_workers._count_cores() + 1):
         sandbox = opened()
         ended: list[object] = []
         thread = spinning(sandbox, ended)
@@ -238,7 +238,7 @@ def test_a_worker_without_bubblewrap_has_no_jail(monkeypatch: pytest.MonkeyPatch
 
 @LINUX
 def test_the_interpreter_is_run_directly_where_scripts_cannot_run(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(python_workers, "_works", lambda _: False)
+    monkeypatch.setattr(python_workers, "_is_working", lambda _: False)
     python_workers.close()
     assert opened().begin("1 + 1") == Finished(2)
     assert python_workers._pool.script is None

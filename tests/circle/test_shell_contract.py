@@ -227,6 +227,15 @@ def test_wrong_arguments_are_an_error_with_the_usage(box):
     )
 
 
+@pytest.mark.rule("CIRCLE-3")
+@pytest.mark.parametrize("made", ["save() { echo mine; }", "alias save='echo mine'; shopt -s expand_aliases"])
+def test_a_gate_that_a_program_replaced_is_back_in_the_next_program(box, made):
+    assert isinstance(box.begin(made), Finished)
+    step = box.begin("save 1")
+    assert isinstance(step, Suspended)
+    assert step.gate == "save"
+
+
 @pytest.mark.rule("COMP-6")
 def test_an_unknown_gate_is_not_found(shell):
     box = shell.open([DONE.definition], LIMITS)
@@ -399,7 +408,7 @@ def test_an_invalid_snapshot_is_refused(box, image):
 def test_the_shell_medium_is_refused_without_a_jail(monkeypatch):
     monkeypatch.setattr(shell_confine, "_look", shell_confine._look.__wrapped__)
     monkeypatch.setattr(shell_confine.shutil, "which", lambda _: None)
-    monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 4)
+    monkeypatch.setattr(shell_confine.shell_landlock, "read_version", lambda: 4)
     with pytest.raises(
         InvalidCantrip, match=r"bubblewrap: the program bwrap is missing.*version 4 of Landlock, 6 is needed"
     ):
@@ -410,7 +419,7 @@ def test_the_shell_medium_is_refused_without_a_jail(monkeypatch):
 def test_a_jail_that_fails_its_check_is_not_used(monkeypatch):
     monkeypatch.setattr(shell_confine, "_look", shell_confine._look.__wrapped__)
     monkeypatch.setattr(shell_confine, "TELLING", 0.2)
-    monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: 0)
+    monkeypatch.setattr(shell_confine.shell_landlock, "read_version", lambda: 0)
     with public_folder() as folder:
         fake = folder / "bwrap"
         fake.write_text('#!/bin/bash\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')

@@ -314,14 +314,14 @@ def test_too_many_or_too_deep_files_are_detected(deep: bool, monkeypatch: pytest
     monkeypatch.setattr(shell_files, "ENTRIES", 50)
     monkeypatch.setattr(shell_files, "DEEPEST", 10)
     files = Files(None)
-    assert not files.too_much()
+    assert not files.has_too_much()
     if deep:
         (files.home / "/".join("d" * 11)).mkdir(parents=True)
     else:
         for n in range(51):
             (files.tmp / str(n)).touch()
-    assert files.too_much()
+    assert files.has_too_much()
     assert not files.keep()
     files.undo()
-    assert not files.too_much()
+    assert not files.has_too_much()
     files.remove()

@@ -14,7 +14,7 @@ if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
 from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended
-from cantrip_actors.circle.shell.gates import arguments, hint
+from cantrip_actors.circle.shell.gates import find_hint, read_arguments
 from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
@@ -241,12 +241,12 @@ def test_help_shows_usage_and_description(box):
     ],
 )
 def test_text_that_looks_like_an_option_can_be_passed(words, made):
-    assert arguments(search.definition, words) == made
+    assert read_arguments(search.definition, words) == made
 
 
 @pytest.mark.rule("CIRCLE-8")
 def test_long_numbers_keep_their_digits():
-    assert arguments(DONE.definition, ["[36893488147419103232, 1e5, 7]"]) == {
+    assert read_arguments(DONE.definition, ["[36893488147419103232, 1e5, 7]"]) == {
         "answer": ["36893488147419103232", 1e5, 7]
     }
 
@@ -273,13 +273,13 @@ def test_a_mistaken_gate_call_is_an_error_with_advice(box, code, said):
     "output", ["cat: search: No such file or directory", "line 1: frobnicate: command not found", "searhc", ""]
 )
 def test_other_errors_get_no_advice(output):
-    assert hint(output, GATES) == ""
+    assert find_hint(output, GATES) == ""
 
 
 @pytest.mark.parametrize("word", ["9" * 5000, "[" * 100_000 + "9" * 19, "9" * 19 + "x"])
 def test_a_word_that_only_resembles_a_number_is_text(word):
-    assert arguments(DONE.definition, [word]) == {"answer": word}
+    assert read_arguments(DONE.definition, [word]) == {"answer": word}
 
 
 def test_the_capability_text_omits_a_missing_done():
-    assert hint("line 1: syntax error near unexpected token `done'", [search.definition]) == ""
+    assert find_hint("line 1: syntax error near unexpected token `done'", [search.definition]) == ""

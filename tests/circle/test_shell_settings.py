@@ -128,6 +128,13 @@ def test_an_exit_is_noticed_under_any_alias(box):
 
 
 @pytest.mark.rule("CIRCLE-9")
+@pytest.mark.parametrize("lowered", ["-n 20", "-u 1", "-v 1000", "-Sf 0"])
+def test_a_limit_that_a_program_lowers_ends_with_it(box, lowered):
+    assert ran(box, f"kept=1; ulimit {lowered}") == ("", Finished)
+    assert ran(box, "echo $kept; echo x >made; bash -c 'echo child'") == ("1\nchild\n", Finished)
+
+
+@pytest.mark.rule("CIRCLE-9")
 def test_a_program_that_locked_its_folder_can_use_it_again(box):
     ran(box, "x=1; chmod 000 . /tmp; exit 0")
     assert ran(box, "echo $x") == ("1\n", Finished)

@@ -121,7 +121,7 @@ def test_landlock_is_used_where_user_namespaces_are_forbidden() -> None:
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.usefixtures("forbidden")
 def test_the_medium_is_refused_without_landlock_and_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_confine.shell_landlock, "version", lambda: -1)
+    monkeypatch.setattr(shell_confine.shell_landlock, "read_version", lambda: -1)
     with pytest.raises(InvalidCantrip, match=r"bubblewrap: .*No permissions.*landlock: .*version 0 of Landlock, 6 is"):
         medium("shell")
 

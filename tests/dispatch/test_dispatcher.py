@@ -20,7 +20,7 @@ from cantrip_actors.dispatch import (
 )
 from cantrip_actors.gates import write
 from cantrip_actors.runtime.entity_actor import EntityActor
-from cantrip_actors.wards import max_tokens, max_turns
+from cantrip_actors.wards import max_tokens, max_turns, remove_gate
 from tests.dispatch.contracts import contract, terms
 from tests.dispatch.entities import (
     DONE,
@@ -714,6 +714,11 @@ class TestGrants:
         record, turns = await ran(tmp_path, made, gates=["echo"], wards=[{"max_turns": 7}])
         assert record.status == "completed"
         assert errors(turns)[0].startswith("gate not available: write")
+
+    async def test_a_contract_need_not_grant_a_gate_that_the_cantrip_removes(self, tmp_path: Path) -> None:
+        made = worker([*FINISH], "fetch", wards=[max_turns(40), remove_gate("fetch")])
+        record, _ = await ran(tmp_path, made, gates=["echo"])
+        assert record.status == "completed"
 
     async def test_a_contract_cannot_grant_a_gate_that_the_cantrip_lacks(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:

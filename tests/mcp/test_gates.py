@@ -575,6 +575,14 @@ async def test_a_wrapper_of_an_unknown_tool_is_refused() -> None:
             await runtime.cast(spell(done("ok"), server=inproc("t", tools()), more=[ask_first("t__ad")]), "go")
 
 
+@pytest.mark.rule("CIRCLE-6")
+async def test_a_ward_that_removes_an_unknown_tool_is_refused() -> None:
+    circle = Circle(["done", inproc("t", tools())], [max_turns(2), remove_gate("t__ad")])
+    async with Runtime.open() as runtime:
+        with pytest.raises(ToolServerError, match=r'remove_gate\("t__ad"\).*did you mean "t__add"'):
+            await runtime.cast(Cantrip(scripted([done("ok")]), circle=circle), "go")
+
+
 @pytest.mark.rule("MCP-04")
 @pytest.mark.parametrize("era", ERAS)
 async def test_progress_of_a_tool_is_an_update_of_its_call(era: Any) -> None:

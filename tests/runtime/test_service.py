@@ -159,6 +159,25 @@ async def test_a_killed_entity_releases_its_crystal():
         assert crystals.find(spell.crystal).users == 0
 
 
+@pytest.mark.rule("PROD-2", "D-011")
+@pytest.mark.parametrize("pause", [100, 1.1], ids=["restarted", "given up"])
+async def test_an_entity_killed_while_it_hibernates_releases_its_crystal(pause):
+    async with Runtime.open() as runtime:
+        crystals, spell = runtime._tree.services.crystals, taking(0)
+        entity = await runtime.invoke(spell, "go")
+        await entity.result()
+        for _ in range(8):
+            await anyio.sleep(pause)
+            cell = runtime._tree.living.get(entity.id)
+            if cell is not None:
+                cell.entity.kill()
+        await anyio.sleep(10)
+        assert (runtime._tree.living.get(entity.id) is None) == (pause < 100)
+        await entity.stop()
+        await anyio.sleep(1)
+        assert crystals.find(spell.crystal).users == 0
+
+
 # ------------------------------------------------------------------------------------ the dependencies of each request
 
 

@@ -286,6 +286,11 @@ class TestCarve:
         assert {"echo", "call_agent_batch"}.isdisjoint(child.circle.open_gates)
         assert 'cannot grant gate "echo"' in refused(child, gates=("echo",))
 
+    @pytest.mark.rule("COMP-1")
+    def test_a_child_that_is_to_lack_an_unknown_gate_is_refused_with_the_names_there_are(self) -> None:
+        text = refused(DEEP, remove_gates=("ecko",))
+        assert text.startswith('cannot remove gate "ecko": the parent\'s gates are done')
+
     def test_a_child_cannot_give_up_done(self) -> None:
         assert "done" in carved(DEEP, remove_gates=("done",)).circle.open_gates
 

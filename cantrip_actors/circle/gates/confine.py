@@ -40,7 +40,7 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
 
     Raises GateError if it leads elsewhere or is not a path.
     """
-    shown = _short(path)
+    shown = _shorten(path)
     if "\0" in path:
         raise GateError(f"path {shown}: expected a path without NUL characters")
     if len(path) > LONGEST:
@@ -56,7 +56,7 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
         real = Path(os.path.realpath(base))
         target = Path(os.path.realpath(base / given))
     except OSError as error:
-        raise refusal(error, path) from error
+        raise explain_refusal(error, path) from error
     if given.is_absolute() and not (given.is_relative_to(base.absolute()) or given.is_relative_to(real)):
         raise GateError(f"path {shown} is outside the root folder: expected a path relative to it")
     if not target.is_relative_to(real):
@@ -64,9 +64,9 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
     return Place(real, target.relative_to(real).parts, path, own)
 
 
-def refusal(error: OSError, path: str, near: str = "") -> GateError:
+def explain_refusal(error: OSError, path: str, near: str = "") -> GateError:
     """Return the error that the entity reads about an operating system's refusal of `path`."""
-    shown = _short(path)
+    shown = _shorten(path)
     match error.errno:
         case errno.ENOENT:
             return GateError(f"no such file or folder: {shown}{near}")
@@ -84,7 +84,7 @@ def refusal(error: OSError, path: str, near: str = "") -> GateError:
             return GateError(f"{shown}: {error.strerror or type(error).__name__}")
 
 
-def _short(path: str) -> str:
+def _shorten(path: str) -> str:
     text = path if len(path) <= 120 else f"{path[:117]}…"
     return f'"{text.encode("utf-8", "backslashreplace").decode()}"'.replace("\0", "\\0")
 
@@ -135,9 +135,9 @@ class Place:
                     os.mkdir(part, dir_fd=handle)
             deeper = os.open(part, _FOLDER, dir_fd=handle)
         except OSError as error:
-            if error.errno == errno.ENOTDIR and stat.S_ISLNK(mode_of(part, handle)):
+            if error.errno == errno.ENOTDIR and stat.S_ISLNK(read_mode(part, handle)):
                 error = OSError(errno.ELOOP, "", part)
-            raise refusal(error, self.asked, _near(handle, part)) from error
+            raise explain_refusal(error, self.asked, _suggest_names(handle, part)) from error
         if self.own.has_folder(deeper):
             os.close(deeper)
             self._refuse_own(True)
@@ -146,19 +146,19 @@ class Place:
     def _refuse_own(self, is_own: bool) -> None:  # `is_own` is the result of the check that it wraps
         if is_own:
             raise GateError(
-                f"{_short(self.asked)} belongs to the runtime, which keeps its looms, dispatches, recipes and keys to "
-                "itself: name another path"
+                f"{_shorten(self.asked)} belongs to the runtime, which keeps its looms, dispatches, recipes and keys "
+                "to itself: name another path"
             )
 
     def check_target(self, folder: int) -> None:
         """Raise GateError if the file that is, or would be, here in its open folder belongs to the runtime."""
         name = self.parts[-1]
         self._refuse_own(self.own.has_name(folder, name))
-        if stat.S_ISREG(mode_of(name, folder)):
+        if stat.S_ISREG(read_mode(name, folder)):
             try:
                 handle = os.open(name, os.O_RDONLY | _FILE, dir_fd=folder)
             except OSError as error:  # the file cannot be inspected
-                raise refusal(error, self.asked) from error
+                raise explain_refusal(error, self.asked) from error
             try:
                 self._refuse_own(self.own.has_file(handle))
             finally:
@@ -170,25 +170,25 @@ class Place:
         Raises GateError if there is no such file.
         """
         if not self.parts:
-            raise GateError(f"{_short(self.asked)} is a folder, expected a file")
+            raise GateError(f"{_shorten(self.asked)} is a folder, expected a file")
         with self.folder(above=True) as folder:
             self._refuse_own(self.own.has_name(folder, self.parts[-1]))
             try:
                 handle = os.open(self.parts[-1], os.O_RDONLY | _FILE, dir_fd=folder)
             except OSError as error:
-                raise refusal(error, self.asked, _near(folder, self.parts[-1])) from error
+                raise explain_refusal(error, self.asked, _suggest_names(folder, self.parts[-1])) from error
         kind = os.fstat(handle).st_mode
         if not stat.S_ISREG(kind):
             os.close(handle)
             what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
-            raise GateError(f"{_short(self.asked)} is {what}, expected a file")
+            raise GateError(f"{_shorten(self.asked)} is {what}, expected a file")
         if self.own.has_file(handle):
             os.close(handle)
             self._refuse_own(True)
         return handle
 
 
-def mode_of(name: str, folder: int) -> int:
+def read_mode(name: str, folder: int) -> int:
     """Return the mode of the file with that name in a folder, without following a link; 0 if it is unknown."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
@@ -196,7 +196,7 @@ def mode_of(name: str, folder: int) -> int:
         return 0
 
 
-def _near(folder: int, name: str) -> str:
+def _suggest_names(folder: int, name: str) -> str:
     """Return the end of a "no such file" error: similar names in the folder."""
     import difflib
 
@@ -205,4 +205,4 @@ def _near(folder: int, name: str) -> str:
     except OSError:
         return ""
     close = difflib.get_close_matches(name, names[:1000], n=3)
-    return f"; did you mean {', '.join(map(_short, close))}?" if close else ""
+    return f"; did you mean {', '.join(map(_shorten, close))}?" if close else ""

@@ -47,7 +47,7 @@ async def request(
     if client is not None:
         return await _follow(client, _parse(url), allow_private, most)
     # a client of its own, made and closed in this task: no connection outlives the call, on either backend
-    tls = await anyio.to_thread.run_sync(_tls)
+    tls = await anyio.to_thread.run_sync(_make_tls)
     async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=seconds) as own:
         return await _follow(own, _parse(url), allow_private, most)
 
@@ -60,14 +60,14 @@ class _Most(NamedTuple):
 
 
 @cache
-def _tls() -> ssl.SSLContext:
+def _make_tls() -> ssl.SSLContext:
     """Return the TLS context; cached, because parsing the certificates takes tens of milliseconds."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool, most: _Most) -> str | Image:
     for _ in range(HOPS + 1):
-        addresses: list[str | None] = [None] if allow_private else await _public_addresses(url)
+        addresses: list[str | None] = [None] if allow_private else await _resolve_public(url)
         found = await _get(client, url, addresses, most)
         if not isinstance(found, httpx.URL):
             return found
@@ -105,7 +105,7 @@ def _shorten(url: object) -> str:
 # ------------------------------------------------------------------------------------------------------------ addresses
 
 
-async def _public_addresses(url: httpx.URL) -> list[str | None]:
+async def _resolve_public(url: httpx.URL) -> list[str | None]:
     """Return the addresses of the URL's host. Raises GateError if one of them is not on the public internet."""
     host = url.raw_host.decode("ascii")
     port = url.port or (443 if url.scheme == "https" else 80)
@@ -157,7 +157,7 @@ async def _get(
     """Send one request to the first reachable address; return the text, the image, or the redirect's target."""
     unreached = "no address"
     for address in addresses:
-        request = _request(client, url, address)
+        request = _build_request(client, url, address)
         try:
             response = await client.send(request, stream=True, follow_redirects=False)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -174,7 +174,7 @@ async def _get(
     raise GateError(f"{_shorten(url)} cannot be reached: {unreached}")
 
 
-def _request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> httpx.Request:
+def _build_request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> httpx.Request:
     """Return the request, sent to `address` if one is given, with the name in the Host header and in TLS."""
     headers = {"accept-encoding": "gzip"}
     if address is None:
@@ -189,13 +189,13 @@ async def _read_response(response: httpx.Response, url: httpx.URL, most: _Most) 
         return _check_allowed(url.join(response.headers["location"]))
     kind = response.headers.get("content-type", "").split(";")[0].strip().lower()
     if most.images and kind.startswith("image/") and response.status_code < 400:
-        return await _picture(response, url)
+        return await _read_image(response, url)
     if kind and not (kind.startswith(_TEXTUAL) or kind.endswith(("+json", "+xml"))):
         size = response.headers.get("content-length", "an unknown number of")
         wanted = "text or a picture" if most.images else "text"
         raise GateError(f"{_shorten(url)} is {kind} ({size} bytes): expected {wanted}")
     failed = response.status_code >= 400
-    data, whole = await _body(response, url, 2_000 if failed else most.text)
+    data, whole = await _read_body(response, url, 2_000 if failed else most.text)
     text = _decode(data, response.charset_encoding)
     if failed:
         status = f"status {response.status_code} {response.reason_phrase}"
@@ -205,8 +205,8 @@ async def _read_response(response: httpx.Response, url: httpx.URL, most: _Most) 
     return text if whole else f"{text}\n[cut after {len(data):,} bytes; there is more]"
 
 
-async def _picture(response: httpx.Response, url: httpx.URL) -> Image:
-    data, whole = await _body(response, url, LARGEST)
+async def _read_image(response: httpx.Response, url: httpx.URL) -> Image:
+    data, whole = await _read_body(response, url, LARGEST)
     if not whole:
         raise GateError(f"{_shorten(url)} is a picture of more than {LARGEST:,} bytes")
     try:
@@ -215,7 +215,7 @@ async def _picture(response: httpx.Response, url: httpx.URL) -> Image:
         raise GateError(f"{_shorten(url)}: {error}") from error
 
 
-async def _body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[bytes, bool]:
+async def _read_body(response: httpx.Response, url: httpx.URL, most: int) -> tuple[bytes, bool]:
     """Return up to `most` bytes of the decompressed body, and whether that is all of it.
 
     The body is decompressed here and not by httpx, because a small body can expand to a huge one. The stream is never

@@ -28,7 +28,7 @@ from pydantic import Field
 
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates import grep
-from cantrip_actors.circle.gates.confine import Place, mode_of, place, refusal
+from cantrip_actors.circle.gates.confine import Place, explain_refusal, place, read_mode
 from cantrip_actors.terms.file import LARGEST as LARGEST_IMAGE
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.image import Image
@@ -82,13 +82,13 @@ def read(
         size = os.fstat(raw.fileno()).st_size
         beginning = raw.read(_PEEK)
         if images and detect_media_type(beginning) is not None:
-            return _picture(beginning + raw.read(max(0, LARGEST_IMAGE + 1 - len(beginning))), path, size)
+            return _make_image(beginning + raw.read(max(0, LARGEST_IMAGE + 1 - len(beginning))), path, size)
         if b"\0" in beginning:
             raise GateError(f'"{path}" is a binary file of {size:,} bytes: expected a text file')
         raw.seek(0)
         file = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-        text, note = _excerpt(file, offset, limit, column)
-    text, strange = _readable(text)
+        text, note = _read_excerpt(file, offset, limit, column)
+    text, strange = _make_readable(text)
     notes = [note] if note else []
     if strange:
         what = "1 byte is" if strange == 1 else f"{strange} bytes are"
@@ -98,13 +98,13 @@ def read(
     return f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}[{'; '.join(notes)}]"
 
 
-def _picture(data: bytes, path: str, size: int) -> Image:
+def _make_image(data: bytes, path: str, size: int) -> Image:
     if len(data) > LARGEST_IMAGE:
         raise GateError(f'"{path}" is a picture of {size:,} bytes: expected at most {LARGEST_IMAGE:,}')
     return Image(data)
 
 
-def _excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
+def _read_excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
     """Return the requested lines, as far as they fit, and a note how to read the rest (empty at the end)."""
     passed = _Passed(file)
     lines = passed.skip_lines(offset - 1)
@@ -184,7 +184,7 @@ class _Passed:
             characters -= len(piece)
 
 
-def _readable(text: str) -> tuple[str, int]:
+def _make_readable(text: str) -> tuple[str, int]:
     """Return the text with a replacement for each byte that is not UTF-8, and the number of such bytes."""
     if text.isascii():
         return text, 0
@@ -207,7 +207,7 @@ def write(
     if not where.parts:
         raise GateError(f'"{path}" is a folder, expected the path of a file')
     with where.folder(above=True, make=True) as folder:
-        mode = _mode(folder, where)
+        mode = _read_mode(folder, where)
         where.check_target(folder)
         _replace(folder, where, data, mode)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
@@ -215,14 +215,14 @@ def write(
     return f'{done} "{where.name}": {lines} {"line" if lines == 1 else "lines"}, {len(data):,} bytes'
 
 
-def _mode(folder: int, where: Place) -> int | None:
+def _read_mode(folder: int, where: Place) -> int | None:
     """Return the permissions of the file to be replaced; None if there is no such file."""
     try:
         found = os.stat(where.parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise refusal(error, where.asked) from error
+        raise explain_refusal(error, where.asked) from error
     if stat.S_ISDIR(found):
         raise GateError(f'"{where.asked}" is a folder, expected the path of a file')
     if not stat.S_ISREG(found):
@@ -244,7 +244,7 @@ def _replace(folder: int, where: Place, data: bytes, mode: int | None) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(draft, dir_fd=folder)
-        raise refusal(error, where.asked) from error
+        raise explain_refusal(error, where.asked) from error
 
 
 @gate(name="list", idempotent=True, read_only=True, risks=["private_data"])
@@ -301,7 +301,7 @@ def search(
 ) -> list_[str]:
     """Search text files for lines that contain the pattern, as "path:line: text". Hidden folders are left out."""
     hunt = _Hunt(place(root, path), time.monotonic() + SECONDS)
-    look = hunt.by_regex if regex else hunt.by_text
+    look = hunt.find_by_regex if regex else hunt.find_by_text
     matches = look(pattern, ignore_case, limit + 1)
     shown = [f"{name}:{number}: {_clip(line)}" for name, number, line in matches[:limit]]
     if len(matches) > limit:
@@ -316,18 +316,18 @@ class _Hunt:
         self.where, self.ends = where, ends
         self.notes: list_[str] = []
 
-    def by_text(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
+    def find_by_text(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
         fold = str.casefold if ignore_case else str
         wanted = fold(pattern)
-        texts = ((name, text) for name, text in self._texts() if wanted in fold(text))
+        texts = ((name, text) for name, text in self._read_texts() if wanted in fold(text))
         lines = ((name, number, line) for name, text in texts for number, line in enumerate(text.split("\n"), 1))
         return list_(islice((one for one in lines if wanted in fold(one[2])), limit))
 
-    def by_regex(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
+    def find_by_regex(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
         names: list_[str] = []
         texts: list_[str] = []
         volume = 0
-        for name, text in self._texts():
+        for name, text in self._read_texts():
             volume += len(text)
             if volume > VOLUME:
                 self.notes.append(f'stopped before "{name}": too much text for one search; narrow the path')
@@ -336,7 +336,7 @@ class _Hunt:
             texts.append("\n".join(line[:LONGEST_LINE] for line in text.split("\n")))
         try:
             left = max(0.1, self.ends - time.monotonic())
-            found = grep.matching_lines(pattern, texts, ignore_case=ignore_case, limit=limit, seconds=left)
+            found = grep.find_matching_lines(pattern, texts, ignore_case=ignore_case, limit=limit, seconds=left)
         except grep.TooSlow as error:
             raise GateError(
                 f"the pattern {pattern!r} did not finish within {SECONDS:g} s: expected one without repetitions inside "
@@ -348,10 +348,10 @@ class _Hunt:
             ) from error
         return [(names[index], number, line) for index, number, line in found]
 
-    def _texts(self) -> Iterator[tuple[str, str]]:
+    def _read_texts(self) -> Iterator[tuple[str, str]]:
         """Yield each text file of the place, by name. Binary, huge and unreadable files are left out."""
         large = 0
-        for one in self._files():
+        for one in self._find_files():
             if time.monotonic() > self.ends:
                 self.notes.append(f'stopped before "{one.name}" after {SECONDS:g} s: narrow the path')
                 break
@@ -369,9 +369,9 @@ class _Hunt:
         if large:
             self.notes.append(f"{large} {'file' if large == 1 else 'files'} of more than {LARGEST:,} bytes left out")
 
-    def _files(self) -> Iterator[Place]:
+    def _find_files(self) -> Iterator[Place]:
         with self.where.folder(above=True) as above:
-            is_file = bool(self.where.parts) and not stat.S_ISDIR(mode_of(self.where.parts[-1], above))
+            is_file = bool(self.where.parts) and not stat.S_ISDIR(read_mode(self.where.parts[-1], above))
         if is_file:
             os.close(self.where.open())  # a missing file is an error, not a search without matches
             yield self.where

@@ -21,7 +21,7 @@ class TooSlow(Exception):
     """The time for a search ran out before the search was complete."""
 
 
-def matching_lines(
+def find_matching_lines(
     pattern: str, texts: Sequence[str], *, ignore_case: bool, limit: int, seconds: float
 ) -> list[tuple[int, int, str]]:
     """Return the first `limit` matching lines, as (index of the text, line number from 1, line).

@@ -282,11 +282,11 @@ class Guest:
         finally:
             self._store.end_call()
         if error or trap:
-            problem = _problem(error, trap)
+            problem = _take_problem(error, trap)
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            raise LimitExceeded(self._halt.reason or _limit_of(problem))
+            raise LimitExceeded(self._halt.reason or _find_limit(problem))
         return int(result[0].of.i32)
 
     def _poll(self) -> bool:
@@ -504,20 +504,20 @@ def _fill(data: bytes, pointer: int) -> int:
     return 0 if guest.write(data, pointer) else _EBADF
 
 
-def _random(pointer: int, length: int) -> int:
+def _write_random(pointer: int, length: int) -> int:
     """Write bytes that are the same in every run, so that a replayed program takes the same branches."""
     return _fill(b"\x5a" * min(length & 0xFFFFFFFF, _PAGE), pointer)
 
 
-def _environment_sizes(count: int, size: int) -> int:
+def _write_environment_sizes(count: int, size: int) -> int:
     return _fill(bytes(4), count) or _fill(bytes(4), size)
 
 
-def _environment(_pointers: int, _buffer: int) -> int:
+def _write_environment(_pointers: int, _buffer: int) -> int:
     return 0
 
 
-def _clock(_which: int, _precision: int, pointer: int) -> int:
+def _write_time(_which: int, _precision: int, pointer: int) -> int:
     """Write the time of a clock that always stands at 1970."""
     return _fill(bytes(8), pointer)
 
@@ -531,36 +531,36 @@ def _compile() -> _Compiled:
     linker = wasmtime.Linker(engine)
     i32, i64 = wasmtime.ValType.i32, wasmtime.ValType.i64
     for module, name, parameters, function in (
-        (_WASI, "random_get", [i32()] * 2, _random),
-        (_WASI, "environ_get", [i32()] * 2, _environment),
-        (_WASI, "environ_sizes_get", [i32()] * 2, _environment_sizes),
-        (_WASI, "clock_time_get", [i32(), i64(), i32()], _clock),
+        (_WASI, "random_get", [i32()] * 2, _write_random),
+        (_WASI, "environ_get", [i32()] * 2, _write_environment),
+        (_WASI, "environ_sizes_get", [i32()] * 2, _write_environment_sizes),
+        (_WASI, "clock_time_get", [i32(), i64(), i32()], _write_time),
     ):
         linker.define_func(module, name, wasmtime.FuncType(parameters, [i32()]), function)
     linker.define_func("host", "take", wasmtime.FuncType([i32()], []), _take)
     waits = wasmtime.FuncType([i32()] * 2, [i32()])
     error = ffi.wasmtime_linker_define_async_func(
-        linker.ptr(), *_name("host"), *_name("wait"), waits.ptr(), _wait, None, _KEEP
+        linker.ptr(), *_encode_name("host"), *_encode_name("wait"), waits.ptr(), _wait, None, _KEEP
     )
     if error:
         raise wasmtime.WasmtimeError._from_ptr(error)  # noqa: SLF001
-    guest = load_module(engine, _wasm(), f"stack {STACK}")
+    guest = load_module(engine, _read_wasm(), f"stack {STACK}")
     results = {one.name: len(one.type.results) for one in guest.exports if isinstance(one.type, wasmtime.FuncType)}
     native, glue = wasmtime.Module(engine, _HOST_FUNCTIONS), wasmtime.Module(engine, _GLUE)
     return _Compiled(engine, guest, linker, native, glue, results)
 
 
-def _name(name: str) -> tuple[Any, int]:
+def _encode_name(name: str) -> tuple[Any, int]:
     return ctypes.create_string_buffer(name.encode()), len(name)
 
 
-def _problem(error: Any, trap: Any) -> str:
+def _take_problem(error: Any, trap: Any) -> str:
     """Return the text of an error or a trap, and free it."""
     problem = wasmtime.WasmtimeError._from_ptr(error) if error else wasmtime.Trap._from_ptr(trap)  # noqa: SLF001
     return str(problem)
 
 
-def _limit_of(trap: str) -> Limit:
+def _find_limit(trap: str) -> Limit:
     """Return the limit that caused a trap: the engine checks neither its stack nor each allocation."""
     if "call stack exhausted" in trap or "out of bounds" in trap:
         return "recursion"
@@ -581,7 +581,7 @@ class Pristine:
     """The difference between a fresh instance and this state."""
     functions: tuple[int, ...]
     engine: str
-    """`identity()`: the engine whose snapshots fit."""
+    """`compute_identity()`: the engine whose snapshots fit."""
 
     def most(self, memory: int) -> int:
         """Return the bytes of linear memory for a program that may use `memory`: with room for values in transit."""
@@ -607,16 +607,16 @@ class Pristine:
         return made
 
 
-def identity() -> str:
+def compute_identity() -> str:
     """Return the engine's name, with a digest of all that a snapshot depends on: wasm and prelude. Compiles nothing."""
-    return f"quickjs-{hashlib.sha256(_wasm() + _prelude().encode()).hexdigest()[:32]}"
+    return f"quickjs-{hashlib.sha256(_read_wasm() + _read_prelude().encode()).hexdigest()[:32]}"
 
 
-def _wasm() -> bytes:
+def _read_wasm() -> bytes:
     return files("quickjs_rs").joinpath("_guest.wasm").read_bytes()
 
 
-def _prelude() -> str:
+def _read_prelude() -> str:
     return files(__package__).joinpath("prelude.js").read_text(encoding="utf-8")
 
 
@@ -636,10 +636,10 @@ def _prepare() -> Pristine:
     engine = _compile()
     guest = Guest(engine, 256 * _PAGE, lambda _text: "")
     fresh = guest.memory()
-    make = complete(guest.evaluate(_prelude()))
+    make = complete(guest.evaluate(_read_prelude()))
     assert make is not None, "the prelude compiles"
     parts = complete(guest.run(make, guest.function("host")))
     functions = tuple(guest.item(parts, index) for index in range(5))
     memory = guest.memory()
     guest.close()
-    return Pristine(engine, memory, difference(fresh, memory, PAGE), functions, identity())
+    return Pristine(engine, memory, difference(fresh, memory, PAGE), functions, compute_identity())

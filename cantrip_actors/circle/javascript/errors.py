@@ -64,7 +64,7 @@ def describe(name: str, message: str, stack: str, code: str, gates: Collection[s
     `gates` are the names by which gates can be called. The other arguments come from the program and are not trusted.
     """
     frames = _FRAME.findall(stack[:LONGEST])
-    advice = _advice(name, message, code, gates)
+    advice = _find_advice(name, message, code, gates)
     if (name, message) == ("TypeError", "not a function") and frames:
         called = _find_called_expression(code, frames[0])
         message = f"not a function: {called}" if called else message
@@ -75,10 +75,10 @@ def describe(name: str, message: str, stack: str, code: str, gates: Collection[s
     error = f"{name}: {message}" if name else f"uncaught {message}"
     if advice:
         error += f"; instead: {advice}"
-    return f"{error} ({_place(frames)})" if frames else error
+    return f"{error} ({_render_place(frames)})" if frames else error
 
 
-def _place(frames: list[tuple[str, str, str]]) -> str:
+def _render_place(frames: list[tuple[str, str, str]]) -> str:
     """Return the position of the error; in a function (maybe of an earlier program), also that of the call."""
     function, line, column = frames[0]
     outer = frames[-1]
@@ -106,11 +106,12 @@ def _find_called_expression(code: str, frame: tuple[str, str, str]) -> str:
     return called[-80:]
 
 
-def _advice(name: str, message: str, code: str, gates: Collection[str]) -> str:
+def _find_advice(name: str, message: str, code: str, gates: Collection[str]) -> str:
     unknown = _UNKNOWN.match(message)
     if name == "ReferenceError" and unknown is not None:
         close = difflib.get_close_matches(unknown[1], gates, n=1)
-        return _INSTEAD.get(unknown[1]) or (f"did you mean {close[0]}?" if close else "")
+        is_other = bool(close) and close[0] != unknown[1]  # a program can delete a gate's own name
+        return _INSTEAD.get(unknown[1]) or (f"did you mean {close[0]}?" if is_other else "")
     if message.startswith("Error resolving module"):
         return _NO_MODULES
     if name != "SyntaxError":

@@ -13,11 +13,9 @@ from typing import Any, Final
 
 import orjson
 
+from cantrip_actors.circle.gate_names import name_gates
 from cantrip_actors.circle.medium import Limits
-from cantrip_actors.terms.messages import ALIASES, ToolDefinition
-
-SUGAR: Final = {"submit_answer": "done", **ALIASES}
-"""Further names of gates, for names that no gate has itself (D-002, D-003)."""
+from cantrip_actors.terms.messages import ToolDefinition
 
 _NO_NAME: Final = re.compile(r"[^\w$]")
 _WORDS: Final = (
@@ -31,33 +29,34 @@ _TYPES: Final = {"integer": "number", "number": "number", "boolean": "boolean", 
 
 def describe_functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the descriptions of the gates for the prelude. `calls` are the names by which a program can call one."""
-    taken = {gate.name for gate in gates}
+    calls: dict[str, list[str]] = {}
+    for name, gate in name_gates(gates, _make_identifier).items():
+        calls.setdefault(gate.name, []).append(name)
     specifications = []
     for gate in gates:
         definitions = gate.parameters.get("$defs", {})
-        objects = [_may_be_object(shape, definitions) for shape in _properties(gate).values()]
-        further = [sugar for sugar, meant in SUGAR.items() if meant == gate.name and sugar not in taken]
+        objects = [_may_be_object(shape, definitions) for shape in _get_properties(gate).values()]
         specifications.append(
             {
                 "name": gate.name,
-                "calls": [_identifier(gate.name), *further],
-                "names": list(_properties(gate)),
+                "calls": calls[gate.name],
+                "names": list(_get_properties(gate)),
                 # if the first parameter cannot be an object, a single object always means arguments by name
                 "record": not (objects and objects[0]),
                 "objects": objects,
-                "signature": _signature(gate),
+                "signature": _render_signature(gate),
             }
         )
     return specifications
 
 
-def _identifier(name: str) -> str:
+def _make_identifier(name: str) -> str:
     """Return the gate's name as an identifier."""
     made = _NO_NAME.sub("_", name)
     return f"{made}_" if made in _RESERVED else made
 
 
-def _properties(gate: ToolDefinition) -> Mapping[str, Any]:
+def _get_properties(gate: ToolDefinition) -> Mapping[str, Any]:
     properties: Mapping[str, Any] = gate.parameters.get("properties", {})
     return properties
 
@@ -76,37 +75,37 @@ def _may_be_object(shape: Any, definitions: Mapping[str, Any]) -> bool:
     return "object" in kind if isinstance(kind, list) else kind == "object"
 
 
-def _signature(gate: ToolDefinition) -> str:
+def _render_signature(gate: ToolDefinition) -> str:
     definitions = gate.parameters.get("$defs", {})
     required = gate.parameters.get("required", ())
     parameters = (
-        f"{name}{'' if name in required else '?'}: {_type(shape, definitions)}"
-        for name, shape in _properties(gate).items()
+        f"{name}{'' if name in required else '?'}: {_render_type(shape, definitions)}"
+        for name, shape in _get_properties(gate).items()
     )
-    return f"{_identifier(gate.name)}({', '.join(parameters)})"
+    return f"{_make_identifier(gate.name)}({', '.join(parameters)})"
 
 
-def _type(shape: Any, definitions: Mapping[str, Any], depth: int = 0) -> str:
+def _render_type(shape: Any, definitions: Mapping[str, Any], depth: int = 0) -> str:
     """Return a JSON Schema as a TypeScript type, as far as it helps a reader."""
     if not isinstance(shape, Mapping) or depth > 3:
         return "any"
     if "$ref" in shape:
-        return _type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, depth + 1)
+        return _render_type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, depth + 1)
     if "enum" in shape:
         return " | ".join(orjson.dumps(one).decode() for one in shape["enum"])
     for key in ("anyOf", "oneOf"):
         if key in shape:
-            return " | ".join(dict.fromkeys(_type(one, definitions, depth + 1) for one in shape[key]))
+            return " | ".join(dict.fromkeys(_render_type(one, definitions, depth + 1) for one in shape[key]))
     kind = shape.get("type", "any")
     if isinstance(kind, list):
         return " | ".join(_TYPES.get(one, "any") for one in kind)
     if kind == "array":
-        inner = _type(shape.get("items"), definitions, depth + 1)
+        inner = _render_type(shape.get("items"), definitions, depth + 1)
         return f"({inner})[]" if " " in inner else f"{inner}[]"
     if kind == "object" and shape.get("properties"):
         required = shape.get("required", ())
         fields = (
-            f"{name}{'' if name in required else '?'}: {_type(one, definitions, depth + 1)}"
+            f"{name}{'' if name in required else '?'}: {_render_type(one, definitions, depth + 1)}"
             for name, one in shape["properties"].items()
         )
         return f"{{{', '.join(fields)}}}"
@@ -124,14 +123,14 @@ Call them like any function: they need no await, take their arguments in order o
 and throw an Error when they fail. Integers beyond 2**53 are BigInts in them, as in 12345678901234567890n."""
 
 
-def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
+def write_capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
     """Return the text about this medium for the entity."""
     lines = [_LANGUAGE]
     if gates:
         lines += ["", "What you can do beyond computing are these functions:", ""]
     for gate in gates:
         about = " ".join(gate.description.split("\n\n")[0].split())
-        lines.append(f"  {_signature(gate)}{f'  // {about}' if about else ''}")
+        lines.append(f"  {_render_signature(gate)}{f'  // {about}' if about else ''}")
     if gates:
         lines += ["", _CALLS]
     if any(gate.name == "done" for gate in gates):

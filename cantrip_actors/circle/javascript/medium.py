@@ -27,7 +27,7 @@ import orjson
 
 from cantrip_actors.circle.javascript import gates as javascript_gates
 from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
-from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, identity, pristine
+from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, compute_identity, pristine
 from cantrip_actors.circle.javascript.memory import Difference, difference, pack, unpack
 from cantrip_actors.circle.javascript.source import prepare
 from cantrip_actors.circle.javascript.values import arguments, encode_answer, encode_outgoing, parse_report
@@ -45,11 +45,11 @@ class JavaScript:
     name = "javascript"
 
     def __init__(self) -> None:
-        self.engine = identity()
+        self.engine = compute_identity()
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
         """Return the text about this medium for the entity."""
-        return javascript_gates.capability(gates, limits)
+        return javascript_gates.write_capability(gates, limits)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> JavaScriptSandbox:
         """Return a new, empty sandbox. The process's first one compiles the engine, which takes about a second."""
@@ -72,7 +72,7 @@ class JavaScriptSandbox(LiveSandbox):
         self._clock = 0.0
         """Seconds that the program may still take in real time, which includes waiting for a CPU; `_left` is CPU time.
         """
-        self._guest = self._new()
+        self._guest = self._make_guest()
 
     # -------------------------------------------------------------------------------------------------------- the turn
 
@@ -142,7 +142,7 @@ class JavaScriptSandbox(LiveSandbox):
     def _leaves_room(self, most: int) -> bool:
         return self._guest.measure_memory() <= most and self._guest.has_room(RESERVE)
 
-    def _host(self, request: bytes) -> str | None:
+    def _handle_request(self, request: bytes) -> str | None:
         """Return the answer to the prelude's `host(text)`: to printed text, or None while a gate call waits."""
         if request[:1] == b"p":
             return "" if self._print(request[1:].decode("utf-8", "replace")) else "f"
@@ -168,7 +168,7 @@ class JavaScriptSandbox(LiveSandbox):
             pristine = self._pristine
             change = unpack(pristine.engine, pristine.memory, image, pristine.most(self.limits.memory))
             try:
-                made = self._new(change)
+                made = self._make_guest(change)
             except LimitExceeded as problem:
                 raise ValueError("the snapshot needs more memory than this sandbox may have") from problem
             self._discard()
@@ -188,7 +188,7 @@ class JavaScriptSandbox(LiveSandbox):
     def _undo(self) -> None:
         """Replace the instance, whose memory is undefined, by one with the memory from before the turn."""
         self._discard()
-        self._guest = self._new(self._before)
+        self._guest = self._make_guest(self._before)
         self._before = None
 
     def _discard(self) -> None:
@@ -198,5 +198,5 @@ class JavaScriptSandbox(LiveSandbox):
             work.close()
         self._guest.close()
 
-    def _new(self, change: Difference | None = None) -> Guest:
-        return self._pristine.guest(self.limits.memory, self._host, self._functions, change)
+    def _make_guest(self, change: Difference | None = None) -> Guest:
+        return self._pristine.guest(self.limits.memory, self._handle_request, self._functions, change)

@@ -41,13 +41,13 @@ def prepare(code: str) -> Script:
     if root is None:
         return Script(code)
     parts, position = [], 0
-    for start, end, text in _edits(root, source):
+    for start, end, text in _find_edits(root, source):
         parts += [source[position:start], text]
         position = end
-    return Script(b"".join([*parts, source[position:]]).decode(), "await" in code and _awaits(root))
+    return Script(b"".join([*parts, source[position:]]).decode(), "await" in code and _has_await(root))
 
 
-def _edits(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
+def _find_edits(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield the replacements in the order of the text: start, end, new text."""
     statements = [one for one in root.named_children if one.type not in ("comment", "hash_bang_line")]
     for statement in statements:
@@ -68,7 +68,7 @@ def _edits(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
             yield start + 1, start + 11, b"use_strict"  # strict code inside `eval` loses its declarations
 
 
-def _awaits(root: Node) -> bool:
+def _has_await(root: Node) -> bool:
     """Return whether the program uses `await` outside of functions."""
     waiting = [root]
     while waiting:

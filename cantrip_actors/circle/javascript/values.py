@@ -21,7 +21,7 @@ import orjson
 from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
-from cantrip_actors.terms.bounds import TooLarge, check_depth, check_json
+from cantrip_actors.terms.bounds import TooLarge, check_json, check_value
 
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's text for an exception that raises another exception when it is inspected."""
@@ -37,6 +37,10 @@ _WRITTEN: Final = 1e21
 
 _MARK: Final = b'"\\u0000'
 _LONG: Final = re.compile(rb"\d{16}")
+_DIGITS: Final = re.compile(r"-?[0-9]+")
+_MOST_DIGITS: Final = len(str(-(2**63)))
+"""The most characters of an integer of 64 bits."""
+
 _HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
 
 
@@ -50,9 +54,9 @@ def decode_incoming(text: bytes) -> Any:
             value = orjson.loads(_HALF.sub(_replace_surrogate, text.decode("utf-8", "replace")))
         except orjson.JSONDecodeError:
             raise ValueError("expected JSON, got text that is not, or that is nested too deeply") from None
-    check_depth(value)
+    check_value(value)
     try:
-        return _exact(value) if _MARK in text or _LONG.search(text) else value
+        return _read_exact(value) if _MARK in text or _LONG.search(text) else value
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -67,17 +71,25 @@ class Inexact(ValueError):
         )
 
 
-def _exact(value: Any) -> Any:
+def _read_exact(value: Any) -> Any:
     """Return the value with its BigInts as integers. Raises Inexact."""
     if isinstance(value, dict):
-        return {key: _exact(one) for key, one in value.items()}
+        return {key: _read_exact(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_exact(one) for one in value]
+        return [_read_exact(one) for one in value]
     if isinstance(value, str) and value[:1] == "\0":
-        return plain(int(value[2:])) if value[1:2] == "n" else value[1:]  # more than 64 bits: its digits (D-005)
+        return _read_integer(value[2:]) if value[1:2] == "n" else value[1:]
     if isinstance(value, (int, float)) and EXACT < abs(value) < _WRITTEN and value == int(value):
         raise Inexact(value)
     return value
+
+
+def _read_integer(digits: str) -> int | str:
+    """Return a BigInt; one of more than 64 bits as its digits (D-005), however many there are. Raises ValueError."""
+    if _DIGITS.fullmatch(digits) is None:
+        raise ValueError("expected the digits of a BigInt, got other text")
+    whole: int | str = digits if len(digits) > _MOST_DIGITS else plain(int(digits))
+    return whole
 
 
 def _mark(value: Any) -> Any:

@@ -78,9 +78,9 @@ _INSTEAD: Final = {
 """Advice for each feature that this Python lacks, because models are trained on the full one."""
 
 
-def compute_lane_limit(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | None:
+def find_limit(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | None:
     """Return the limit that an exception stands for, or None."""
-    text = _line(error)
+    text = _read_line(error)
     if text.startswith(_REQUESTED):
         return LimitExceeded("gate_calls", f"{REQUESTS} requests for names, files or clocks that are not there")
     limit = "memory" if text.startswith(_FULL) else _LIMITS.get(text.split(":", 1)[0])
@@ -97,11 +97,14 @@ def describe(error: MontyRuntimeError | MontySyntaxError, gates: Iterable[str] =
     if len(frames) > FRAMES:
         frames = [frames[0], *frames[1 - FRAMES :]]
     return "\n".join(
-        [_add_advice(_reword(_line(error)), gates), *dict.fromkeys(f"  {_place(frame, here)}" for frame in frames)]
+        [
+            _add_advice(_reword(_read_line(error)), gates),
+            *dict.fromkeys(f"  {_render_place(frame, here)}" for frame in frames),
+        ]
     )
 
 
-def _line(error: MontyRuntimeError | MontySyntaxError) -> str:
+def _read_line(error: MontyRuntimeError | MontySyntaxError) -> str:
     text = make_encodable(error.display("type-msg"))
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
 
@@ -130,7 +133,7 @@ def _add_advice(line: str, gates: Iterable[str]) -> str:
     return f"{line}; did you mean {close[0]}?" if close else line
 
 
-def _place(frame: Frame, here: str) -> str:
+def _render_place(frame: Frame, here: str) -> str:
     earlier = (
         "" if frame.filename == here else " of an earlier program" if frame.filename.startswith("<py") else " of eval"
     )

@@ -2,10 +2,6 @@
 
 All of it is derived from the definition that the crystal of a tool circle would get (CALL-3). Required parameters come
 first, as Python demands; the entity reads the signature in that order, and positional arguments get their names in it.
-
-`render` writes a gate for the entity, `stub` for the type checker. The checker is stricter about containers than a
-gate: a `list[str]` does not fit where a list of str or int is expected. So stubs say `Sequence` where the entity reads
-`list`.
 """
 
 from __future__ import annotations
@@ -14,8 +10,9 @@ import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cantrip_actors.circle.gate_names import name_gates
 from cantrip_actors.circle.medium import Limits
-from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+from cantrip_actors.terms.messages import ToolDefinition
 
 _TYPES: Mapping[str, str] = {
     "string": "str",
@@ -28,50 +25,35 @@ _DEEP = 6
 """The depth of nested schemas that are spelt out, because references may be circular."""
 
 
-def callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
-    """Return the gates by the names that a program can call them by, accepted aliases included (D-002, D-003)."""
-    named = {_identifier(gate.name): gate for gate in gates}
-    aliases = {**ALIASES, "submit_answer": "done"}
-    return {**{alias: named[name] for alias, name in aliases.items() if name in named}, **named}
+def name_callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]:
+    """Return the gates by the names that a program can call them by."""
+    return name_gates(gates, _make_identifier)
 
 
-def for_calls(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
+def describe_for_calls(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
     """Return, as JSON, what a worker needs to take gate calls: each gate's own name and its parameters."""
-    return {name: [gate.name, [one for one, _ in _parameters(gate.parameters)]] for name, gate in named.items()}
-
-
-def for_check(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
-    """Return, as JSON, what a worker needs to check gate calls: stubs for the checker, signatures for messages."""
-    stubs = ["from typing import Any, Literal, Sequence", *(stub(name, gate) for name, gate in named.items())]
-    signatures = {name: render(gate).splitlines()[0].removesuffix(" -> any") for name, gate in named.items()}
-    return {"stubs": "\n".join(stubs), "signatures": signatures}
+    return {name: [gate.name, [one for one, _ in _list_parameters(gate.parameters)]] for name, gate in named.items()}
 
 
 def render(gate: ToolDefinition) -> str:
     """Return a gate as the entity reads it: `def search(query: str, limit: int = 5) -> any`, and its description."""
     more = bool(gate.parameters.get("additionalProperties", not gate.parameters.get("properties")))
-    lines = [f"def {_identifier(gate.name)}({_signature(gate, 'list', more=more)}) -> any"]
+    lines = [f"def {_make_identifier(gate.name)}({_render_signature(gate, more=more)}) -> any"]
     lines += [f"    {line}".rstrip() for line in gate.description.splitlines()]
-    for name, shape in _parameters(gate.parameters):
+    for name, shape in _list_parameters(gate.parameters):
         if isinstance(shape, Mapping) and isinstance(shape.get("description"), str):
             lines.append(f"    {name}: {' '.join(shape['description'].split())}")
     return "\n".join(lines)
 
 
-def stub(name: str, gate: ToolDefinition) -> str:
-    """Return a gate as the type checker reads it, under the name `name`."""
-    more = gate.parameters.get("additionalProperties", True) is not False
-    return f"def {name}({_signature(gate, 'Sequence', more=more)}) -> Any: ..."
-
-
-def _signature(gate: ToolDefinition, many: str, *, more: bool) -> str:
+def _render_signature(gate: ToolDefinition, *, more: bool) -> str:
     required = gate.parameters.get("required", ())
     written = []
-    for name, shape in _parameters(gate.parameters):
+    for name, shape in _list_parameters(gate.parameters):
         if not _is_parameter(name):  # its name is not an identifier, so it can only be passed as **{"from": …}
             more = True
             continue
-        annotation = f"{name}: {_type(shape, gate.parameters.get('$defs', {}), many, 0)}"
+        annotation = f"{name}: {_render_type(shape, gate.parameters.get('$defs', {}), 0)}"
         if name in required:
             written.append(annotation)
         elif isinstance(shape, Mapping) and "default" in shape:
@@ -81,17 +63,17 @@ def _signature(gate: ToolDefinition, many: str, *, more: bool) -> str:
     return ", ".join([*written, "**more: Any"] if more else written)
 
 
-def _parameters(schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _list_parameters(schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
     required = schema.get("required", ())
     return sorted(schema.get("properties", {}).items(), key=lambda one: one[0] not in required)
 
 
-def _type(shape: Any, definitions: Mapping[str, Any], many: str, depth: int) -> str:
+def _render_type(shape: Any, definitions: Mapping[str, Any], depth: int) -> str:
     """Return the annotation for a JSON Schema; Any if Python has none."""
     if not isinstance(shape, Mapping) or depth > _DEEP:
         return "Any"
     if "$ref" in shape:
-        return _type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, many, depth + 1)
+        return _render_type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, depth + 1)
     if "const" in shape or "enum" in shape:
         values = shape["enum"] if "enum" in shape else [shape["const"]]
         if all(isinstance(one, (str, int, bool)) or one is None for one in values):
@@ -99,25 +81,25 @@ def _type(shape: Any, definitions: Mapping[str, Any], many: str, depth: int) -> 
         return "Any"
     for key in ("anyOf", "oneOf"):
         if key in shape:
-            return _union(_type(one, definitions, many, depth + 1) for one in shape[key])
+            return _join_types(_render_type(one, definitions, depth + 1) for one in shape[key])
     kinds = shape.get("type", ())
-    return _union(
-        _one(kind, shape, definitions, many, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)
+    return _join_types(
+        _render_kind(kind, shape, definitions, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)
     )
 
 
-def _one(kind: str, shape: Mapping[str, Any], definitions: Mapping[str, Any], many: str, depth: int) -> str:
+def _render_kind(kind: str, shape: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> str:
     if kind == "array":
-        return f"{many}[{_type(shape.get('items'), definitions, many, depth + 1)}]"
+        return f"list[{_render_type(shape.get('items'), definitions, depth + 1)}]"
     return "dict[str, Any]" if kind == "object" else _TYPES.get(kind, "Any")
 
 
-def _union(types: Iterator[str]) -> str:
+def _join_types(types: Iterator[str]) -> str:
     made = list(dict.fromkeys(types))
     return "Any" if not made or "Any" in made else " | ".join(made)
 
 
-def _identifier(name: str) -> str:
+def _make_identifier(name: str) -> str:
     made = name.replace("-", "_")
     return f"{made}_" if keyword.iskeyword(made) else made
 
@@ -143,7 +125,7 @@ loop or a comprehension.
 """
 
 
-def capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
+def write_capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
     """Return the text for the entity: the language and its gaps, the gates, the limits, and how to finish.
 
     It is short, because every query contains it. It names only the gaps that an entity used to ordinary Python would

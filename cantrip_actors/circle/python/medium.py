@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import orjson
@@ -28,7 +29,7 @@ from cantrip_actors.circle.medium import (
     Suspended,
 )
 from cantrip_actors.circle.python.frames import Frame
-from cantrip_actors.circle.python.gates import callables, capability, for_calls, for_check
+from cantrip_actors.circle.python.gates import describe_for_calls, name_callables, write_capability
 from cantrip_actors.circle.python.snapshots import ENGINE, pack, unpack
 from cantrip_actors.circle.python.workers import Worker, WorkerEnded, borrow
 from cantrip_actors.terms.bounds import BYTES
@@ -39,21 +40,18 @@ _ESCAPED: Final = 6
 
 
 class PythonMedium:
-    """The Python medium. With `type_check`, gate calls are checked against their signatures before a program runs."""
+    """The Python medium."""
 
     name = "python"
     engine = ENGINE
 
-    def __init__(self, *, type_check: bool = False) -> None:
-        self._type_check = type_check
-
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
         """Return the text about this language, `gates` and `limits` for the entity."""
-        return capability(gates, limits)
+        return write_capability(gates, limits)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> PythonSandbox:
         """Return a new, empty sandbox. Starts no process: the first step does."""
-        return PythonSandbox(gates, limits, type_check=self._type_check)
+        return PythonSandbox(gates, limits)
 
 
 class PythonSandbox:
@@ -61,8 +59,8 @@ class PythonSandbox:
 
     _lock = threading.Lock()  # shared by all sandboxes, because it is held only for moments
 
-    def __init__(self, gates: Sequence[ToolDefinition], limits: Limits, *, type_check: bool = False) -> None:
-        self._gates, self._check = _describe_gates(gates, check=type_check)
+    def __init__(self, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+        self._gates = _describe_gates(gates)
         self.limits = limits
         self._idle = b""
         """The interpreter's snapshot after the last program; empty before the first one."""
@@ -71,7 +69,7 @@ class PythonSandbox:
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code` with `variables` set first, until it calls a gate or ends."""
-        return self._step("begin", self._idle, code=make_encodable(code), inputs=variables or {}, check=self._check)
+        return self._step("begin", self._idle, code=make_encodable(code), inputs=variables or {})
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
         """Continue after a gate. Answering the same suspension again forks the program.
@@ -142,22 +140,14 @@ class PythonSandbox:
 
     def _ask(self, do: str, state: bytes, request_fields: dict[str, Any]) -> Stepped:
         """Send a request to a worker. Raises ValueError for a damaged snapshot, LimitExceeded and WorkerEnded."""
-        limits = self.limits
-        bounds = {
-            "seconds": limits.seconds,
-            "memory": limits.memory,
-            "output": limits.output,
-            "gate_calls": limits.gate_calls,
-            "patience": limits.patience,
-        }
         with borrow() as worker:
             with self._lock:
                 self._worker = worker
             try:
                 if self._is_interrupted:  # while this thread waited for a worker
                     raise LimitExceeded("interrupted")
-                most = 2 * BYTES + _ESCAPED * limits.output
-                request = {"do": do, "gates": self._gates, "limits": bounds, **request_fields}
+                most = 2 * BYTES + _ESCAPED * self.limits.output
+                request = {"do": do, "gates": self._gates, "limits": asdict(self.limits), **request_fields}
                 frame = worker.compute(request, state, most)
             finally:
                 with self._lock:
@@ -182,15 +172,13 @@ class PythonSandbox:
         raise ValueError(reply["damaged"])
 
 
-_last: tuple[Sequence[ToolDefinition], bool, tuple[orjson.Fragment, orjson.Fragment | None]] | None = None
+_last: tuple[Sequence[ToolDefinition], orjson.Fragment] | None = None
 
 
-def _describe_gates(gates: Sequence[ToolDefinition], *, check: bool) -> tuple[orjson.Fragment, orjson.Fragment | None]:
+def _describe_gates(gates: Sequence[ToolDefinition]) -> orjson.Fragment:
     """Return what a worker needs to know about the gates; cached, because many sandboxes have the same gates."""
     global _last  # noqa: PLW0603  # one assignment, so threads need no lock
     known = _last
-    if known is None or known[0] is not gates or known[1] is not check:
-        named = callables(gates)
-        calls = orjson.Fragment(orjson.dumps(for_calls(named)))
-        known = _last = gates, check, (calls, orjson.Fragment(orjson.dumps(for_check(named))) if check else None)
-    return known[2]
+    if known is None or known[0] is not gates:
+        known = _last = gates, orjson.Fragment(orjson.dumps(describe_for_calls(name_callables(gates))))
+    return known[1]

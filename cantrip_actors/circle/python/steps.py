@@ -35,9 +35,8 @@ from pydantic_monty import (
     ResourceLimits,
 )
 
-from cantrip_actors.circle.python.errors import REQUESTS, compute_lane_limit, describe
+from cantrip_actors.circle.python.errors import REQUESTS, describe, find_limit
 from cantrip_actors.circle.python.snapshots import DamagedSnapshot, pack, unpack
-from cantrip_actors.circle.python.types import wrong_calls
 from cantrip_actors.circle.python.values import Arguments, read_out, render
 from cantrip_actors.circle.step import (
     CLOSED,
@@ -56,9 +55,6 @@ from cantrip_actors.terms.messages import make_encodable
 GRACE: Final = 0.6
 """Seconds past its limit after which an interpreter that has not noticed is killed. The contract allows a second; the
 rest of it is for the kill, and for a busy machine."""
-
-CHECK: Final = 2.0
-"""Seconds that a type check may take. It has a limit of its own, because the program does not run yet."""
 
 SESSIONS: Final = 2_000
 """Steps after which an interpreter is replaced, so that its leaks stay small."""
@@ -105,7 +101,7 @@ class _Turn:
         """Seconds that the program may take."""
         return self.limits.time + self.again
 
-    def head(self, *, again: bool) -> dict[str, Any]:
+    def make_head(self, *, again: bool) -> dict[str, Any]:
         """Return the data stored with a suspended program. `again` says whether this step was a replay."""
         spent = self.again + (time.perf_counter() - self.began if again else 0.0)
         head = {"calls": self.calls, "printed": self.printed, "awaited": self.awaited}
@@ -120,15 +116,15 @@ class _Turn:
         if kept:
             self.stream.write(make_encodable(kept).encode())
         if self.cut:  # the next notice, which is at least as long, overwrites this one
-            self.stream.seek(-self.stream.write(self.notice().encode()), 1)
+            self.stream.seek(-self.stream.write(self.render_notice().encode()), 1)
 
-    def notice(self) -> str:
+    def render_notice(self) -> str:
         """Return the notice about output that was cut; empty if none was."""
         return f"\n[{self.cut} more characters of output were cut]" if self.cut else ""
 
-    def output(self) -> str:
+    def render_output(self) -> str:
         """Return the output of this step."""
-        return make_encodable("".join(self.kept)) + self.notice()
+        return make_encodable("".join(self.kept)) + self.render_notice()
 
 
 class Clock(Protocol):
@@ -161,15 +157,14 @@ class Steps:
         self._printed = printed
         self._clock = clock
         self._deadline = deadline
-        self._pools = ExitStack()
-        self._programs: Monty | None = None
-        self._checks: Monty | None = None
+        self._entered = ExitStack()
+        self._pool: Monty | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._pools.close()
+        self._entered.close()
 
     def compute(self, request: Mapping[str, Any], state: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the outcome of a step, and the new snapshot; an empty one if the sandbox is unchanged.
@@ -196,23 +191,20 @@ class Steps:
         except DamagedSnapshot as damaged:
             return {"damaged": str(damaged)}, b""
         except LimitExceeded as problem:
-            step, made = problem.end_step(limits, turn.output()), b""
+            step, made = problem.end_step(limits, turn.render_output()), b""
         except MemoryError:
-            step, made = LimitExceeded("memory").end_step(limits, turn.output()), b""
+            step, made = LimitExceeded("memory").end_step(limits, turn.render_output()), b""
         return _encode_step(step), made
 
     def _begin(self, turn: _Turn, request: Mapping[str, Any], idle: bytes) -> tuple[Stepped, bytes]:
-        code, inputs, check = request["code"], request["inputs"], request.get("check")
-        if check is not None:
-            wrong = wrong_calls(code, check, self._pool(checks=True))
-            if wrong is not None:
-                return Raised(wrong), b""
+        code, inputs = request["code"], request["inputs"]
 
         def start(session: MontySession) -> Snapshot:
             if idle:
                 with _reject_damage():
                     session.load_session(idle)
-            return session.feed_start(code, inputs=inputs, print_callback=turn.print)
+            gates = {name: _make_stand_in(name) for name in turn.gates}  # an earlier program may have replaced one
+            return session.feed_start(code, inputs={**gates, **inputs}, print_callback=turn.print)
 
         return self._step(turn, start, seed=None if idle else _make_seed(code, inputs))
 
@@ -238,19 +230,19 @@ class Steps:
         return self._step(turn, start)
 
     def _load(self, idle: bytes) -> None:
-        with _reject_failure(), self._pool().checkout() as session:
+        with _reject_failure(), self._checkout() as session:
             session.load_session(idle)
 
     def _resume(self, turn: _Turn, suspended: bytes) -> Suspended:
         program = _read_suspended(turn, suspended)
-        with _reject_failure(), self._pool().checkout() as session:
+        with _reject_failure(), self._checkout() as session:
             snapshot = session.load_snapshot(program)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
-            name = _name(snapshot)
+            name = _read_name(snapshot)
             gate = turn.gates.get(name)
             if gate is None:
                 raise DamagedSnapshot(f"the snapshot waits for {name}, which is not a gate of this sandbox")
-            return Suspended(gate[0], _arguments(gate, snapshot), None)
+            return Suspended(gate[0], _read_arguments(gate, snapshot), None)
 
     def _step(
         self, turn: _Turn, start: Callable[[MontySession], Snapshot], seed: str | None = None
@@ -264,7 +256,7 @@ class Steps:
         if turn.again:
             self._start_clock(turn.time)
         try:
-            with self._pool().checkout(limits=bounds, os_policy=_policy(seed)) as session:
+            with self._checkout(limits=bounds, os_policy=_make_policy(seed)) as session:
                 turn.began = time.perf_counter()
                 try:
                     return self._drive(session, start(session), turn)
@@ -296,34 +288,34 @@ class Steps:
                     raise LimitExceeded("gate_calls")
                 self._allow_conversion(turn)
                 try:
-                    args = _arguments(gate, snapshot)
+                    args = _read_arguments(gate, snapshot)
                 except TypeError as wrong:
                     snapshot = snapshot.resume({"exc_type": "TypeError", "message": str(wrong)})
                     continue
                 if not turn.closed:
-                    step = Suspended(gate[0], args, None, turn.output())
+                    step = Suspended(gate[0], args, None, turn.render_output())
                     return step, pack(
-                        "suspended", turn.head(again=turn.limits.patience > 1), _dump(snapshot, turn.limits)
+                        "suspended", turn.make_head(again=turn.limits.patience > 1), _dump(snapshot, turn.limits)
                     )
                 snapshot = snapshot.resume({"exc_type": "RuntimeError", "message": CLOSED})
         ended = snapshot
         self._allow_conversion(turn)
         try:
-            finished: Stepped = Finished(render(lambda: ended.output), turn.output())
+            finished: Stepped = Finished(render(lambda: ended.output), turn.render_output())
         except TooLarge as problem:
             text = f"ValueError: the value is {problem}: keep it in a variable, end with a part"
-            finished = Raised(text, turn.output())
+            finished = Raised(text, turn.render_output())
         return finished, _dump(session, turn.limits)
 
     def _end_failed(
         self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _Turn
     ) -> tuple[Raised, bytes]:
         self._allow_conversion(turn)
-        exceeded = compute_lane_limit(error)
+        exceeded = find_limit(error)
         if exceeded is not None:
             raise exceeded
         # effects from before the failure stay
-        return Raised(describe(error, turn.gates), turn.output()), _dump(session, turn.limits)
+        return Raised(describe(error, turn.gates), turn.render_output()), _dump(session, turn.limits)
 
     def _start_clock(self, seconds: float) -> None:
         if self._clock is not None:
@@ -334,23 +326,19 @@ class Steps:
         if self._clock is not None:
             self._clock.shorten(max(GRACE, turn.time - (time.perf_counter() - turn.began)))
 
-    def _pool(self, *, checks: bool = False) -> Monty:
-        pool = self._checks if checks else self._programs
-        if pool is None:
-            pool = self._pools.enter_context(
+    def _checkout(self, **options: Any) -> MontySession:
+        """Return a session in the interpreter process, to be entered; the first call starts the process."""
+        if self._pool is None:
+            self._pool = self._entered.enter_context(
                 Monty(
                     binary_path=self._binary,
                     max_processes=1,
-                    request_timeout=CHECK if checks else self._deadline,
+                    request_timeout=self._deadline,
                     max_checkouts_per_worker=SESSIONS,
                     feed_duration_limit_grace=GRACE,
                 )
             )
-            if checks:
-                self._checks = pool
-            else:
-                self._programs = pool
-        return pool
+        return self._pool.checkout(**options)
 
 
 def _encode_step(step: Stepped) -> dict[str, Any]:
@@ -391,7 +379,7 @@ def _reject_failure() -> Iterator[None]:
 def _find_gate(gates: Gates, snapshot: FunctionSnapshot) -> tuple[str, list[str]] | None:
     if snapshot.is_os_function or snapshot.object_id is not None:
         return None
-    return gates.get(_name(snapshot))
+    return gates.get(_read_name(snapshot))
 
 
 def _dump(what: MontySession | FunctionSnapshot, limits: Limits) -> bytes:
@@ -427,12 +415,12 @@ def _make_stand_in(name: str) -> Callable[..., None]:
     return gate
 
 
-def _name(snapshot: FunctionSnapshot) -> str:
+def _read_name(snapshot: FunctionSnapshot) -> str:
     """Return the name that is called, also if it is called through a stand-in."""
     return str(snapshot.function_name).removeprefix("<function ").removesuffix(">")
 
 
-def _arguments(gate: tuple[str, list[str]], snapshot: FunctionSnapshot) -> dict[str, Any]:
+def _read_arguments(gate: tuple[str, list[str]], snapshot: FunctionSnapshot) -> dict[str, Any]:
     """Return the arguments of a call by name, as JSON. Raises TypeError, which the program receives."""
     own_name, parameters = gate
     try:
@@ -443,7 +431,7 @@ def _arguments(gate: tuple[str, list[str]], snapshot: FunctionSnapshot) -> dict[
     conversion = Arguments()
     for name, value in _bind(own_name, parameters, args, kwargs).items():
         try:
-            made[conversion.name(name)] = conversion.visit(value)
+            made[conversion.convert_name(name)] = conversion.visit(value)
         except TooLarge as problem:
             raise TypeError(f"{own_name}() got {problem}: pass less at once") from problem
         except NotPlain as problem:
@@ -474,7 +462,7 @@ def _refuse_request(snapshot: FunctionSnapshot) -> Result:
     return {"exc_type": "PermissionError", "message": f"{name}: the sandbox has no files, environment or clock"}
 
 
-def _policy(seed: str | None) -> OSPolicy:
+def _make_policy(seed: str | None) -> OSPolicy:
     """Return the system that programs see: no clock, sleeps that take no time, randomness that replays the same."""
     policy: OSPolicy = {"datetime": "call_host", "sleep": "zero", "process_time": "zero"}
     if seed is not None:  # after its first snapshot the sandbox keeps its own generator

@@ -35,6 +35,16 @@ _TEXT_OF_INSIDE: Final = re.compile(
 )
 """The text of values that exist only inside. Those that do not match `other` can be passed as `list(…)`."""
 
+_CIRCLES: Final = {
+    "[...]": (list, "a list"),
+    "(...)": (tuple, "a tuple"),
+    "{...}": (dict, "a dict"),
+    "...": (MontyClassProxy, "an object"),
+}
+"""The texts for a value inside itself, with the kind of the value and its name."""
+
+_LONGEST_CIRCLE: Final = max(map(len, _CIRCLES))
+
 LONG: Final = 10_000
 """Bits of the longest integer that is written in decimal digits."""
 
@@ -89,9 +99,14 @@ class Arguments(Conversion):
     An object of the program counts as its attributes.
     """
 
-    __slots__ = ()
+    __slots__ = ("_inside",)
 
-    def name(self, name: str) -> str:
+    def __init__(self) -> None:
+        super().__init__()
+        self._inside: list[type] = []
+        """The kinds of the enclosing values."""
+
+    def convert_name(self, name: str) -> str:
         """Return the name of an argument. Raises TooLarge."""
         made = make_encodable(name)
         self.count_text(made)
@@ -101,14 +116,26 @@ class Arguments(Conversion):
         """Return an argument as JSON. Raises NotPlain if it has no JSON form, and TooLarge if it exceeds a bound."""
         if isinstance(value, str) and value[:1] in _BEGIN and (meant := _TEXT_OF_INSIDE.match(value)):
             raise NotPlain(f"{_repr.repr_text(value)}{'' if meant['other'] else ': pass list(…) of it'}")
+        if isinstance(value, str) and len(value) <= _LONGEST_CIRCLE and value in _CIRCLES:
+            kind, name = _CIRCLES[value]
+            if kind in self._inside:
+                raise NotPlain(
+                    f"{name} that contains itself: expected a value without circles (a text {value!r} inside {name} "
+                    "cannot be told from one)"
+                )
         return super().visit(value, depth)
 
-    def _compound(self, value: Any, depth: int) -> Any:
-        if isinstance(value, MontyClassProxy):
-            return self._mapping(value.attributes, depth)
+    def _convert_compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, _INSIDE):
             raise NotPlain(_repr.repr(value))
-        return super()._compound(value, depth)
+        self._inside.append(type(value))
+        made = (
+            self._convert_mapping(value.attributes, depth)
+            if isinstance(value, MontyClassProxy)
+            else super()._convert_compound(value, depth)
+        )
+        self._inside.pop()
+        return made
 
 
 class _Rendering(Conversion):
@@ -118,20 +145,20 @@ class _Rendering(Conversion):
 
     def visit(self, value: Any, depth: int = 0) -> Any:
         if depth >= DEEPEST:
-            return self._simple("…")
+            return self._count_simple("…")
         try:
             return super().visit(value, depth)
         except TooLarge:
             raise
         except NotPlain:
-            return self._simple(_render_text(value))
+            return self._count_simple(_render_text(value))
 
-    def _compound(self, value: Any, depth: int) -> Any:
+    def _convert_compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, (MontyClassProxy, *_INSIDE)):
-            return self._simple(_render_text(value))
-        return super()._compound(value, depth)
+            return self._count_simple(_render_text(value))
+        return super()._convert_compound(value, depth)
 
-    def _key(self, key: object) -> str:
+    def _convert_key(self, key: object) -> str:
         return _render_text(key)
 
 

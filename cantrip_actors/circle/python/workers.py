@@ -150,7 +150,7 @@ class _Pool:
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._is_closed = False
-        self._room = threading.BoundedSemaphore(_cores())
+        self._room = threading.BoundedSemaphore(_count_cores())
         self._lock = threading.Lock()
 
     @contextmanager
@@ -216,17 +216,17 @@ class _Pool:
                     "the Python medium starts processes with Python: expected its path in sys.executable, got none"
                 )
             binary = find_monty_binary()
-            self.script, self._text = _script_around(binary)
+            self.script, self._text = _make_script(binary)
             program = [sys.executable, "-I", "-S", worker.__file__, str(self.script or binary)]
-            self._command = [*program, *_folders()]
+            self._command = [*program, *_list_folders()]
         return self._command
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _folders() -> list[str]:
+def _list_folders() -> list[str]:
     """Return the folders from which a worker imports packages, independent of this process's `sys.path`.
 
     The folder of the running program is left out: an entity may be able to write there, and a worker starts late.
@@ -236,7 +236,7 @@ def _folders() -> list[str]:
     return list(dict.fromkeys([*needed, *installed]))
 
 
-def _script_around(binary: str) -> tuple[Path | None, str]:
+def _make_script(binary: str) -> tuple[Path | None, str]:
     """Return the path and the text of the script that starts an interpreter in a jail; None where no jail works."""
     shell, bubblewrap = shutil.which("sh"), shutil.which("bwrap")
     if sys.platform != "linux" or shell is None or bubblewrap is None:
@@ -245,9 +245,9 @@ def _script_around(binary: str) -> tuple[Path | None, str]:
 
     path = scratch.folder("python") / "worker"
     scratch.watch()
-    text = _script(shell, path.with_name(_INTERPRETER), bubblewrap)
+    text = _render_script(shell, path.with_name(_INTERPRETER), bubblewrap)
     _write(path, text, binary)
-    if _works(path):
+    if _is_working(path):
         return path, text
     shutil.rmtree(path.parent, ignore_errors=True)
     return None, ""
@@ -262,7 +262,7 @@ def _write(path: Path, text: str, binary: str) -> None:
     path.chmod(0o700)
 
 
-def _script(shell: str, binary: Path, bubblewrap: str) -> str:
+def _render_script(shell: str, binary: Path, bubblewrap: str) -> str:
     jail = [bubblewrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
     for library in _LIBRARIES:
         jail += ["--ro-bind-try", library, library]
@@ -270,7 +270,7 @@ def _script(shell: str, binary: Path, bubblewrap: str) -> str:
     return "\n".join([f"#!{shell}", f'exec {shlex.join(jail)} "$@"', ""])
 
 
-def _works(script: Path) -> bool:
+def _is_working(script: Path) -> bool:
     try:
         done = subprocess.run([script, "--version"], capture_output=True, timeout=20, check=False, env={})  # noqa: S603  # our own script
     except (OSError, subprocess.TimeoutExpired):

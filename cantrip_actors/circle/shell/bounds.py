@@ -38,16 +38,16 @@ class Bounds:
 
     def begin(self) -> None:
         """Reset the count at the start of a program."""
-        self._looked, self._taken = time.monotonic(), self._on_machine()
+        self._looked, self._taken = time.monotonic(), self._measure_machine()
 
     def find_exceeded(self) -> Limit | None:
         """Return the exceeded limit as soon as it can be known; otherwise, and in most checks, None."""
-        taken = self._on_machine()
+        taken = self._measure_machine()
         if time.monotonic() - self._looked < DUE and taken - self._taken < QUICK:
             return None
         self._taken = taken
         hidden = self.measure_unnamed()
-        exceeded = hidden if isinstance(hidden, str) else "disk" if self._files.too_much(hidden) else None
+        exceeded = hidden if isinstance(hidden, str) else "disk" if self._files.has_too_much(hidden) else None
         self._looked = time.monotonic()
         return exceeded
 
@@ -59,7 +59,7 @@ class Bounds:
             return "disk"
         return "memory" if found.shares and not self._shares else found.size
 
-    def _on_machine(self) -> int:
+    def _measure_machine(self) -> int:
         """Return the bytes in use on the files' disk and of shared memory; only differences are meaningful."""
         disk = os.statvfs(self._files.folder)
         words = Path("/proc/meminfo").read_bytes().partition(b"\nShmem:")[2].split(maxsplit=1)

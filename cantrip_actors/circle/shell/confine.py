@@ -78,13 +78,13 @@ class Jail:
         """Whether a shell runs as the host's user, so that only Landlock separates them."""
         return self.name == "landlock" and os.getuid() != 0
 
-    def user(self) -> int | None:
+    def choose_user(self) -> int | None:
         """Return the user id for the next shell; None for the user of this process."""
         if os.getuid() != 0:
             return None
         return next_user() if self.own_users else 65534
 
-    def others(self) -> int:
+    def count_others(self) -> int:
         """Return the number of other processes of a shared user, which the kernel counts towards the shell's limit."""
         if self.name == "bubblewrap":
             return 0
@@ -103,7 +103,7 @@ class Jail:
 
         `limits` are the limits of its control group, if the machine has delegated one.
         """
-        return _starter(os.getpid()).submit(self._start, files, limits or {}, pipes).result()
+        return _get_starter(os.getpid()).submit(self._start, files, limits or {}, pipes).result()
 
     def _start(self, files: Files, limits: Mapping[str, str], pipes: dict[str, Any]) -> Started:
         user, is_bubblewrap = files.user, self.name == "bubblewrap"
@@ -118,7 +118,7 @@ class Jail:
             os.write(code, syscalls.compile_filter(namespaces=is_bubblewrap, names=not self.is_host, shared=shared))
             os.lseek(code, 0, os.SEEK_SET)
             if is_bubblewrap:
-                arguments = [*_bubblewrap(self.program, files, code, theirs), *_BASH]
+                arguments = [*_build_command(self.program, files, code, theirs), *_BASH]
                 pipes |= {} if user is None else {"user": user, "group": user, "extra_groups": []}
             else:
                 launcher = str(Path(shell_landlock.__file__))
@@ -147,7 +147,7 @@ class Jail:
             if not is_bubblewrap:
                 control, ours = ours, -1
                 return Started(process, None, control, group)
-            return Started(process, _first(ours), None, group)
+            return Started(process, _read_first(ours), None, group)
         except BaseException:
             if group is not None:
                 group.remove()
@@ -158,7 +158,7 @@ class Jail:
                     os.close(descriptor)
 
 
-def _first(told: int) -> int | None:
+def _read_first(told: int) -> int | None:
     """Return the first process of bubblewrap's namespace, as bubblewrap reports it; None if bubblewrap failed."""
     text = b""
     poll = select.poll()
@@ -172,7 +172,7 @@ def _first(told: int) -> int | None:
         return None
 
 
-def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
+def _build_command(program: str, files: Files, code: int, tells: int) -> list[str]:
     home = {"PATH": "/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
     return [
         # bash can never trap a signal that is ignored when it starts, as SIGINT is under nohup
@@ -193,7 +193,7 @@ def _bubblewrap(program: str, files: Files, code: int, tells: int) -> list[str]:
 
 
 @cache
-def _starter(_process: int) -> ThreadPoolExecutor:
+def _get_starter(_process: int) -> ThreadPoolExecutor:
     """Return the thread that starts shells; a forked process, which does not inherit threads, gets its own."""
     return ThreadPoolExecutor(1, "shells")
 
@@ -215,7 +215,7 @@ def _look(name: JailName) -> Jail | str:
     program = shutil.which("bwrap") if name == "bubblewrap" else sys.executable
     if program is None:
         return "the program bwrap is missing: install the system's package bubblewrap"
-    if name == "landlock" and (version := shell_landlock.version()) < shell_landlock.ABI:
+    if name == "landlock" and (version := shell_landlock.read_version()) < shell_landlock.ABI:
         return f"this kernel has version {max(version, 0)} of Landlock, {shell_landlock.ABI} is needed (Linux 6.12)"
     reason = ""
     for own_users in (True, False) if os.getuid() == 0 else (False,):
@@ -228,7 +228,7 @@ def _look(name: JailName) -> Jail | str:
 
 def _try(found: Jail) -> Jail | str:
     """Return the jail with its bash version, or why it does not work. Runs a shell that checks its confinement."""
-    files = Files(found.user())
+    files = Files(found.choose_user())
     try:
         pipe = subprocess.PIPE
         started = found.start(files, stdin=pipe, stdout=pipe, stderr=pipe)

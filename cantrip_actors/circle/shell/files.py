@@ -121,7 +121,7 @@ class Files:
         if self.user is not None:
             os.chown(path, self.user, self.user, follow_symlinks=False)
 
-    def let_in(self) -> None:
+    def grant_access(self) -> None:
         """Restore the user's rights to the folders, which a program may have removed."""
         for folder in (self.home, self.tmp, self.shared):
             mode = stat.S_IMODE(folder.stat().st_mode)
@@ -130,7 +130,7 @@ class Files:
 
     # ------------------------------------------------------------------------------------------------------- how much
 
-    def too_much(self, hidden: int = 0) -> bool:
+    def has_too_much(self, hidden: int = 0) -> bool:
         """Return whether the files, with `hidden` bytes of unnamed ones, exceed the bounds or cannot be inspected."""
         try:
             for _ in self._walk(self._top, hidden):
@@ -149,7 +149,7 @@ class Files:
                 handle = os.open(top / name, _FOLDER)
                 try:
                     yield _Found(name, -1, os.fstat(handle))
-                    for found in self._below(name, handle, 1):
+                    for found in self._walk_below(name, handle, 1):
                         entries += 1
                         size += found.status.st_blocks * 512
                         if entries > ENTRIES or size > FILES:
@@ -160,7 +160,7 @@ class Files:
         except OSError as problem:
             raise TooMuch from problem
 
-    def _below(self, path: str, folder: int, depth: int) -> Iterator[_Found]:
+    def _walk_below(self, path: str, folder: int, depth: int) -> Iterator[_Found]:
         if depth > DEEPEST:
             raise TooMuch
         with os.scandir(folder) as listed:
@@ -180,7 +180,7 @@ class Files:
                     try:
                         if hidden:
                             os.fchmod(handle, mode | 0o700)
-                        yield from self._below(found.path, handle, depth + 1)
+                        yield from self._walk_below(found.path, handle, depth + 1)
                     finally:
                         if hidden:
                             os.fchmod(handle, mode)
@@ -228,12 +228,12 @@ class Files:
 
     def _recall(self, found: _Found, copies: list[int]) -> _Kept | None:
         status, before = found.status, self._kept.get(found.path)
-        mode, looks, name = status.st_mode, _looks(status), found.path.rpartition("/")[2]
+        mode, looks, name = status.st_mode, _read_looks(status), found.path.rpartition("/")[2]
         if stat.S_ISREG(mode):
             if before is not None and before.looks == looks and before.mode == mode:
                 return before
             is_fresh = status.st_ctime_ns > time.time_ns() - FRESH
-            copy = self._copy_of(found.folder, name)
+            copy = self._make_copy(found.folder, name)
             copies.append(copy)
             return _Kept(mode, status.st_mtime_ns, () if is_fresh else looks, copy)
         if stat.S_ISLNK(mode):
@@ -242,7 +242,7 @@ class Files:
             return _Kept(mode, status.st_mtime_ns, looks)
         return None  # a program cannot create any other kind
 
-    def _copy_of(self, folder: int, name: str) -> int:
+    def _make_copy(self, folder: int, name: str) -> int:
         source = self._open(folder, name, _FILE)
         try:
             if not stat.S_ISREG(os.fstat(source).st_mode):
@@ -287,7 +287,7 @@ class Files:
                 if path not in moved:
                     self._restore_file(top / path, one)
                 # none is fresh: starting the next shell takes longer than a tick of the clock
-                there[path] = one._replace(looks=_looks((top / path).lstat()))
+                there[path] = one._replace(looks=_read_looks((top / path).lstat()))
         for path in reversed(folders):
             if path in there:
                 self._finish(top / path, there[path])
@@ -301,7 +301,7 @@ class Files:
                 folder, _, name = found.path.rpartition("/")
                 if one is None or not stat.S_ISREG(one.mode) or folder not in folders:
                     continue
-                if one.mode == found.status.st_mode and one.looks == _looks(found.status):
+                if one.mode == found.status.st_mode and one.looks == _read_looks(found.status):
                     os.rename(name, top / found.path, src_dir_fd=found.folder)
                     moved.add(found.path)
         except TooMuch:
@@ -343,7 +343,7 @@ class Files:
                 if size > IMAGE:
                     return None
                 parts.append(copy.read_bytes())
-            rows.append(_Packed(_text(path), one.mode, one.time, length, _text(one.target)))
+            rows.append(_Packed(_encode_path(path), one.mode, one.time, length, _encode_path(one.target)))
         return msgspec.json.encode(rows) + b"\n" + b"".join(parts)
 
     def unpack(self, image: bytes) -> None:
@@ -358,7 +358,7 @@ class Files:
                 copy = self._copied
                 (self._copies / str(copy)).write_bytes(rest[at : at + one.length])
                 at += one.length
-            kept[_path(one.path)] = _Kept(one.mode, one.time, (), copy, target=_path(one.target))
+            kept[_decode_path(one.path)] = _Kept(one.mode, one.time, (), copy, target=_decode_path(one.target))
         if at != len(rest):
             raise ValueError("the snapshot is damaged: its files are not as long as it says")
         self._forget({one.copy for one in self._kept.values()})
@@ -371,7 +371,7 @@ class Files:
         scratch.remove(self.folder)
 
 
-def _looks(status: os.stat_result) -> tuple[int, ...]:
+def _read_looks(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -379,12 +379,12 @@ def _is_name(part: str) -> bool:
     return part not in ("", ".", "..") and "\0" not in part and len(part) <= NAME_MAX
 
 
-def _text(path: str) -> str:
+def _encode_path(path: str) -> str:
     """Return a name, which may have any bytes, as text."""
     return os.fsencode(path).decode("latin-1")
 
 
-def _path(text: str) -> str:
+def _decode_path(text: str) -> str:
     return os.fsdecode(text.encode("latin-1"))
 
 

@@ -18,10 +18,12 @@ from typing import Any, Final
 
 import orjson
 
+from cantrip_actors.circle.gate_names import name_gates
 from cantrip_actors.circle.medium import Limits
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
-from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+from cantrip_actors.terms.bounds import check_value
+from cantrip_actors.terms.messages import ToolDefinition
 
 _BUILTINS: Final = (
     "alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare dirs disown"
@@ -29,9 +31,6 @@ _BUILTINS: Final = (
     " jobs kill let local logout mapfile popd printf pushd pwd read readarray readonly return select set shift shopt"
     " source suspend test then time times trap true type typeset ulimit umask unalias unset until wait while"
 )
-SUGAR: Final = {"submit_answer": "done", **ALIASES}
-"""Further names of gates, for names that no gate has itself (D-002, D-003)."""
-
 _OWN: Final = frozenset(_BUILTINS.split())
 """Commands that the shell needs. A gate with such a name gets another command: `read` becomes `gate_read`."""
 
@@ -50,22 +49,20 @@ _LONG_NUMBER: Final = re.compile(r"\d{19}", re.ASCII)
 _NO_NAME: Final = re.compile(r"[^\w.+-]")
 
 
-def commands(gates: Sequence[ToolDefinition]) -> Mapping[str, str]:
+def name_commands(gates: Sequence[ToolDefinition]) -> Mapping[str, str]:
     """Return each command and the gate that it calls."""
-    named = {_command(gate.name): gate.name for gate in gates}
-    taken = {gate.name for gate in gates}
-    return named | {sugar: meant for sugar, meant in SUGAR.items() if meant in taken and sugar not in taken}
+    return {command: gate.name for command, gate in name_gates(gates, _make_command).items()}
 
 
-def _command(name: str) -> str:
+def _make_command(name: str) -> str:
     made = _NO_NAME.sub("_", name)
     return f"gate_{made}" if made in _OWN else made
 
 
-def definitions(gates: Sequence[ToolDefinition]) -> str:
+def write_definitions(gates: Sequence[ToolDefinition]) -> str:
     """Return the commands as shell functions, `done` under the name that `source.py` gives it."""
     lines = []
-    for command, gate in commands(gates).items():
+    for command, gate in name_commands(gates).items():
         name = COMMAND if command == "done" else command
         lines.append(f"builtin unalias {name} 2>/dev/null || builtin :")
         lines.append(f'{name}() {{ __call {shlex.quote(gate)} "$@"; }}')
@@ -73,12 +70,20 @@ def definitions(gates: Sequence[ToolDefinition]) -> str:
     return "\n".join(lines)
 
 
-def arguments(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
-    """Return a command's words as the gate's arguments. Raises ValueError with the usage."""
+def read_arguments(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
+    """Return a command's words as the gate's arguments. Raises ValueError with the usage, or with
+    the bound that they exceed.
+    """
+    args = _bind(gate, words)
+    check_value(args)
+    return args
+
+
+def _bind(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
     properties: Mapping[str, Any] = gate.parameters.get("properties", {})
     names = list(properties)
     if len(words) == 1 and words[0][:1] == "{":
-        whole = _json(words[0])
+        whole = _read_json(words[0])
         if isinstance(whole, dict) and (not names or set(whole) <= set(names)):
             return whole
     args: dict[str, Any] = {}
@@ -89,36 +94,36 @@ def arguments(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
         if word == "--":
             placed += waiting
         elif _OPTION.match(word) and name not in properties and not equals and name == "help":
-            raise ValueError(usage(gate))
+            raise ValueError(render_usage(gate))
         elif _OPTION.match(word) and name not in properties:
-            raise ValueError(_unknown(gate, name, word))
+            raise ValueError(_explain_unknown(gate, name, word))
         elif word[:2] == "--" and name in properties:
             if not equals:
                 value = next(waiting, "true" if _is_switch(properties[name]) else "")
-            args[name] = _value(properties[name], value)
+            args[name] = _read_value(properties[name], value)
         else:
             placed.append(word)
     free = [name for name in names if name not in args]
     if len(placed) > len(free):
         more = f"{len(placed)} words where {len(free)} can be; text with spaces needs quotes"
-        raise ValueError(f"{more}; usage: {signature(gate)}")
-    return args | {name: _value(properties[name], word) for name, word in zip(free, placed, strict=False)}
+        raise ValueError(f"{more}; usage: {render_signature(gate)}")
+    return args | {name: _read_value(properties[name], word) for name, word in zip(free, placed, strict=False)}
 
 
-def _unknown(gate: ToolDefinition, name: str, word: str) -> str:
+def _explain_unknown(gate: ToolDefinition, name: str, word: str) -> str:
     close = difflib.get_close_matches(name, gate.parameters.get("properties", {}), n=1)
     meant = f"did you mean --{close[0]}? " if close else ""
-    return f"unknown option --{name}: {meant}usage: {signature(gate)}; where {word} is text, write -- before it"
+    return f"unknown option --{name}: {meant}usage: {render_signature(gate)}; where {word} is text, write -- before it"
 
 
-def usage(gate: ToolDefinition) -> str:
+def render_usage(gate: ToolDefinition) -> str:
     """Return the text of `--help`: a command's usage and description."""
-    return "\n".join([f"usage: {signature(gate)}", *filter(None, [gate.description])])
+    return "\n".join([f"usage: {render_signature(gate)}", *filter(None, [gate.description])])
 
 
-def hint(output: str, gates: Sequence[ToolDefinition]) -> str:
+def find_hint(output: str, gates: Sequence[ToolDefinition]) -> str:
     """Return advice for the shell's own error messages, if they concern `gates`; else an empty text."""
-    named = commands(gates)
+    named = name_commands(gates)
     for other in _NO_PROGRAM.findall(output):
         if other in named:
             return (
@@ -137,17 +142,17 @@ def _is_switch(shape: Any) -> bool:
     return isinstance(shape, Mapping) and shape.get("type") == "boolean"
 
 
-def _value(shape: Any, word: str) -> Any:
+def _read_value(shape: Any, word: str) -> Any:
     if _is_text(shape):
         return word
-    value = _json(word)
+    value = _read_json(word)
     return word if value is _NONE else value
 
 
 _NONE: Final = object()
 
 
-def _json(word: str) -> Any:
+def _read_json(word: str) -> Any:
     try:
         # an integer of more than 64 bits is kept as its digits (D-005), not rounded to a float
         return plain(json.loads(word)) if _LONG_NUMBER.search(word) else orjson.loads(word)
@@ -174,11 +179,11 @@ def render_result(value: Any) -> str:
     return text if text.endswith("\n") else f"{text}\n"
 
 
-def signature(gate: ToolDefinition) -> str:
+def render_signature(gate: ToolDefinition) -> str:
     """Return the usage of a command, such as `read PATH [--limit LIMIT]`."""
     required = gate.parameters.get("required", ())
     words = [name.upper() if name in required else f"[--{name} …]" for name in gate.parameters.get("properties", {})]
-    return " ".join([_command(gate.name), *words])
+    return " ".join([_make_command(gate.name), *words])
 
 
 _LANGUAGE: Final = """\
@@ -194,14 +199,14 @@ _DONE: Final = """\
 done ANSWER ends the task, and so does submit_answer ANSWER; an answer that is JSON is taken as what it denotes."""
 
 
-def capability(gates: Sequence[ToolDefinition], limits: Limits, *, names: bool = True) -> str:
+def write_capability(gates: Sequence[ToolDefinition], limits: Limits, *, names: bool = True) -> str:
     """Return the text about this medium for the entity. `names` says whether files can be changed by their names."""
     lines = [_LANGUAGE]
     if gates:
         lines += ["", "What you can do beyond that are these commands:", ""]
     for gate in gates:
         about = " ".join(gate.description.split("\n\n")[0].split())
-        lines.append(f"  {signature(gate)}{f'  # {about}' if about else ''}")
+        lines.append(f"  {render_signature(gate)}{f'  # {about}' if about else ''}")
     if gates:
         lines += ["", _CALLS]
     if any(gate.name == "done" for gate in gates):

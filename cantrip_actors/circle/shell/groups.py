@@ -100,7 +100,7 @@ class Delegated:
 @cache
 def find_delegated() -> Delegated | None:
     """Return the part of the machine's tree that this process may use, or None."""
-    mount = _mount()
+    mount = _find_mount()
     if mount is None:
         return None
     with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ def _is_marked(path: Path) -> bool:
     return False
 
 
-def _mount() -> Path | None:
+def _find_mount() -> Path | None:
     """Return where the tree is mounted, or None."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():

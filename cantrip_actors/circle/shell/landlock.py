@@ -42,7 +42,7 @@ _DEVICES = 1 << 15  # ioctl on devices: handled, and so forbidden everywhere but
 _NETWORK, _SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
 
 
-def version() -> int:
+def read_version() -> int:
     """Return the version of Landlock that this kernel has; 0 or less if it has none."""
     return int(ctypes.CDLL(None, use_errno=True).syscall(_CREATE, None, 0, 1))
 

@@ -97,7 +97,7 @@ class Shell:
 
     def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
         """Return the text about this medium for the entity."""
-        return shell_gates.capability(gates, limits, names=not self._jail.is_host)
+        return shell_gates.write_capability(gates, limits, names=not self._jail.is_host)
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
         """Return a new, empty workspace. The first program starts its shell.
@@ -119,10 +119,10 @@ class ShellSandbox(LiveSandbox):
     def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         super().__init__(gates, limits)
         self._jail = confined
-        self._definitions = shell_gates.definitions(gates)
-        self._files = Files(confined.user())
+        self._definitions = shell_gates.write_definitions(gates)
+        self._files = Files(confined.choose_user())
         machine = find_delegated()
-        self._bounds = Bounds(self._files, self._processes, shares=machine is not None and machine.bounds_memory)
+        self._bounds = Bounds(self._files, self._list_processes, shares=machine is not None and machine.bounds_memory)
         self._process: Process | None = None
         self._state = b""
         self._flows = False
@@ -137,10 +137,10 @@ class ShellSandbox(LiveSandbox):
         state, large = split_large_variables(b"" if self._process else self._state)
         given = large | _encode_variables(variables)
         if self._process is None:
-            self._files.let_in()
-            self._process = Process(self._jail, self._files, self._write_greeting, self._limits_of_all())
+            self._files.grant_access()
+            self._process = Process(self._jail, self._files, self._write_greeting, self._list_group_limits())
         self._bounds.begin()
-        self._process.begin(state, given, self._program(prepare(code)))
+        self._process.begin(state, given, self._write_program(prepare(code)))
         return self._advance(self._process)
 
     def _continue(self, answer: Answer) -> Stepped:
@@ -174,7 +174,7 @@ class ShellSandbox(LiveSandbox):
                 self._asks += 1
                 if self._asks > ASKS:
                     raise LimitExceeded("gate_calls")
-                called = self._call(event.gate, partial(shell_gates.arguments, words=event.words))
+                called = self._call(event.gate, partial(shell_gates.read_arguments, words=event.words))
                 if isinstance(called, Suspended):
                     return called
                 process.answer(f"{called}\n", failed=True)
@@ -216,19 +216,19 @@ class ShellSandbox(LiveSandbox):
         output = self._take_output()
         if status == 0:
             return Finished(None, output)
-        return Raised(f"exit code {status}{shell_gates.hint(output, tuple(self._gates.values()))}", output)
+        return Raised(f"exit code {status}{shell_gates.find_hint(output, tuple(self._gates.values()))}", output)
 
     # ------------------------------------------------------------------------------------------------ what it is given
 
     def _write_greeting(self, descriptors: Sequence[int]) -> str:
         """Return the text that a new shell reads first: limits that it cannot raise, its pipes, and its saved state."""
         kib = 1024
-        processes = PROCESSES + self._jail.others()
+        processes = PROCESSES + self._jail.count_others()
         limits = f"-c 0 -d {self.limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
         moves = " ".join(f"{103 + at}>&{there} {there}>&-" for at, there in enumerate(descriptors))
         return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
 
-    def _limits_of_all(self) -> dict[str, str]:
+    def _list_group_limits(self) -> dict[str, str]:
         """Return the limits of the jail's control group, for a machine that has delegated one."""
         cores = max((os.cpu_count() or 1) // 2, 1)
         return {
@@ -238,10 +238,10 @@ class ShellSandbox(LiveSandbox):
             "cpu.max": f"{cores}00000 100000",
         }
 
-    def _processes(self) -> Iterator[int]:
-        return iter(()) if self._process is None else self._process.processes()
+    def _list_processes(self) -> Iterator[int]:
+        return iter(()) if self._process is None else self._process.list_processes()
 
-    def _program(self, code: str) -> bytes:
+    def _write_program(self, code: str) -> bytes:
         """Return the text that runs a program: the common part, then the program."""
         # `source` and not `eval`: it counts the program's lines from 1. The shell has read the rest of the line before
         # the program can turn on `set -v`. A short text comes from a pipe that holds all of it, so that a shell that
@@ -252,12 +252,12 @@ class ShellSandbox(LiveSandbox):
         given_as = f"/dev/fd/63 63<<<{text}" if held else f"<(\\builtin printf %s {text})"
         lines = [
             *(_PRELUDE, self._definitions),
-            f"builtin trap {_quote(self._last('exit'))} EXIT",
-            f"{_ALIASES}; builtin source {given_as} </dev/null; {self._last('on')}\n",
+            f"builtin trap {_quote(self._write_end('exit'))} EXIT",
+            f"{_ALIASES}; builtin source {given_as} </dev/null; {self._write_end('on')}\n",
         ]
         return "\n".join(lines).encode("utf-8", "replace")
 
-    def _last(self, how: str) -> str:
+    def _write_end(self, how: str) -> str:
         """Return the text that runs after a program: its exit trap, and the report of its end, also under `set -e`."""
         # read with the program's aliases active; the backslashes bypass them
         bye = '__bye=${__exit-}; __exit=; \\builtin eval "$__bye"'

@@ -142,9 +142,11 @@ class Process:
         self._ask, self._answer, self._token = ask_out, answer_in, (token_out, token_in)
         self._exit = os.pidfd_open(self._process.pid)
         self._first_pid = started.first
-        self._first = _handle(started.first)
+        self._first = _open_handle(started.first)
         self._shell_pid, self._shell, self._fixed = 0, -1, frozenset[int]()
         """The shell itself, and the jail's other processes that are there without a program."""
+        self._limits = b""
+        """The shell's resource limits, which a program can lower but not raise again."""
         self._claimed: _Claimed | None = None
         self._claims = 0
         for descriptor in (self._stdin, self._stdout, self._ask, self._answer):
@@ -171,25 +173,27 @@ class Process:
     def _find_shell(self) -> bool:
         """Find the shell's process. No program has run yet, so no other process can be it."""
         if self._first_pid is None:
-            self._shell_pid, self._fixed = self._process.pid, frozenset(process_tree.children(self._process.pid))
+            self._shell_pid, self._fixed = self._process.pid, frozenset(process_tree.list_children(self._process.pid))
         else:
-            below = process_tree.children(self._first_pid)
+            below = process_tree.list_children(self._first_pid)
             if len(below) != 1:
                 return False
             self._shell_pid = below[0]
         self._shell = os.pidfd_open(self._shell_pid)
+        self._limits = process_tree.read_limits(self._shell_pid)
         return True
 
-    def processes(self) -> Iterator[int]:
+    def list_processes(self) -> Iterator[int]:
         """Yield the jail's processes, without those of the host."""
         top = self._first_pid or self._shell_pid
-        return (one for one in process_tree.descendants(top) if one != self._first_pid and one not in self._fixed)
+        return (one for one in process_tree.walk_descendants(top) if one != self._first_pid and one not in self._fixed)
 
     def stop(self) -> bool:
-        """Stop the shell, and return True if nothing else in the jail lives; `begin` continues it.
+        """Stop the shell, and return True if it can run another program; `begin` continues it.
 
-        Only the shell can then start processes, and it is stopped, so nothing runs. Returns False if it does not stop,
-        if something else lives, or if that is unknown: kill the shell then.
+        Nothing else in the jail may live: only the shell can then start processes, and it is stopped, so nothing runs.
+        Returns False if it does not stop, if something else lives or may live, or if the program has lowered a limit,
+        with which the next one might not even start: kill the shell then.
         """
         ends = time.monotonic() + QUIET
         try:
@@ -199,9 +203,9 @@ class Process:
                 # below the shell first: orphans move meanwhile to the first process, which is checked next
                 found = None
                 if process_tree.is_stopped(self._shell_pid):
-                    found = self._below(self._shell_pid) | self._below(self._first_pid)
+                    found = self._list_below(self._shell_pid) | self._list_below(self._first_pid)
                     if found == before and all(map(process_tree.is_dead, found)):
-                        return True
+                        return process_tree.read_limits(self._shell_pid) == self._limits
                 before = found
                 if found:
                     time.sleep(0.001)
@@ -209,12 +213,12 @@ class Process:
             return False
         return False
 
-    def _below(self, process: int | None) -> frozenset[int]:
+    def _list_below(self, process: int | None) -> frozenset[int]:
         """Return a process's children, without the ones that belong to the jail itself."""
         return (
             frozenset()
             if process is None
-            else frozenset(process_tree.children(process)) - self._fixed - {self._shell_pid}
+            else frozenset(process_tree.list_children(process)) - self._fixed - {self._shell_pid}
         )
 
     def begin(self, state: bytes, given: Mapping[str, bytes], text: bytes) -> None:
@@ -241,7 +245,7 @@ class Process:
 
     def _forget_answer(self) -> None:
         """Drop an unread answer, such as one to a background call, so that it does not answer another call."""
-        if self._unread():
+        if self._count_unread():
             # a separate file description, because the shell's own must block
             ours = os.open(f"/proc/self/fd/{self._answer}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with contextlib.suppress(BlockingIOError):
@@ -250,7 +254,7 @@ class Process:
             os.close(ours)
         self._renew_token()
 
-    def _unread(self) -> int:
+    def _count_unread(self) -> int:
         """Return the number of unread bytes of an answer."""
         count = bytearray(4)
         fcntl.ioctl(self._answer, termios.FIONREAD, count)
@@ -286,7 +290,7 @@ class Process:
                 exceeded = check()
                 if exceeded is not None:
                     return LimitExceeded(exceeded)
-                left = left + LOOK if self._unread() and not self._to_gate else 0.0
+                left = left + LOOK if self._count_unread() and not self._to_gate else 0.0
                 if left >= DEAD:  # the caller was killed, as by `timeout`; others wait for its token
                     left = 0.0
                     self._forget_answer()
@@ -306,12 +310,12 @@ class Process:
                 return LimitExceeded("gate_calls")
             if gone:
                 self._drain(self._stdout, prints)
-                return self._end_of_shell()
+                return self._explain_end()
         return None
 
-    def _end_of_shell(self) -> Ended | Gone:
+    def _explain_end(self) -> Ended | Gone:
         """Return the meaning of the shell's end: the end of the program, if the shell had announced one."""
-        status = self._status()
+        status = self._read_status()
         if self._claimed is not None:  # an exit trap does not know the signal that ends the shell
             end = self._claimed.end
             code = status if status >= 0 else 128 - status
@@ -339,7 +343,7 @@ class Process:
                 return
             take(part)
 
-    def _status(self) -> int:
+    def _read_status(self) -> int:
         """Return the shell's exit code, negative for a signal. It stays a zombie, so that its session is not reused."""
         ended = os.waitid(os.P_PIDFD, self._exit, os.WEXITED | os.WNOWAIT)
         assert ended is not None
@@ -360,18 +364,18 @@ class Process:
         while (end := self._buffer.find(0)) >= 0:
             head = bytes(self._buffer[:end])
             if head == b"idle":
-                fields = self._fields(end + 1, 1)
+                fields = self._take_fields(end + 1, 1)
                 if fields is None:
                     return None
                 if self._claimed is not None and fields[0] == self._claimed.word:
                     return self._claimed.end
             elif head == b"end":
-                fields = self._fields(end + 1, 6)
+                fields = self._take_fields(end + 1, 6)
                 if fields is None:
                     return None
                 self._claim(*fields)
             elif head.isdigit() and len(head) < 5 and 0 < int(head) <= WORDS:
-                fields = self._fields(end + 1, int(head))
+                fields = self._take_fields(end + 1, int(head))
                 if fields is None:
                     return None
                 gate, *words = (field.decode(errors="replace") for field in fields)
@@ -388,7 +392,7 @@ class Process:
             if how != b"exit":  # after `exit` it reads nothing more: it ends
                 self._to_shell += _ANSWER % word
 
-    def _fields(self, start: int, count: int) -> list[bytes] | None:
+    def _take_fields(self, start: int, count: int) -> list[bytes] | None:
         """Remove and return the next `count` fields from `start` on; None if they are incomplete."""
         fields = []
         for _ in range(count):
@@ -418,7 +422,7 @@ class Process:
 
     def _await_killer(self) -> None:
         """Wait until the killer has killed all processes; kill them one by one if there is no killer."""
-        killers = [one for one in map(_handle, self._fixed) if one is not None]
+        killers = [one for one in map(_open_handle, self._fixed) if one is not None]
         poll = select.poll()
         for killer in killers:
             poll.register(killer, select.POLLIN)
@@ -452,7 +456,7 @@ class Process:
         return self._group is not None and self._group.has_killed_for_memory()
 
 
-def _handle(process: int | None) -> int | None:
+def _open_handle(process: int | None) -> int | None:
     """Return a descriptor of a process, or None if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         return None if process is None else os.pidfd_open(process)

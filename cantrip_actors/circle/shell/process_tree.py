@@ -38,7 +38,7 @@ class Hidden(NamedTuple):
     """True if a process has shared memory without a file."""
 
 
-def children(process: int) -> tuple[int, ...]:
+def list_children(process: int) -> tuple[int, ...]:
     """Return the children of all threads of a process, oldest first. Raises OSError if they cannot be read."""
     found: list[int] = []
     for thread in Path(f"/proc/{process}/task").iterdir():
@@ -46,27 +46,27 @@ def children(process: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def descendants(process: int) -> Iterator[int]:
+def walk_descendants(process: int) -> Iterator[int]:
     """Yield a process and all below it. A process that ends meanwhile is left out."""
     waiting = [process]
     while waiting:
         one = waiting.pop()
         yield one
         with contextlib.suppress(OSError):
-            waiting += children(one)
+            waiting += list_children(one)
 
 
 def is_stopped(process: int) -> bool:
     """Return whether no thread of a process can continue by itself: each is stopped, or dead."""
-    return all(state in "TtZX" for state in map(_state, _threads(process)))
+    return all(state in "TtZX" for state in map(_read_state, _list_threads(process)))
 
 
 def is_dead(process: int) -> bool:
     """Return whether all threads of a process have ended; its id may still be taken."""
-    return all(state in "ZX" for state in map(_state, _threads(process)))
+    return all(state in "ZX" for state in map(_read_state, _list_threads(process)))
 
 
-def _threads(process: int) -> tuple[str, ...]:
+def _list_threads(process: int) -> tuple[str, ...]:
     """Return the kernel's folder of each thread of a process. The first may be dead while others run."""
     try:
         with os.scandir(f"/proc/{process}/task") as listed:
@@ -75,7 +75,7 @@ def _threads(process: int) -> tuple[str, ...]:
         return ()
 
 
-def _state(thread: str) -> str:
+def _read_state(thread: str) -> str:
     """Return the letter for a thread's state: X also for one that is about to end."""
     try:
         text = Path(f"{thread}/stat").read_text(encoding="utf-8", errors="replace")
@@ -85,6 +85,11 @@ def _state(thread: str) -> str:
     return "X" if int(fields[6]) & _EXITING else fields[0]
 
 
+def read_limits(process: int) -> bytes:
+    """Return the kernel's table of a process's resource limits. Raises OSError."""
+    return Path(f"/proc/{process}/limits").read_bytes()
+
+
 def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
     """Return the resources of these processes that no folder lists. Raises PermissionError if a living one hides them.
 
@@ -92,9 +97,9 @@ def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
     """
     sizes: dict[tuple[int, int], int] = {}
     shares = False
-    for thread in (thread for process in processes for thread in _threads(process)):
+    for thread in (thread for process in processes for thread in _list_threads(process)):
         try:
-            for status in _open_files(thread):
+            for status in _stat_open_files(thread):
                 if status.st_nlink == 0:
                     sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
             for addresses, device, inode, name in _DELETED.findall(Path(f"{thread}/maps").read_bytes()):
@@ -106,14 +111,14 @@ def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
                 if key not in sizes:
                     sizes[key] = _measure_mapping(thread, addresses.decode(), largest)
         except PermissionError:  # also raised for a thread that is ending: without memory it belongs to root
-            if _state(thread) not in "ZX":
+            if _read_state(thread) not in "ZX":
                 raise
         except (FileNotFoundError, ProcessLookupError):
             continue
     return Hidden(sum(sizes.values()), shares)
 
 
-def _open_files(thread: str) -> Iterator[os.stat_result]:
+def _stat_open_files(thread: str) -> Iterator[os.stat_result]:
     with os.scandir(f"{thread}/fd") as listed:
         for one in listed:
             with contextlib.suppress(FileNotFoundError):

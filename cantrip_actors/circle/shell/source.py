@@ -33,24 +33,24 @@ def prepare(code: str) -> str:
     """Return the program, with the gate's `done` under the name that the shell knows it by."""
     source = code.encode("utf-8", "replace")
     found = {match.start(): match for match in _COMMANDS.finditer(source)}
-    root = parse(_LANGUAGE, _COMMANDS.sub(_stand_in, source)) if found else None
+    root = parse(_LANGUAGE, _COMMANDS.sub(_replace_done, source)) if found else None
     if root is None:
         return code
     parts, position = [], 0
-    for word, arguments in sorted(_commands(root), key=lambda command: command[0].start_byte):
+    for word, arguments in sorted(_find_commands(root), key=lambda command: command[0].start_byte):
         match = found.get(word.start_byte)
-        name = None if match is None else COMMAND if match.group() == b"done" else _trap(arguments)
+        name = None if match is None else COMMAND if match.group() == b"done" else _name_trap(arguments)
         if match is not None and name is not None:
             parts += [source[position : match.start()], name.encode()]
             position = match.end()
     return b"".join([*parts, source[position:]]).decode()
 
 
-def _stand_in(match: re.Match[bytes]) -> bytes:
+def _replace_done(match: re.Match[bytes]) -> bytes:
     return _STAND_IN if match.group() == b"done" else match.group()
 
 
-def _commands(root: Node) -> Iterator[tuple[Node, list[Node]]]:
+def _find_commands(root: Node) -> Iterator[tuple[Node, list[Node]]]:
     """Yield the words that name commands, with their arguments. In text that does not parse, any word may be one."""
     waiting = [root]
     while waiting:
@@ -63,7 +63,7 @@ def _commands(root: Node) -> Iterator[tuple[Node, list[Node]]]:
             yield from ((child, []) for child in children if child.type == "word")
 
 
-def _trap(arguments: list[Node]) -> str | None:
+def _name_trap(arguments: list[Node]) -> str | None:
     """Return our name for `trap`, if these arguments set an exit trap."""
     words = [one.text or b"" for one in arguments]
     words = words[1:] if words[:1] == [b"--"] else words

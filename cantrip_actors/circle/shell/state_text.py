@@ -64,10 +64,10 @@ def _unquote(text: bytes) -> bytes:
     parts = text.split(rb"\\")
     for at, part in enumerate(parts):
         usual = part.replace(rb"\n", b"\n").replace(rb"\t", b"\t").replace(rb"\r", b"\r").replace(rb"\'", b"'")
-        parts[at] = _ESCAPE.sub(_letter, usual) if b"\\" in usual else usual
+        parts[at] = _ESCAPE.sub(_decode_letter, usual) if b"\\" in usual else usual
     return b"\\".join(parts)
 
 
-def _letter(escape: re.Match[bytes]) -> bytes:
+def _decode_letter(escape: re.Match[bytes]) -> bytes:
     said = escape[1]
     return bytes((int(said, 8) & 255,)) if said.isdigit() else bytes((_LETTERS.get(said[0], said[0]),))

@@ -79,7 +79,7 @@ def compile_filter(*, namespaces: bool, names: bool, shared: bool) -> bytes:
         forbid(name)
     _forbid_addresses(forbid)
     if not shared:
-        forbid("mmap", _bits(3, _SHARED_ANONYMOUS))
+        forbid("mmap", _match_bits(3, _SHARED_ANONYMOUS))
     if not namespaces:
         for name in _NO_NAMESPACES.split():
             forbid(name)
@@ -91,9 +91,9 @@ def compile_filter(*, namespaces: bool, names: bool, shared: bool) -> bytes:
         forbid("utimensat", pyseccomp.Arg(1, pyseccomp.NE, 0))  # without a name it changes an open file
     made.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be looked at; all fall back to clone
     for flag in (*_NAMESPACES, _CLONE_PARENT):
-        forbid("clone", _bits(0, flag))
+        forbid("clone", _match_bits(0, flag))
     for request in _TERMINAL:
-        forbid("ioctl", _bits(1, request, _ALL_BITS))
+        forbid("ioctl", _match_bits(1, request, _ALL_BITS))
     with tempfile.TemporaryFile() as code:
         made.export_bpf(code)
         code.seek(0)
@@ -106,10 +106,10 @@ def _forbid_addresses(forbid: Callable[..., None]) -> None:
     # be sent to a name, is refused
     forbid("socketpair", pyseccomp.Arg(0, pyseccomp.NE, int(socket.AF_UNIX)))
     for kind in {*range(_SOCKET_TYPE + 1)} - {int(socket.SOCK_STREAM)}:
-        forbid("socketpair", _bits(1, kind, _SOCKET_TYPE))
+        forbid("socketpair", _match_bits(1, kind, _SOCKET_TYPE))
     forbid("sendto", pyseccomp.Arg(4, pyseccomp.NE, 0))  # without an address it equals `send`
 
 
-def _bits(argument: int, value: int, mask: int | None = None) -> pyseccomp.Arg:
+def _match_bits(argument: int, value: int, mask: int | None = None) -> pyseccomp.Arg:
     """Return the condition that an argument has these bits, out of those of the mask."""
     return pyseccomp.Arg(argument, pyseccomp.MASKED_EQ, value if mask is None else mask, value)

@@ -35,11 +35,11 @@ def next_user() -> int:
 
     Raises InvalidCantrip if no block of ids is free.
     """
-    return next(_users(os.getpid()))
+    return next(_yield_users(os.getpid()))
 
 
 @cache
-def _users(_process: int) -> Iterator[int]:
+def _yield_users(_process: int) -> Iterator[int]:
     """Yield this process's ids; a forked process claims its own."""
     return _claim_user()
 
@@ -61,14 +61,14 @@ def _claim() -> int:
         except OSError:  # another host of this machine has the block
             lock.close()
             continue
-        if not any(first <= user < first + BLOCK for user in _present()):
+        if not any(first <= user < first + BLOCK for user in _list_present()):
             lock.detach()  # it stays open
             return first
         lock.close()
     raise InvalidCantrip(f"no user ids are free for shells: {TRIES} blocks from {FIRST} on are in use on this machine")
 
 
-def _present() -> Iterator[int]:
+def _list_present() -> Iterator[int]:
     """Yield the users of all visible processes, including those of other containers."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -407,6 +407,6 @@ async def test_a_compressed_answer_is_bounded_at_any_chunk_size(monkeypatch: pyt
     for border in range(1, len(packed), max(1, len(packed) // 150)):
         Unpacking.made = 0
         response = httpx.Response(200, headers={"content-encoding": "gzip"}, content=pieces(border))
-        data, is_whole = await fetch_request._body(response, httpx.URL("http://example.org"), most)
+        data, is_whole = await fetch_request._read_body(response, httpx.URL("http://example.org"), most)
         assert (len(data), is_whole) == (most, False)
         assert Unpacking.made <= most + 1
