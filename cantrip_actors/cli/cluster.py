@@ -45,7 +45,7 @@ SNAPSHOT_KEY = "CANTRIP_SNAPSHOT_KEY"
 
 Recipes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE]...", help="Recipes or module:attribute; left out: those of the loom."),
+    typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
 ]
 Capacity = Annotated[int, typer.Option("--capacity", min=1, help="Root entities that may be at work at once.")]
 Release = Annotated[str, typer.Option("--release", help="The name of what is deployed; the newest one is preferred.")]
@@ -141,15 +141,15 @@ async def _work(
 ) -> None:
     import anyio
 
-    from cantrip_actors import LoomError, Runtime
-    from cantrip_actors.cli.errors import LoomUnusable
+    from cantrip_actors import Runtime
+    from cantrip_actors.cli.errors import opening
     from cantrip_actors.cli.sealed import seal_key
     from cantrip_actors.observe import Telemetry
 
     is_traced = "opentelemetry" in sys.modules  # true under `opentelemetry-instrument`
     telemetry = Telemetry(otel=is_traced) if is_traced or health is not None else None
     key = os.environ.get(SNAPSHOT_KEY, "").encode() or None
-    opening = Runtime.open(
+    runtime_of_node = Runtime.open(
         loom,
         cantrips=cantrips,
         node=node,
@@ -159,10 +159,8 @@ async def _work(
         telemetry=telemetry,
     )
     async with AsyncExitStack() as stack:
-        try:
-            runtime = await stack.enter_async_context(opening)
-        except LoomError as error:
-            raise LoomUnusable(str(error)) from error
+        with opening():
+            runtime = await stack.enter_async_context(runtime_of_node)
         checks = stack.enter_context(ExitStack())
         tasks = await stack.enter_async_context(anyio.create_task_group())
         if health is not None and telemetry is not None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from cantrip_actors import Cantrip, Episode, Loom, Runtime
     from cantrip_actors.cli.loom_views import Finder
+    from cantrip_actors.loom import Store
+    from cantrip_actors.loom.seal_key import GivenKey
 
 T = TypeVar("T")
 
@@ -119,6 +121,15 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
                 thread = f"{_program()} loom thread {error.entity_id[-8:]}{_loom_option(loom)}"
                 output.print_note(f"its turns are in the loom: {thread}")
         raise typer.Exit(USAGE if is_mistake(error) else FAILED) from None
+
+
+def open_store(url: str, *, read_only: bool = False, seal_key: GivenKey = None) -> Store:
+    """Open the store of a loom, as `cantrip_actors.loom.open_store`. Raises LoomUnusable."""
+    from cantrip_actors.cli.errors import opening
+    from cantrip_actors.loom import open_store as open_
+
+    with opening():
+        return open_(url, read_only=read_only, seal_key=seal_key)
 
 
 @contextmanager
@@ -280,6 +291,17 @@ def intent_with_files(intent: str, images: list[str] | None, files: list[str] | 
     pictures = [Image.at(one) if one.startswith("https://") else Image.read(one) for one in images or ()]
     others = [File.at(one) if one.startswith("https://") else File.read(one) for one in files or ()]
     return [intent, *pictures, *others] if pictures or others else intent
+
+
+def read_duration(given: str, option: str) -> float:
+    """Return a duration, like "10m", or a number of seconds, in seconds. Raises typer.BadParameter."""
+    from cantrip_actors.loom.retention import parse_seconds
+
+    try:
+        return parse_seconds(float(given) if given.replace(".", "", 1).isdecimal() else given)
+    except ValueError:
+        message = f'expected a duration like "90d", "12h", "30m" or "45s", or a number of seconds, got {given!r}'
+        raise typer.BadParameter(message, param_hint=f"'{option}'") from None
 
 
 def read_context(given: str) -> Any:

@@ -22,7 +22,7 @@ app = typer.Typer(rich_markup_mode=None)
     epilog=examples("cantrip crashes --crash-dir crashes", "cantrip crashes 01987f3a --url http://127.0.0.1:8000"),
 )
 def crashes(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A report, by the beginning of its id.")] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="A report, by the beginning of its id.")] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="A service that runs.")] = None,
     token: Annotated[str, typer.Option("--token", envvar="CANTRIP_TOKEN", help="Its token: scope observe.")] = "",
     crash_dir: Annotated[Path | None, typer.Option("--crash-dir", metavar="DIR", help="A folder of reports.")] = None,

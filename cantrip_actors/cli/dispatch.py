@@ -67,7 +67,7 @@ By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does t
 )
 def new(
     contract: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A contract as a .md, .yaml, .yml or .json file.")
+        Path | None, typer.Argument(metavar="FILE", help="A contract as a .md, .yaml, .yml or .json file.")
     ] = None,
     template: Annotated[bool, typer.Option("--template", help="Print a contract to fill in, as Markdown.")] = False,
     by: By = None,

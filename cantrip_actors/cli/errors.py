@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cantrip_actors import (
     CantripError,
@@ -35,6 +37,15 @@ class UnknownId(LoomError):
 
 class UnknownRecipe(InvalidCantrip):
     """The recipe of an entity is not known any more."""
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """Make a LoomError of the block, which opens a loom, a LoomUnusable: a mistake in the command."""
+    try:
+        yield
+    except LoomError as error:
+        raise LoomUnusable(str(error)) from error
 
 
 def is_mistake(error: CantripError) -> bool:

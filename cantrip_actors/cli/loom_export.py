@@ -52,7 +52,7 @@ AsItIs = Annotated[bool, typer.Option("--as-it-is", help="Leave in what looks li
 )
 def export(
     id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A turn or an entity; left out: the whole loom.")
+        str | None, typer.Argument(metavar="ID", help="A turn or an entity; left out: the whole loom.")
     ] = None,
     loom: Url = LOOM,
     form: Annotated[
@@ -141,7 +141,7 @@ def _array(lines: Iterable[bytes]) -> Iterator[bytes]:
     ),
 )
 def search(
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What to look for, in any case.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for, in any case.")] = None,
     loom: Url = LOOM,
     regex: Annotated[str | None, typer.Option("--regex", metavar="EXPRESSION", help="An expression instead.")] = None,
     gate: Annotated[
@@ -192,7 +192,7 @@ def _hit_line(hit: Hit) -> Any:
 def stats(
     id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="An entity, with everything below it; left out: the whole loom."),
+        typer.Argument(metavar="ID", help="An entity, with everything below it; left out: the whole loom."),
     ] = None,
     loom: Url = LOOM,
     as_json: Json = False,

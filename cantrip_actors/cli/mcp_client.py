@@ -68,7 +68,7 @@ def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = Fals
 def call(
     target: Target,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, as its server calls it.")],
-    arguments: Annotated[str, typer.Argument(metavar="[ARGUMENTS]", help="Its arguments, a JSON object.")] = "{}",
+    arguments: Annotated[str, typer.Argument(metavar="ARGUMENTS", help="Its arguments, a JSON object.")] = "{}",
     token_env: TokenVariable = None,
 ) -> None:
     """Call a tool of an MCP server once, and print what it returns; exit with 1 if that is an error."""

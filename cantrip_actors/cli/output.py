@@ -10,6 +10,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a remark on standard error."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """Print a remark on standard error. One that cannot be printed does not change how the command ends."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def episode_json(episode: Episode, loom: str) -> dict[str, Any]:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cantrip_actors.cli import output
-from cantrip_actors.cli.command import LOOM, Json, Url, examples, print_rows, report_errors, run_quietly
+from cantrip_actors.cli.command import (
+    LOOM,
+    Json,
+    Url,
+    examples,
+    open_store,
+    print_rows,
+    read_duration,
+    report_errors,
+    run_quietly,
+)
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
@@ -43,7 +53,9 @@ def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a long-lived entity, or of a cantrip.")],
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do at each firing.")],
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Once: a time, ISO 8601.")] = None,
-    every: Annotated[float | None, typer.Option("--every", metavar="SECONDS", help="Again and again.")] = None,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="Again and again: 12h, 30m, or a number of seconds.")
+    ] = None,
     cron: Annotated[
         str | None, typer.Option("--cron", metavar="LINE", help="Five fields, as in '0 9 * * MON'.")
     ] = None,
@@ -65,7 +77,8 @@ def add(
 
     A firing happens while a runtime is open on the loom; for a cantrip, one that offers a cantrip of that name.
     """
-    options: Any = {"at": at, "every": every, "cron": cron, "zone": zone, "catch_up": catch_up, "overlap": overlap}
+    seconds = None if every is None else read_duration(every, "--every")
+    options: Any = {"at": at, "every": seconds, "cron": cron, "zone": zone, "catch_up": catch_up, "overlap": overlap}
 
     async def work(runtime: Runtime) -> Schedule:
         return await runtime.schedule(name, intent, id=id, to="cantrip" if cantrip else None, **options)
@@ -77,16 +90,10 @@ def add(
 def ls(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the schedules: their ids, their actions, and their next times. A firing that is due and waits is marked."""
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors import LoomError
-        from cantrip_actors.cli.errors import LoomUnusable
-        from cantrip_actors.loom import open_store
         from cantrip_actors.runtime.schedules import ScheduleView
 
-        try:
-            with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
-                rows = [_row(ScheduleView(timer)) for timer in store.timers()]
-        except LoomError as error:
-            raise LoomUnusable(str(error)) from error
+        with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
+            rows = [_row(ScheduleView(timer)) for timer in store.timers() if timer.is_of_schedule]
     print_rows(rows, _table(rows), f"{render_url(loom)} has no schedule: cantrip schedule add", as_json=as_json)
 
 

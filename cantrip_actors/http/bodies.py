@@ -58,10 +58,17 @@ async def read_body(request: Request, most: int, patience: float) -> bytes:
 
 
 def read_json(request: Request, body: bytes) -> Any:
-    """Return the JSON value of a body. Raises Problem 415 for another content type, 400 if it is not strict JSON."""
+    """Return the JSON value of a body.
+
+    Raises Problem 415 for another content type and for a compressed body, 400 if it is not strict JSON.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != _JSON:
         raise Problem(415, "content-type", f"expected content-type: {_JSON}, got {kind[:60] or 'none'}")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        told = f"expected a body as it is, without content-encoding, got {coding[:60]}"
+        raise Problem(415, "content-encoding", told, headers={"accept-encoding": "identity"})
     try:
         text = body.decode("utf-8")
         value = json.loads(
