@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, examples, print_rows, report_errors
+from cantrip_actors.cli.service import Service
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,7 +37,7 @@ def crashes(
     with report_errors(json=as_json, loom=LOOM):
         if (url is None) == (crash_dir is None):
             raise typer.BadParameter("expected one of --url and --crash-dir")
-        found = _of_folder(crash_dir) if crash_dir is not None else ask_service(str(url), token, "crashes")["items"]
+        found = _of_folder(crash_dir) if crash_dir is not None else _of_service(str(url), token)
         if id is None:
             print_rows(found, map(_line, found), "there are none", as_json=as_json)
             return
@@ -54,18 +56,10 @@ def _of_folder(folder: Path) -> list[dict[str, Any]]:
         raise typer.BadParameter(f"cannot read {folder}: {error}", param_hint="--crash-dir") from error
 
 
-def ask_service(url: str, token: str, path: str) -> Any:
-    """Return a service's answer to a GET of its API. Raises typer.BadParameter if there is none."""
-    import httpx
-
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    try:
-        answered = httpx.get(f"{url.rstrip('/')}/api/v1/{path}", headers=headers, timeout=10)
-    except httpx.HTTPError as error:
-        raise typer.BadParameter(f"the service does not answer: {error}", param_hint="--url") from error
-    if answered.status_code != httpx.codes.OK:
-        raise typer.BadParameter(f"the service answered {answered.status_code}: {answered.text}", param_hint="--url")
-    return answered.json()
+def _of_service(url: str, token: str) -> list[dict[str, Any]]:
+    with closing(Service(url, token)) as service:
+        found: list[dict[str, Any]] = service.ask("GET", "crashes")["items"]
+        return found
 
 
 def _line(report: dict[str, Any]) -> Text:

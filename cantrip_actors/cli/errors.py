@@ -35,6 +35,10 @@ class UnknownId(LoomError):
     """An id that matches nothing in the loom, or more than one thing."""
 
 
+class Unreachable(CantripError):
+    """A service or a loom that is watched does not answer; the text says why."""
+
+
 class UnknownRecipe(InvalidCantrip):
     """The recipe of an entity is not known any more."""
 
@@ -56,6 +60,6 @@ def is_mistake(error: CantripError) -> bool:
 
     mistakes = (
         *(InvalidCantrip, InvalidDecision, InvalidFile, InvalidImage, InvalidIntent, InvalidSchedule),
-        *(UnknownId, UnknownRequest, LoomUnusable),
+        *(UnknownId, UnknownRequest, LoomUnusable, Unreachable),
     )
     return isinstance(error, (*mistakes, InvalidContract, UnknownDispatch, UnreadableContract))

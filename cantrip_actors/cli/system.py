@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, examples, print_styled, report_errors
-from cantrip_actors.cli.crashes import ask_service
+from cantrip_actors.cli.service import Service
 from cantrip_actors.cli.terminal import printable
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def system(
     Each actor has its state, mailbox, restarts and last exit. Below the tree: the loom, crystals, open requests,
     readers, and the counters that have counted anything.
     """
-    with report_errors(json=as_json, loom=LOOM):
-        told = ask_service(url, token, "system")
+    with report_errors(json=as_json, loom=LOOM), closing(Service(url, token)) as service:
+        told = service.ask("GET", "system")
         if as_json:
             output.print_json(told)
         else:
