@@ -37,9 +37,9 @@ def crashes(
     with report_errors(json=as_json, loom=LOOM):
         if (url is None) == (crash_dir is None):
             raise typer.BadParameter("expected one of --url and --crash-dir")
-        found = _of_folder(crash_dir) if crash_dir is not None else _of_service(str(url), token)
+        found = _read_folder(crash_dir) if crash_dir is not None else _ask_service(str(url), token)
         if id is None:
-            print_rows(found, map(_line, found), "there are none", as_json=as_json)
+            print_rows(found, map(_render_line, found), "there are none", as_json=as_json)
             return
         chosen = [one for one in found if one["id"].startswith(id) or one["id"].endswith(id)]
         if len(chosen) != 1:
@@ -47,7 +47,7 @@ def crashes(
         output.show(chosen[0], _report_lines(chosen[0]), as_json=as_json)
 
 
-def _of_folder(folder: Path) -> list[dict[str, Any]]:
+def _read_folder(folder: Path) -> list[dict[str, Any]]:
     from cantrip_actors.observe.crashes import read_crashes
 
     try:
@@ -56,13 +56,13 @@ def _of_folder(folder: Path) -> list[dict[str, Any]]:
         raise typer.BadParameter(f"cannot read {folder}: {error}", param_hint="--crash-dir") from error
 
 
-def _of_service(url: str, token: str) -> list[dict[str, Any]]:
+def _ask_service(url: str, token: str) -> list[dict[str, Any]]:
     with closing(Service(url, token)) as service:
         found: list[dict[str, Any]] = service.ask("GET", "crashes")["items"]
         return found
 
 
-def _line(report: dict[str, Any]) -> Text:
+def _render_line(report: dict[str, Any]) -> Text:
     from rich.text import Text
 
     line = Text(end="").append(f"{report['id'][-8:]} ", "bold").append(f"{report['at']} ", "dim")

@@ -93,8 +93,8 @@ def ls(loom: Url = LOOM, as_json: Json = False) -> None:
         from cantrip_actors.runtime.schedules import ScheduleView
 
         with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
-            rows = [_row(ScheduleView(timer)) for timer in store.timers() if timer.is_of_schedule]
-    print_rows(rows, _table(rows), f"{render_url(loom)} has no schedule: cantrip schedule add", as_json=as_json)
+            rows = [_build_row(ScheduleView(timer)) for timer in store.timers() if timer.is_of_schedule]
+    print_rows(rows, _render_table(rows), f"{render_url(loom)} has no schedule: cantrip schedule add", as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule pause weekly"))
@@ -132,12 +132,12 @@ def _change(
 
 
 def _print(schedule: Schedule, loom: str, *, as_json: bool, verb: str | None = None) -> None:
-    row = _row(schedule)
+    row = _build_row(schedule)
     state = verb or row["state"]
     output.show({**row, "state": state, "loom": loom}, [f"{row['id']} {state}"], as_json=as_json)
 
 
-def _row(schedule: ScheduleView) -> dict[str, Any]:
+def _build_row(schedule: ScheduleView) -> dict[str, Any]:
     """Return a schedule as JSON data."""
     next_at = schedule.next_at
     is_due = next_at is not None and next_at <= datetime.now(UTC)
@@ -155,7 +155,7 @@ def _row(schedule: ScheduleView) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+def _render_table(rows: list[dict[str, Any]]) -> Iterator[Text]:
     """Yield schedules, in columns."""
     from rich.text import Text
 

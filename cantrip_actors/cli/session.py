@@ -57,14 +57,14 @@ def perform(
 
     before = signal.getsignal(signal.SIGINT)
     try:
-        return anyio.run(_interruptible, opened, backend=backend)
+        return anyio.run(_run_interruptible, opened, backend=backend)
     finally:
         signal.signal(
             signal.SIGINT, before
         )  # asyncio installs Python's own handler again, which would end in a traceback
 
 
-async def _interruptible(work: Callable[[], Awaitable[T]]) -> T:
+async def _run_interruptible(work: Callable[[], Awaitable[T]]) -> T:
     """Do `work`; a signal cancels it and becomes Interrupted."""
     came: list[int] = []
     async with background() as tasks:

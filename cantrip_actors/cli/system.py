@@ -36,10 +36,10 @@ def system(
         if as_json:
             output.print_json(told)
         else:
-            print_styled(chain(map(_line, told["items"]), map(_fact, _facts(told))))
+            print_styled(chain(map(_render_line, told["items"]), map(_render_fact, _list_facts(told))))
 
 
-def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what the service tells besides its actors: a heading and a text each."""
     loom = told["loom"]
     size = "" if loom["size"] is None else f"  {loom['size']:,} bytes"
@@ -59,14 +59,14 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 yield "counter", f"{name} {one['value']:g}  {labels}".rstrip()
 
 
-def _fact(fact: tuple[str, str]) -> Text:
+def _render_fact(fact: tuple[str, str]) -> Text:
     from rich.text import Text
 
     heading, text = fact
     return Text(end="").append(f"{heading:<9}", "dim").append(printable(text))
 
 
-def _line(row: dict[str, Any]) -> Text:
+def _render_line(row: dict[str, Any]) -> Text:
     from rich.text import Text
 
     *above, name = row["path"].split("/")

@@ -153,7 +153,7 @@ def top(
     Keys: arrows select, Enter shows turns; i interrupts, t steers, a and d decide, k stops (asks first), s sorts,
     f filters, p pauses, q ends.
     """
-    with _source(url, token, loom, json=as_json) as source:
+    with _open_source(url, token, loom, json=as_json) as source:
         if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             _print_once(source, as_json=as_json)
         else:
@@ -163,7 +163,7 @@ def top(
 
 
 @contextmanager
-def _source(url: str | None, token: str, loom: str, *, json: bool) -> Iterator[Source]:
+def _open_source(url: str | None, token: str, loom: str, *, json: bool) -> Iterator[Source]:
     if url is not None:
         with report_errors(json=json, loom=loom), closing(Service(url, token)) as service:
             yield ServiceSource(service)
@@ -210,7 +210,7 @@ class _Screen:
         self._next_look = time.monotonic() + self._interval
         shown = console(sys.stdout)
         try:
-            with _raw_keys() as descriptor, Live(console=shown, screen=True, auto_refresh=False) as live:
+            with _read_raw_keys() as descriptor, Live(console=shown, screen=True, auto_refresh=False) as live:
                 while not self._is_over:
                     width, height = os.get_terminal_size(descriptor)
                     live.update(self._render(width, height), refresh=True)
@@ -240,7 +240,7 @@ class _Screen:
         patience = 0.05 if self._looking is not None else min(LONGEST, max(0.0, until))
         ready, _, _ = select.select([descriptor], [], [], patience)
         if ready:
-            for key in _keys(os.read(descriptor, 1024).decode(errors="replace")):
+            for key in _parse_keys(os.read(descriptor, 1024).decode(errors="replace")):
                 self._press(key)
 
     def _take(self, looked: Future[Mapping[str, Any]]) -> None:
@@ -341,7 +341,7 @@ class _Screen:
             self._typed += key
 
 
-def _keys(text: str) -> Iterator[str]:
+def _parse_keys(text: str) -> Iterator[str]:
     """Yield the keys in a terminal's input: arrows by their names, others unchanged."""
     while text:
         found = next((code for code in ARROWS if text.startswith(code)), None)
@@ -354,7 +354,7 @@ def _keys(text: str) -> Iterator[str]:
 
 
 @contextmanager
-def _raw_keys() -> Iterator[int]:
+def _read_raw_keys() -> Iterator[int]:
     """Make the terminal send keys at once and without echo, and ctrl-C raise KeyboardInterrupt, in this block."""
     import termios
     import tty
