@@ -170,11 +170,11 @@ class Agent:
                 self._tasks.start_soon(session.put, request)
 
     def _open(self, key: str, params: Mapping[str, Any], known: list[str] | None = None, forks: int = 0) -> Session:
-        cwd, further = _folder(params.get("cwd"), known), params.get("additionalDirectories") or (known or [])[1:]
+        cwd, further = _read_folder(params.get("cwd"), known), params.get("additionalDirectories") or (known or [])[1:]
         if not isinstance(further, list):
             raise RequestError(INVALID_PARAMS, "additionalDirectories: expected a list of folders")
         session_id = self._runtime.id_of_key(key)
-        roots = [_folder(one, None) for one in further]
+        roots = [_read_folder(one, None) for one in further]
         servers = servers_of(params.get("mcpServers") or [], cwd)
         editor = Editor(self.connection, self._capabilities, session_id, cwd, roots, servers)
         session = Session(
@@ -195,7 +195,7 @@ class Agent:
         return session
 
     async def _reopen(self, params: Mapping[str, Any]) -> Session:
-        session_id, runtime = _text(params, "sessionId"), self._runtime
+        session_id, runtime = _read_text(params, "sessionId"), self._runtime
 
         def look() -> tuple[str, list[str], int] | None:
             header = self._header(session_id)
@@ -219,7 +219,7 @@ class Agent:
         return header if _is_session(header) else None
 
     async def _list(self, params: Mapping[str, Any]) -> Any:
-        cwd, start = params.get("cwd"), _cursor(params.get("cursor"))
+        cwd, start = params.get("cwd"), _read_cursor(params.get("cursor"))
         found = await self._runtime.read(lambda: self._find_sessions(cwd, start + PAGE))
         shown = self._runtime.redact({"sessions": found[start : start + PAGE]})
         return {**shown, **({"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {})}
@@ -260,7 +260,7 @@ class Agent:
         return {}
 
     async def _delete(self, params: Mapping[str, Any]) -> Any:
-        session_id = _text(params, "sessionId")
+        session_id = _read_text(params, "sessionId")
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.server_prompts.close()
@@ -283,7 +283,7 @@ class Agent:
     async def _set_option(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
         before = session.choices
-        session.choices = before.change(self._recipe, _text(params, "configId"), params.get("value"))
+        session.choices = before.change(self._recipe, _read_text(params, "configId"), params.get("value"))
         if session.choices.mode != before.mode:
             await session.tell({"sessionUpdate": "current_mode_update", "currentModeId": session.choices.mode})
         return {"configOptions": config_options(self._recipe, session.choices)}
@@ -293,7 +293,7 @@ class Agent:
         await session.tell({"sessionUpdate": "config_option_update", "configOptions": options})
 
     def _session(self, params: Mapping[str, Any]) -> Session:
-        session = self._sessions.get(_text(params, "sessionId"))
+        session = self._sessions.get(_read_text(params, "sessionId"))
         if session is None:
             raise RequestError(NOT_FOUND, "no open session has this id")
         return session
@@ -321,14 +321,14 @@ def _is_session(header: Header) -> bool:
     return header.lasting and not header.forked and (header.key or "").startswith(KEY) and "/" not in (header.key or "")
 
 
-def _text(params: Mapping[str, Any], name: str) -> str:
+def _read_text(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
         raise RequestError(INVALID_PARAMS, f"{name}: expected a text")
     return value
 
 
-def _folder(given: Any, known: list[str] | None) -> Path:
+def _read_folder(given: Any, known: list[str] | None) -> Path:
     if given is None:
         return Path(known[0]) if known else Path.cwd()
     if not isinstance(given, str) or not Path(given).is_absolute():
@@ -336,7 +336,7 @@ def _folder(given: Any, known: list[str] | None) -> Path:
     return Path(given)
 
 
-def _cursor(given: Any) -> int:
+def _read_cursor(given: Any) -> int:
     if given is None:
         return 0
     if not (isinstance(given, str) and given.isdecimal() and int(given) % PAGE == 0):

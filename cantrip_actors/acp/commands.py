@@ -36,7 +36,7 @@ def command_in(text: str) -> Callable[[Session], Awaitable[str]] | None:
 async def _undo(session: Session, _: str) -> str:
     def look() -> tuple[list[str], str]:
         begun = [turn.id for turn in session.thread()]
-        return begun, _first_turn_of_last_intent(session) if begun else ""
+        return begun, _find_first_turn_of_last_intent(session) if begun else ""
 
     begun, last = await session.runtime.read(look)
     if not begun:
@@ -47,7 +47,7 @@ async def _undo(session: Session, _: str) -> str:
     return f"The next prompt continues from {told}. What came after stays in the loom."
 
 
-def _first_turn_of_last_intent(session: Session) -> str:
+def _find_first_turn_of_last_intent(session: Session) -> str:
     """Return the id of the first turn that followed the newest intent."""
     from cantrip_actors.machine.project import Story
 
@@ -70,13 +70,13 @@ async def _fork(session: Session, rest: str) -> str:
     return f"The next prompt continues from turn {number} of {len(turns)}. What came after stays in the loom."
 
 
-async def _tree(session: Session, _: str) -> str:
+async def _render_tree(session: Session, _: str) -> str:
     turns = await session.runtime.read(session.thread)
     lines = [f"{n}. {title_of(turn.utterance or turn.observation)}" for n, turn in enumerate(turns, 1)]
     return "\n".join(lines) or "No turn yet."
 
 
-async def _cost(session: Session, _: str) -> str:
+async def _render_cost(session: Session, _: str) -> str:
     def look() -> Usage | None:
         return session.runtime.loom.subtree_usage(session.entity_id) if session.has_begun else None
 
@@ -105,8 +105,8 @@ async def _steer(session: Session, rest: str) -> str:
 COMMANDS: Final[Mapping[str, _Command]] = {
     "undo": _Command("Go back to before the last prompt", None, _undo),
     "fork": _Command("Continue from an earlier turn", "the number of the turn", _fork),
-    "tree": _Command("List the turns", None, _tree),
-    "cost": _Command("Say what the session has used", None, _cost),
+    "tree": _Command("List the turns", None, _render_tree),
+    "cost": _Command("Say what the session has used", None, _render_cost),
     "compact": _Command("Fold older turns away", None, _compact),
     "steer": _Command("Tell the entity something while it works", "what to tell it", _steer),
 }

@@ -65,11 +65,11 @@ def read_prompt(given: Any) -> Prompt:
 def _read_block(block: Mapping[str, Any], where: str, resources: dict[str, Any]) -> str | File | None:
     match block.get("type"):
         case "text":
-            return _text(block, "text", where)
+            return _read_text(block, "text", where)
         case "image":
-            return _file(Image, _text(block, "data", where), where)
+            return _read_file(Image, _read_text(block, "data", where), where)
         case "resource_link":
-            uri = _text(block, "uri", where)
+            uri = _read_text(block, "uri", where)
             return f"[{block.get('name') or uri}]({uri})"
         case "resource":
             return _read_resource(block.get("resource"), f"{where}.resource", resources)
@@ -81,23 +81,23 @@ def _read_block(block: Mapping[str, Any], where: str, resources: dict[str, Any])
 
 def _read_resource(given: Any, where: str, resources: dict[str, Any]) -> str | File:
     resource = given if isinstance(given, Mapping) else {}
-    uri = _text(resource, "uri", where)
+    uri = _read_text(resource, "uri", where)
     if isinstance(resource.get("text"), str):
         resources[uri] = resource["text"]
         return f"[{uri}]"
-    data = _text(resource, "blob", where)
+    data = _read_text(resource, "blob", where)
     is_image = str(resource.get("mimeType") or "").startswith("image/")
-    return _file(Image if is_image else File, data, where)
+    return _read_file(Image if is_image else File, data, where)
 
 
-def _text(block: Mapping[str, Any], name: str, where: str) -> str:
+def _read_text(block: Mapping[str, Any], name: str, where: str) -> str:
     value = block.get(name)
     if not isinstance(value, str):
         raise RequestError(INVALID_PARAMS, f"{where}.{name}: expected a text")
     return value
 
 
-def _file(kind: type[File], data: str, where: str) -> File:
+def _read_file(kind: type[File], data: str, where: str) -> File:
     try:
         return kind(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError) as error:  # InvalidFile is a ValueError

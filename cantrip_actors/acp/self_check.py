@@ -45,7 +45,7 @@ async def check_agent(recipe: Cantrip) -> list[str]:
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks, ask, lines, told, answers:
                 await tasks.start(agent.run)
-                tasks.start_soon(agent.connection.serve, _lines(lines), nothing)
+                tasks.start_soon(agent.connection.serve, _read_lines(lines), nothing)
                 await request(1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
                 session = await request(2, "session/new", {"cwd": str(Path.cwd()), "mcpServers": []})
                 commands = await agent.server_commands(session["sessionId"])
@@ -57,6 +57,6 @@ async def check_agent(recipe: Cantrip) -> list[str]:
     return steps
 
 
-async def _lines(receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _read_lines(receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for line in receive:
         yield line

@@ -68,7 +68,7 @@ class ServerPrompts:
             self._held[server.name] = held
             while True:
                 try:
-                    found = _commands(server, await held.prompts())
+                    found = _list_commands(server, await held.prompts())
                 except ToolServerError as problem:
                     _log.warning("a server's prompts are not known", server=server.name, error=str(problem))
                     found = {}
@@ -93,7 +93,7 @@ class ServerPrompts:
             {
                 "name": name,
                 "description": title_of(prompt.description or prompt.name),
-                **({"input": {"hint": title_of(_hint(prompt))}} if prompt.arguments else {}),
+                **({"input": {"hint": title_of(_render_hint(prompt))}} if prompt.arguments else {}),
             }
             for found in self._found.values()
             for name, prompt in found.items()
@@ -119,10 +119,10 @@ class ServerPrompts:
         source = {"server": server, "name": prompt.name, **({"arguments": arguments} if arguments else {})}
         added: list[str | File] = [typed] if typed and not prompt.arguments else []
         added += [part for part in given.parts if isinstance(part, File)]
-        return _prompt_of(messages, given._replace(parts=tuple(added)), source, f"/{command} {typed}".strip())
+        return _find_prompt(messages, given._replace(parts=tuple(added)), source, f"/{command} {typed}".strip())
 
 
-def _commands(server: ToolServer, prompts: Sequence[ServerPrompt]) -> dict[str, ServerPrompt]:
+def _list_commands(server: ToolServer, prompts: Sequence[ServerPrompt]) -> dict[str, ServerPrompt]:
     """Return prompts by the names of their commands; of those with one name, the first."""
     found: dict[str, ServerPrompt] = {}
     for one in prompts:
@@ -133,7 +133,7 @@ def _commands(server: ToolServer, prompts: Sequence[ServerPrompt]) -> dict[str, 
     return found
 
 
-def _hint(prompt: ServerPrompt) -> str:
+def _render_hint(prompt: ServerPrompt) -> str:
     if len(prompt.arguments) == 1:
         ((name, told),) = prompt.arguments.items()
         return told or name
@@ -152,7 +152,7 @@ def read_arguments(command: str, prompt: ServerPrompt, typed: str) -> dict[str, 
         given = _read_words(command, prompt, typed)
     missing = [name for name in prompt.required if name not in given]
     if missing:
-        raise _unfit(command, prompt, f"{missing[0]} is missing")
+        raise _make_unfit_error(command, prompt, f"{missing[0]} is missing")
     return given
 
 
@@ -162,7 +162,7 @@ def _read_words(command: str, prompt: ServerPrompt, typed: str) -> dict[str, str
     try:
         words = list(lexer)
     except ValueError:
-        raise _unfit(command, prompt, "a quote is not closed") from None
+        raise _make_unfit_error(command, prompt, "a quote is not closed") from None
     given: dict[str, str] = {}
     in_order: list[str] = []
     for word in words:
@@ -170,20 +170,22 @@ def _read_words(command: str, prompt: ServerPrompt, typed: str) -> dict[str, str
         if not (equals and name in prompt.arguments):
             in_order.append(word)
         elif name in given:
-            raise _unfit(command, prompt, f"{name} is given twice")
+            raise _make_unfit_error(command, prompt, f"{name} is given twice")
         else:
             given[name] = value
     left = [name for name in prompt.arguments if name not in given]
     if len(in_order) > len(left):
-        raise _unfit(command, prompt, "there are more words than arguments: put words that belong together in quotes")
+        raise _make_unfit_error(
+            command, prompt, "there are more words than arguments: put words that belong together in quotes"
+        )
     return given | dict(zip(left, in_order, strict=False))
 
 
-def _unfit(command: str, prompt: ServerPrompt, why: str) -> RequestError:
+def _make_unfit_error(command: str, prompt: ServerPrompt, why: str) -> RequestError:
     return RequestError(INVALID_PARAMS, f"/{command} {prompt.usage}: {why}")
 
 
-def _prompt_of(messages: Sequence[PromptMessage], given: Prompt, source: Mapping[str, Any], command: str) -> Prompt:
+def _find_prompt(messages: Sequence[PromptMessage], given: Prompt, source: Mapping[str, Any], command: str) -> Prompt:
     """Return a server's messages as a prompt, with what the user has added."""
     end = max((at for at, one in enumerate(messages, 1) if one.role == "user"), default=0)
     start = end
@@ -191,14 +193,14 @@ def _prompt_of(messages: Sequence[PromptMessage], given: Prompt, source: Mapping
         start -= 1
     before = messages[:start] if end == len(messages) else messages
     files = [one.content for one in messages if isinstance(one.content, File)]
-    said = [_words(one) for one in messages[start:end] if not isinstance(one.content, File)] or [command]
+    said = [_split_words(one) for one in messages[start:end] if not isinstance(one.content, File)] or [command]
     resources = {one.content.uri: one.content.text for one in messages if isinstance(one.content, EmbeddedText)}
-    conversation = [{"role": one.role, "content": _words(one)} for one in before]
+    conversation = [{"role": one.role, "content": _split_words(one)} for one in before]
     data = {"prompt": dict(source), **({"conversation": conversation} if conversation else {})}
     return Prompt((*said, *files, *given.parts), {**resources, **given.resources}, data)
 
 
-def _words(message: PromptMessage) -> str:
+def _split_words(message: PromptMessage) -> str:
     match message.content:
         case str(text):
             return text

@@ -76,7 +76,7 @@ async def run_agent(
     `debug` is a file that gets each message in either direction, without secrets.
     """
     agent = Agent(runtime, recipe, terminal=terminal)
-    trace, close = _tracer(runtime, debug)
+    trace, close = _make_tracer(runtime, debug)
 
     async def write(line: bytes) -> None:
         await to_thread.run_sync(_write_all, answers, line)
@@ -108,10 +108,10 @@ async def _stop_at_signal(scope: anyio.CancelScope) -> None:
             return
 
 
-def _tracer(runtime: Runtime, debug: Path | None) -> tuple[Callable[[str, Any], None], Callable[[], None]]:
+def _make_tracer(runtime: Runtime, debug: Path | None) -> tuple[Callable[[str, Any], None], Callable[[], None]]:
     if debug is None:
         return (lambda _direction, _message: None), (lambda: None)
-    file = open(debug, "ab", buffering=0, opener=_private)  # noqa: SIM115  # open for as long as the agent runs
+    file = open(debug, "ab", buffering=0, opener=_make_private)  # noqa: SIM115  # open for as long as the agent runs
 
     def trace(direction: str, message: Any) -> None:
         with suppress(OSError):
@@ -120,5 +120,5 @@ def _tracer(runtime: Runtime, debug: Path | None) -> tuple[Callable[[str, Any], 
     return trace, file.close
 
 
-def _private(path: str, flags: int) -> int:
+def _make_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)

@@ -18,12 +18,12 @@ def servers_of(given: Any, cwd: Path) -> tuple[ToolServer, ...]:
     if not isinstance(given, list):
         raise RequestError(INVALID_PARAMS, "mcpServers: expected a list")
     try:
-        return tuple(_server(one, cwd) for one in given)
+        return tuple(_read_server(one, cwd) for one in given)
     except InvalidCantrip as problem:
         raise RequestError(INVALID_PARAMS, f"mcpServers: {problem}") from problem
 
 
-def _server(given: Any, cwd: Path) -> ToolServer:
+def _read_server(given: Any, cwd: Path) -> ToolServer:
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
         raise RequestError(INVALID_PARAMS, "mcpServers: expected objects, each with a name")
     name = _name(given["name"])
@@ -33,9 +33,9 @@ def _server(given: Any, cwd: Path) -> ToolServer:
             command = given.get("command", "")
             if not isinstance(args, list):
                 raise RequestError(INVALID_PARAMS, f"mcpServers: {name}: args: expected a list of texts")
-            return stdio(name, command, *args, env=_pairs(name, given.get("env")), cwd=str(cwd))
+            return stdio(name, command, *args, env=_read_pairs(name, given.get("env")), cwd=str(cwd))
         case "http":
-            return http(name, given.get("url", ""), headers=_pairs(name, given.get("headers")))
+            return http(name, given.get("url", ""), headers=_read_pairs(name, given.get("headers")))
         case other:
             raise RequestError(INVALID_PARAMS, f"mcpServers: {name}: expected stdio or http, got {other!r}")
 
@@ -46,7 +46,7 @@ def _name(given: str) -> str:
     return name if name[:1].isalpha() else f"s{name}"[:32]
 
 
-def _pairs(name: str, given: Any) -> dict[str, str]:
+def _read_pairs(name: str, given: Any) -> dict[str, str]:
     try:
         return {str(one["name"]): str(one["value"]) for one in given or []}
     except (KeyError, TypeError) as problem:

@@ -58,7 +58,7 @@ def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str) -> 
     update: Update = {
         "sessionUpdate": "tool_call",
         "toolCallId": call_id,
-        "title": _title(gate, args),
+        "title": _render_title(gate, args),
         "kind": kind_of(gate),
         "status": status,
         "rawInput": dict(args),
@@ -70,11 +70,11 @@ def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str) -> 
     if kind_of(gate) == "edit" and isinstance(path, str) and isinstance(content, str):
         update["content"] = [{"type": "diff", "path": path, "oldText": None, "newText": content}]
     elif kind_of(gate) == "execute" and isinstance(args.get("code"), str):
-        update["content"] = [_block(args["code"])]
+        update["content"] = [_make_block(args["code"])]
     return update
 
 
-def _title(gate: str, args: Mapping[str, Any]) -> str:
+def _render_title(gate: str, args: Mapping[str, Any]) -> str:
     about = next(
         (str(args[name]) for name in ("path", "pattern", "url", "command", "intent", "text") if name in args), ""
     )
@@ -102,10 +102,10 @@ def _add_result(update: Update, output: str) -> None:
     shown = output if len(output) <= SHOWN else f"{output[:SHOWN]}… [{len(output) - SHOWN:,} more characters]"
     update["rawOutput"] = shown
     if update["kind"] != "edit":
-        update["content"] = [_block(shown)]
+        update["content"] = [_make_block(shown)]
 
 
-def _block(text: str) -> dict[str, Any]:
+def _make_block(text: str) -> dict[str, Any]:
     return {"type": "content", "content": {"type": "text", "text": text}}
 
 

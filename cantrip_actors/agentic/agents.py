@@ -159,7 +159,7 @@ class CrystalAgent:
             response = await ask_crystal(self._resolve_crystal, query, retry=self.retry)
         else:
             response = await self.ask(self.crystal, query, self.retry)
-        return AgentReply(_bare(response.content or ""), response.usage)
+        return AgentReply(_strip_fence(response.content or ""), response.usage)
 
     async def __call__(self, input_json: str) -> str:
         """Return the crystal's answer, without its usage."""
@@ -171,7 +171,7 @@ class CrystalAgent:
         return resolve(self.crystal)
 
 
-def _bare(text: str) -> str:
+def _strip_fence(text: str) -> str:
     """Return the text without the code fence that many models put around JSON."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:

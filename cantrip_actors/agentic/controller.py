@@ -114,25 +114,25 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
         if not isinstance(request.args, arg_type):
             return Fail(TypeError(describe_mistyped(request.tool_name, arg_type, request.args)))
         used = yield UseTool(request.tool_name, request.args)
-        worked = yield work._replace(input=_with_tool_result(work.input, used))
+        worked = yield work._replace(input=_add_tool_result(work.input, used))
         if worked.tool_request is not None:
             return Fail(RuntimeError("Worker requested multiple tool invocations; not supported in atomic mode."))
     if worked.result is None:
         return Fail(RuntimeError("WorkerOutput violated 'exactly one branch' invariant."))
 
-    asked = _critic_input(critic.input_schema, task, worker_id, worked.result)
+    asked = _build_critic_input(critic.input_schema, task, worker_id, worked.result)
     decision = yield Ask(ControllerState.CRITIC, asked, critic.output_schema)
     return End(task, worker_id, worked, decision)
 
 
-def _with_tool_result(given: BaseModel, result: str) -> BaseModel:
+def _add_tool_result(given: BaseModel, result: str) -> BaseModel:
     """Return a worker's input with the result of its tool, which is JSON text."""
     schema = type(given)
     wanted: Any = schema.model_fields["tool_result"].annotation
     return schema.model_validate({**dict(given), "tool_result": TypeAdapter[Any](wanted).validate_json(result)})
 
 
-def _critic_input(schema: type[BaseModel], task: Any, worker_id: str, answer: Any) -> BaseModel:
+def _build_critic_input(schema: type[BaseModel], task: Any, worker_id: str, answer: Any) -> BaseModel:
     given = {"plan": task, "worker_answer": answer}
     for name in schema.model_fields.keys() - given.keys():
         if name == "worker_id":

@@ -139,11 +139,11 @@ class Controller:
         run = one_pass(self.dispatcher, self.tool_registry, self._task(task))
         action = advance(run)
         for step in steps:
-            action = advance(run, _result_of(action, step))
+            action = advance(run, _read_result(action, step))
         match action:
             case Ask():
                 result = await self._ask(action)
-                calls = _calls(advance(run, result.output))
+                calls = _list_calls(advance(run, result.output))
                 return Response(utterance(action.state, result, action.input), calls, result.usage)
             case Fail(error):
                 raise error
@@ -176,7 +176,7 @@ class Controller:
             raise InvalidIntent(f"expected the task as JSON, got {shown!r}: {error}") from error
 
 
-def _result_of(action: Action, step: Step | Heard) -> Any:
+def _read_result(action: Action, step: Step | Heard) -> Any:
     """Return the result of the step that `action` led to. Raises ToolFailed for a tool without one."""
     match action, step:
         case Ask(), Step(state, output) if state is action.state:
@@ -188,7 +188,7 @@ def _result_of(action: Action, step: Step | Heard) -> Any:
     raise CrystalError(f"the steps of this run are not those of a controller: {step} after {type(action).__name__}")
 
 
-def _calls(follows: Action) -> tuple[ToolCall, ...]:
+def _list_calls(follows: Action) -> tuple[ToolCall, ...]:
     """Return the gate calls of an utterance, by the action that follows it."""
     if isinstance(follows, UseTool):
         return (ToolCall("", follows.name, as_json(follows.args)),)

@@ -120,7 +120,7 @@ class ToolRegistry:
                 if witness is not None:
                     witness(error)
                 raise
-            return _await_result(result, witness) if inspect.isawaitable(result) else _exact(result)
+            return _await_result(result, witness) if inspect.isawaitable(result) else _convert_exactly(result)
 
         return answer
 
@@ -149,7 +149,7 @@ def describe_mistyped(name: str, wanted: type[BaseModel], args: Any) -> str:
 
 async def _await_result(result: Any, witness: Witness | None) -> Any:
     try:
-        return _exact(await result)
+        return _convert_exactly(await result)
     except Exception as error:
         if witness is not None:
             witness(error)
@@ -164,7 +164,7 @@ def as_json(value: Any) -> Any:
     return _ANY.dump_python(value, mode="json")
 
 
-def _exact(result: Any) -> Any:
+def _convert_exactly(result: Any) -> Any:
     """Return the result as a JSON value, or as JSON text if it is a text or a gate's answer could not keep it."""
     value = as_json(result)
     if isinstance(value, str):

@@ -83,7 +83,7 @@ def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
         if message.role == "user" and content != NO_GATE:
             task, steps = content.removeprefix(_CONTEXT), []
         elif message.role == "assistant":
-            steps.append(_step(content))
+            steps.append(_build_step(content))
         elif message.role == "tool" and message.gate != "done":
             steps.append(Heard(content, message.is_error))
     if not task:
@@ -91,7 +91,7 @@ def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
     return task, steps
 
 
-def _step(content: str) -> Step:
+def _build_step(content: str) -> Step:
     try:
         told = json.loads(content)
         return Step(ControllerState(told["state"]), json.dumps(told["output"]))
@@ -104,11 +104,11 @@ def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
     Raises CrystalError for turns of an entity that no controller drove.
     """
-    return [one for turn in turns for one in _entries(turn)]
+    return [one for turn in turns for one in _list_entries(turn)]
 
 
-def _entries(turn: Turn) -> Iterator[dict[str, Any]]:
-    _step(turn.content or "")
+def _list_entries(turn: Turn) -> Iterator[dict[str, Any]]:
+    _build_step(turn.content or "")
     told: dict[str, Any] = json.loads(turn.content or "")
     yield {name: told[name] for name in ("state", "agent_id", "call_id", "tool_name", "input", "output")}
     for seen in turn.gate_calls:

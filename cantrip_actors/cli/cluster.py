@@ -45,7 +45,7 @@ SNAPSHOT_KEY = "CANTRIP_SNAPSHOT_KEY"
 
 Recipes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE]...", help="Recipes or module:attribute; left out: those of the loom."),
+    typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
 ]
 Capacity = Annotated[int, typer.Option("--capacity", min=1, help="Root entities that may be at work at once.")]
 Release = Annotated[str, typer.Option("--release", help="The name of what is deployed; the newest one is preferred.")]
@@ -113,23 +113,23 @@ def worker(
                 capacity=capacity,
                 release=release,
                 zone=zone,
-                labels=dict(_label(one) for one in label or ()),
+                labels=dict(_parse_label(one) for one in label or ()),
                 grace=grace,
                 beat=beat,
                 ttl=ttl,
             )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        queues = _queues(queue or ())
+        queues = _parse_queues(queue or ())
         cantrips = load_cantrips(loom, recipes or ())
 
         async def serve() -> None:
-            await _work(loom, cantrips, node, queues, health, early, quiet=quiet)
+            await _run_worker(loom, cantrips, node, queues, health, early, quiet=quiet)
 
         anyio.run(serve, backend=backend.value)
 
 
-async def _work(
+async def _run_worker(
     loom: str,
     cantrips: list[Any],
     node: Node,
@@ -141,15 +141,15 @@ async def _work(
 ) -> None:
     import anyio
 
-    from cantrip_actors import LoomError, Runtime
-    from cantrip_actors.cli.errors import LoomUnusable
+    from cantrip_actors import Runtime
+    from cantrip_actors.cli.errors import opening
     from cantrip_actors.cli.sealed import seal_key
     from cantrip_actors.observe import Telemetry
 
     is_traced = "opentelemetry" in sys.modules  # true under `opentelemetry-instrument`
     telemetry = Telemetry(otel=is_traced) if is_traced or health is not None else None
     key = os.environ.get(SNAPSHOT_KEY, "").encode() or None
-    opening = Runtime.open(
+    runtime_of_node = Runtime.open(
         loom,
         cantrips=cantrips,
         node=node,
@@ -159,10 +159,8 @@ async def _work(
         telemetry=telemetry,
     )
     async with AsyncExitStack() as stack:
-        try:
-            runtime = await stack.enter_async_context(opening)
-        except LoomError as error:
-            raise LoomUnusable(str(error)) from error
+        with opening():
+            runtime = await stack.enter_async_context(runtime_of_node)
         checks = stack.enter_context(ExitStack())
         tasks = await stack.enter_async_context(anyio.create_task_group())
         if health is not None and telemetry is not None:
@@ -200,22 +198,22 @@ def _answer_checks(runtime: Runtime, telemetry: Telemetry, health: str, checks: 
     tasks.start_soon(pulse.beat, runtime, TICK, partial(telemetry.counters.observe, "cantrip.loop.lag", ()))
 
 
-def _label(given: str) -> tuple[str, str]:
+def _parse_label(given: str) -> tuple[str, str]:
     key, sign, value = given.partition("=")
     if not (key and sign):
         raise typer.BadParameter(f"expected KEY=VALUE, got {given!r}", param_hint="--label")
     return key, value
 
 
-def _queues(given: Sequence[str]) -> list[Queue]:
-    found = [_queue(one) for one in given]
+def _parse_queues(given: Sequence[str]) -> list[Queue]:
+    found = [_parse_queue(one) for one in given]
     names = [one.name for one in found]
     if len(set(names)) < len(names):
         raise typer.BadParameter(f"expected each name once, got {', '.join(names)}", param_hint="--queue")
     return found
 
 
-def _queue(given: str) -> Queue:
+def _parse_queue(given: str) -> Queue:
     from cantrip_actors import Queue
 
     name, _, bounds = given.partition(":")
@@ -322,7 +320,7 @@ def _check_workers(loom: str, recipes: list[str], queues: list[str]) -> None:
     from cantrip_actors.cli.offered_cantrips import load_cantrips
 
     load_cantrips(loom, recipes)
-    _queues(queues)
+    _parse_queues(queues)
 
 
 def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subprocess.Popen[bytes]:
@@ -341,12 +339,12 @@ def ls(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the nodes: where they are, what they serve, how much they run. Dead ones are listed for a day."""
 
     async def work(runtime: Runtime) -> tuple[list[dict[str, Any]], list[str]]:
-        return [_row(node) for node in await runtime.cluster.nodes()], await runtime.cluster.risks()
+        return [_build_row(node) for node in await runtime.cluster.nodes()], await runtime.cluster.risks()
 
     rows, risks = run_quietly(loom, work, as_json=as_json)
     for risk in risks:
         output.print_note(f"warning: {risk}")
-    print_rows(rows, _table(rows), f"{render_url(loom)} has no nodes: cantrip worker", as_json=as_json)
+    print_rows(rows, _render_nodes(rows), f"{render_url(loom)} has no nodes: cantrip worker", as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster where desk-17"))
@@ -358,7 +356,7 @@ def where(
     """Print the node that runs an entity."""
     found = run_quietly(loom, lambda runtime: runtime.cluster.where(name), as_json=as_json)
     line = f"no node runs {name}" if found is None else found.name
-    output.show(None if found is None else _row(found), [line], as_json=as_json)
+    output.show(None if found is None else _build_row(found), [line], as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster stranded --json"))
@@ -374,7 +372,7 @@ def queues(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the queues of submissions: how much waits and runs, and their bounds."""
     found = run_quietly(loom, lambda runtime: runtime.cluster.queues(), as_json=as_json)
     rows = [one._asdict() for one in found]
-    print_rows(rows, _queue_table(rows), f"{render_url(loom)} has no queues: cantrip worker --queue", as_json=as_json)
+    print_rows(rows, _render_queues(rows), f"{render_url(loom)} has no queues: cantrip worker --queue", as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster free desk-17"))
@@ -440,12 +438,12 @@ def release_(
     output.print_lines([f"{release} is the newest release"])
 
 
-def _row(node: Any) -> dict[str, Any]:
+def _build_row(node: Any) -> dict[str, Any]:
     state = "dead" if not node.is_living else "draining" if node.is_draining else "living"
     return {"name": node.name, "state": state, **node._asdict()}
 
 
-def _table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+def _render_nodes(rows: list[dict[str, Any]]) -> Iterator[Text]:
     from rich.text import Text
 
     from cantrip_actors.cli.output import one_line
@@ -461,7 +459,7 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[Text]:
         yield line
 
 
-def _queue_table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+def _render_queues(rows: list[dict[str, Any]]) -> Iterator[Text]:
     from rich.text import Text
 
     from cantrip_actors.cli.output import one_line

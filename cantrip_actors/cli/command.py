@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from cantrip_actors import Cantrip, Episode, Loom, Runtime
     from cantrip_actors.cli.loom_views import Finder
+    from cantrip_actors.loom import Store
+    from cantrip_actors.loom.seal_key import GivenKey
 
 T = TypeVar("T")
 
@@ -116,9 +118,18 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
             text = str(error).replace("\n", "\n  ")  # quoted text must not begin a line of ours
             output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {text}")
             if error.entity_id is not None:
-                thread = f"{_program()} loom thread {error.entity_id[-8:]}{_loom_option(loom)}"
+                thread = f"{_find_program()} loom thread {error.entity_id[-8:]}{_render_loom_option(loom)}"
                 output.print_note(f"its turns are in the loom: {thread}")
         raise typer.Exit(USAGE if is_mistake(error) else FAILED) from None
+
+
+def open_store(url: str, *, read_only: bool = False, seal_key: GivenKey = None) -> Store:
+    """Open the store of a loom, as `cantrip_actors.loom.open_store`. Raises LoomUnusable."""
+    from cantrip_actors.cli.errors import opening
+    from cantrip_actors.loom import open_store as open_
+
+    with opening():
+        return open_(url, read_only=read_only, seal_key=seal_key)
 
 
 @contextmanager
@@ -132,7 +143,7 @@ def open_for_reading(url: str, *, json: bool) -> Iterator[tuple[Loom, Finder]]:
         try:
             opened = stack.enter_context(open_loom(url, read_only=True, seal_key=seal_key() or False))
         except LoomError as error:
-            hint = f"; cast something first, for example `{_program()} demo`" if url == LOOM else ""
+            hint = f"; cast something first, for example `{_find_program()} demo`" if url == LOOM else ""
             raise LoomUnusable(f"{error}{hint}") from error
         yield opened, Finder(opened)
 
@@ -235,7 +246,7 @@ def show_next_commands(episode: Episode, loom: str, *, demo: bool = False) -> No
     if demo and episode.thread:
         look.append(f"loom show {short(episode.thread[-1].id)}")
     for one in look:
-        output.print_note(f"  {_program()} {one}{_loom_option(loom)}")
+        output.print_note(f"  {_find_program()} {one}{_render_loom_option(loom)}")
 
 
 def print_rows(rows: Iterable[Any], lines: Iterator[Text], or_else: str = "", *, as_json: bool) -> None:
@@ -282,6 +293,17 @@ def intent_with_files(intent: str, images: list[str] | None, files: list[str] | 
     return [intent, *pictures, *others] if pictures or others else intent
 
 
+def read_duration(given: str, option: str) -> float:
+    """Return a duration, like "10m", or a number of seconds, in seconds. Raises typer.BadParameter."""
+    from cantrip_actors.loom.retention import parse_seconds
+
+    try:
+        return parse_seconds(float(given) if given.replace(".", "", 1).isdecimal() else given)
+    except ValueError:
+        message = f'expected a duration like "90d", "12h", "30m" or "45s", or a number of seconds, got {given!r}'
+        raise typer.BadParameter(message, param_hint=f"'{option}'") from None
+
+
 def read_context(given: str) -> Any:
     """Return the context: a file's content, parsed if it is JSON or YAML by its name, or the JSON that was given."""
     import json
@@ -307,7 +329,7 @@ def read_context(given: str) -> Any:
         raise typer.BadParameter(f"cannot read {path} as text: {error}", param_hint="--context") from error
 
 
-def _program() -> str:
+def _find_program() -> str:
     """Return how this program was called, so that a proposed command can be typed."""
     import shutil
 
@@ -319,7 +341,7 @@ def _program() -> str:
     return near if len(near) < len(called) else called
 
 
-def _loom_option(loom: str) -> str:
+def _render_loom_option(loom: str) -> str:
     import shlex
 
     return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(render_url(loom))}"

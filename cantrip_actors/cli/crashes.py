@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, examples, print_rows, report_errors
+from cantrip_actors.cli.service import Service
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -22,7 +24,7 @@ app = typer.Typer(rich_markup_mode=None)
     epilog=examples("cantrip crashes --crash-dir crashes", "cantrip crashes 01987f3a --url http://127.0.0.1:8000"),
 )
 def crashes(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A report, by the beginning of its id.")] = None,
+    id: Annotated[str | None, typer.Argument(metavar="ID", help="A report, by the beginning of its id.")] = None,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="A service that runs.")] = None,
     token: Annotated[str, typer.Option("--token", envvar="CANTRIP_TOKEN", help="Its token: scope observe.")] = "",
     crash_dir: Annotated[Path | None, typer.Option("--crash-dir", metavar="DIR", help="A folder of reports.")] = None,
@@ -35,9 +37,9 @@ def crashes(
     with report_errors(json=as_json, loom=LOOM):
         if (url is None) == (crash_dir is None):
             raise typer.BadParameter("expected one of --url and --crash-dir")
-        found = _of_folder(crash_dir) if crash_dir is not None else ask_service(str(url), token, "crashes")["items"]
+        found = _read_folder(crash_dir) if crash_dir is not None else _ask_service(str(url), token)
         if id is None:
-            print_rows(found, map(_line, found), "there are none", as_json=as_json)
+            print_rows(found, map(_render_line, found), "there are none", as_json=as_json)
             return
         chosen = [one for one in found if one["id"].startswith(id) or one["id"].endswith(id)]
         if len(chosen) != 1:
@@ -45,7 +47,7 @@ def crashes(
         output.show(chosen[0], _report_lines(chosen[0]), as_json=as_json)
 
 
-def _of_folder(folder: Path) -> list[dict[str, Any]]:
+def _read_folder(folder: Path) -> list[dict[str, Any]]:
     from cantrip_actors.observe.crashes import read_crashes
 
     try:
@@ -54,21 +56,13 @@ def _of_folder(folder: Path) -> list[dict[str, Any]]:
         raise typer.BadParameter(f"cannot read {folder}: {error}", param_hint="--crash-dir") from error
 
 
-def ask_service(url: str, token: str, path: str) -> Any:
-    """Return a service's answer to a GET of its API. Raises typer.BadParameter if there is none."""
-    import httpx
-
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    try:
-        answered = httpx.get(f"{url.rstrip('/')}/api/v1/{path}", headers=headers, timeout=10)
-    except httpx.HTTPError as error:
-        raise typer.BadParameter(f"the service does not answer: {error}", param_hint="--url") from error
-    if answered.status_code != httpx.codes.OK:
-        raise typer.BadParameter(f"the service answered {answered.status_code}: {answered.text}", param_hint="--url")
-    return answered.json()
+def _ask_service(url: str, token: str) -> list[dict[str, Any]]:
+    with closing(Service(url, token)) as service:
+        found: list[dict[str, Any]] = service.ask("GET", "crashes")["items"]
+        return found
 
 
-def _line(report: dict[str, Any]) -> Text:
+def _render_line(report: dict[str, Any]) -> Text:
     from rich.text import Text
 
     line = Text(end="").append(f"{report['id'][-8:]} ", "bold").append(f"{report['at']} ", "dim")

@@ -56,7 +56,7 @@ def check(
             return await check_crystal(asked, only or (), timeout=timeout)
 
         found = anyio.run(run, backend=backend.value)
-    print_rows([asdict(one) for one in found], _lines(found), as_json=as_json)
+    print_rows([asdict(one) for one in found], _render_lines(found), as_json=as_json)
     failed = sum(one.state == "failed" for one in found)
     if not as_json:
         cost = sum(one.usage.cost for one in found)
@@ -66,7 +66,7 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def _lines(found: list[Found]) -> Iterator[Text]:
+def _render_lines(found: list[Found]) -> Iterator[Text]:
     from rich.text import Text
 
     from cantrip_actors.cli.terminal import printable

@@ -67,7 +67,7 @@ By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does t
 )
 def new(
     contract: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A contract as a .md, .yaml, .yml or .json file.")
+        Path | None, typer.Argument(metavar="FILE", help="A contract as a .md, .yaml, .yml or .json file.")
     ] = None,
     template: Annotated[bool, typer.Option("--template", help="Print a contract to fill in, as Markdown.")] = False,
     by: By = None,
@@ -77,7 +77,7 @@ def new(
     """Dispatch a contract: from then on it is frozen. Every mistake in it is shown at once, with its line."""
     if template == (contract is not None):
         raise typer.BadParameter("expected a contract's FILE, or --template for one to fill in")
-    with _dispatches(folder, json=as_json) as logs:
+    with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import contract_template, load_contract
 
         if contract is None:
@@ -94,7 +94,7 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """List the dispatches, and the reason why each waits."""
-    with _dispatches(folder, json=as_json) as logs:
+    with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import STATUSES, status_of, summary_of
 
         wanted = None if status is None else status_of(status)
@@ -102,7 +102,7 @@ def ls(
             raise typer.BadParameter(f"expected one of {', '.join(STATUSES)}, got {status}", param_hint="--status")
         rows = [summary_of(record) for record in logs.records() if wanted in (None, record.status)]
         said = (row._asdict() for row in rows)
-        print_rows(said, _table(rows, terminal_width()), f"no dispatches in {folder}", as_json=as_json)
+        print_rows(said, _render_table(rows, terminal_width()), f"no dispatches in {folder}", as_json=as_json)
 
 
 @app.command("show", epilog=examples("cantrip dispatch show mend", "cantrip dispatch show mend --markdown > mend.md"))
@@ -115,13 +115,13 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a dispatch: its contract, its status, what was learned, the newest progress."""
-    with _dispatches(folder, json=as_json) as logs:
+    with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import markdown as page_of
         from cantrip_actors.dispatch import rehydration, summary_of
 
         record = logs.read(_find(logs, id))
         if as_json:
-            entries = [_entry_json(entry) for entry in record.entries]
+            entries = [_build_entry_json(entry) for entry in record.entries]
             said = {**summary_of(record)._asdict(), "contract": record.contract.as_json(), "entries": entries}
             output.print_json(
                 {**said, "contract_hash": record.contract.hash, "unmet": record.unmet, "closed": record.closed}
@@ -149,7 +149,7 @@ def run_(
     With --wait the person at the terminal is asked what the dispatch and its worker wait for. The exit code is 0 only
     for one that is completed; 3 where it is blocked or waits.
     """
-    with _dispatches(folder, json=as_json) as logs:
+    with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import Dispatcher
         from cantrip_actors.recipes import load_recipe
 
@@ -175,7 +175,7 @@ def approve(
     as_json: Json = False,
 ) -> None:
     """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
-    with _dispatches(folder, json=as_json) as logs:
+    with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch.record import make_approval
 
         _decide(logs, id, by, lambda record: make_approval(record, note), as_json=as_json)
@@ -190,7 +190,7 @@ def reject(
     as_json: Json = False,
 ) -> None:
     """Reject a queued or blocked dispatch for good."""
-    with _dispatches(folder, json=as_json) as logs:
+    with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import StatusChanged
 
         _decide(logs, id, by, lambda _: [StatusChanged("rejected", reason=reason)], as_json=as_json)
@@ -205,7 +205,7 @@ def unblock(
     as_json: Json = False,
 ) -> None:
     """Say what removes a blocker: the dispatch is queued again."""
-    with _dispatches(folder, json=as_json) as logs:
+    with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch.record import make_unblocking
 
         _decide(logs, id, by, lambda record: make_unblocking(record, note), as_json=as_json)
@@ -214,9 +214,9 @@ def unblock(
 @app.command("log", epilog=examples("cantrip dispatch log mend", "cantrip dispatch log mend --json"))
 def log(id: Id, folder: Folder = FOLDER, as_json: Json = False) -> None:
     """Show every entry of a dispatch, oldest first, after verifying each line."""
-    with _dispatches(folder, json=as_json) as logs:
+    with _open_dispatches(folder, json=as_json) as logs:
         record = logs.read(_find(logs, id))
-        entries = (_entry_json(entry) for entry in record.entries)
+        entries = (_build_entry_json(entry) for entry in record.entries)
         print_rows(entries, _log_lines(record, terminal_width()), as_json=as_json)
 
 
@@ -226,7 +226,7 @@ def verify(folder: Folder = FOLDER, key: KeyFile = None, head: HeadFile = None, 
 
     With heads of an earlier time this also finds logs that were replaced by older copies of themselves.
     """
-    with _dispatches(folder, json=as_json, key=key) as logs:
+    with _open_dispatches(folder, json=as_json, key=key) as logs:
         faults = logs.verify(None if head is None else read_heads(head))
         known = logs.ids()
     state = "every entry is as it was written"
@@ -241,7 +241,7 @@ def verify(folder: Folder = FOLDER, key: KeyFile = None, head: HeadFile = None, 
 @app.command("head", epilog=examples("cantrip dispatch head --output dispatches.json"))
 def head_(folder: Folder = FOLDER, output_file: OutputFile = None, key: KeyFile = None) -> None:
     """Export the heads: the ends of all logs at this time, as JSON, for a later `verify --head`."""
-    with _dispatches(folder, json=False, key=key) as logs:
+    with _open_dispatches(folder, json=False, key=key) as logs:
         write_heads(logs.heads(), output_file)
 
 
@@ -249,7 +249,7 @@ def head_(folder: Folder = FOLDER, output_file: OutputFile = None, key: KeyFile 
 
 
 @contextmanager
-def _dispatches(folder: Path, *, json: bool, key: Path | None = None) -> Iterator[Dispatches]:
+def _open_dispatches(folder: Path, *, json: bool, key: Path | None = None) -> Iterator[Dispatches]:
     with report_errors(json=json, loom=str(folder)):
         from cantrip_actors.dispatch import Dispatches
 
@@ -291,7 +291,7 @@ def _show_status(record: Record, *, as_json: bool) -> None:
     output.show(row._asdict(), [f"{row.id}: {row.status}{waits}"], as_json=as_json)
 
 
-def _entry_json(entry: Entry) -> Any:
+def _build_entry_json(entry: Entry) -> Any:
     import json
 
     from cantrip_actors.dispatch.events import encode_entry
@@ -299,7 +299,7 @@ def _entry_json(entry: Entry) -> Any:
     return json.loads(encode_entry(entry))
 
 
-def _table(rows: list[Any], width: int) -> Iterator[Text]:
+def _render_table(rows: list[Any], width: int) -> Iterator[Text]:
     from rich.text import Text
 
     longest = max((len(row.id) for row in rows), default=0) + 2

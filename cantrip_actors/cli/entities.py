@@ -311,7 +311,7 @@ def _print_moves(opened: Loom, loom: str, recipes: Sequence[str], *, as_json: bo
 def resume(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ENTITY]...", help="Names or ids; left out: all that were interrupted."),
+        typer.Argument(metavar="ENTITY", help="Names or ids; left out: all that were interrupted."),
     ] = None,
     recipe: Given = None,
     loom: Url = LOOM,

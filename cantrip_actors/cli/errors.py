@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cantrip_actors import (
     CantripError,
@@ -33,8 +35,21 @@ class UnknownId(LoomError):
     """An id that matches nothing in the loom, or more than one thing."""
 
 
+class Unreachable(CantripError):
+    """A service or a loom that is watched does not answer; the text says why."""
+
+
 class UnknownRecipe(InvalidCantrip):
     """The recipe of an entity is not known any more."""
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """Make a LoomError of the block, which opens a loom, a LoomUnusable: a mistake in the command."""
+    try:
+        yield
+    except LoomError as error:
+        raise LoomUnusable(str(error)) from error
 
 
 def is_mistake(error: CantripError) -> bool:
@@ -45,6 +60,6 @@ def is_mistake(error: CantripError) -> bool:
 
     mistakes = (
         *(InvalidCantrip, InvalidDecision, InvalidFile, InvalidImage, InvalidIntent, InvalidSchedule),
-        *(UnknownId, UnknownRequest, LoomUnusable),
+        *(UnknownId, UnknownRequest, LoomUnusable, Unreachable),
     )
     return isinstance(error, (*mistakes, InvalidContract, UnknownDispatch, UnreadableContract))

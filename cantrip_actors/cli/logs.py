@@ -64,13 +64,13 @@ def configure_logs(*, whole: bool = False) -> None:
 
         form = logs.form or LogFormat.console
         redactor = Redactor(secrets_of_environment())
-        configure(form.value, (logs.level or LogLevel.info).value, out, redactor, console, _printable_values)
+        configure(form.value, (logs.level or LogLevel.info).value, out, redactor, console, _make_values_printable)
         return
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            _printable_values,
+            _make_values_printable,
             console,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LogLevel.info.value),
@@ -78,7 +78,7 @@ def configure_logs(*, whole: bool = False) -> None:
     )
 
 
-def _printable_values(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _make_values_printable(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Make the texts of a report printable, because its colours go to the terminal unchanged."""
     from cantrip_actors.cli.terminal import printable
 

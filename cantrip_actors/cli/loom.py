@@ -15,6 +15,7 @@ from cantrip_actors.cli.command import (
     Url,
     examples,
     open_for_reading,
+    open_store,
     print_rows,
     print_styled,
     report_errors,
@@ -64,7 +65,7 @@ def ls(
 @app.command("tree", epilog=examples("cantrip loom tree", "cantrip loom tree 5f3a9c1e"))
 def tree(
     entity: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="An entity, or a turn of it; left out: all.")
+        str | None, typer.Argument(metavar="ID", help="An entity, or a turn of it; left out: all.")
     ] = None,
     loom: Url = LOOM,
     as_json: Json = False,
@@ -137,7 +138,7 @@ def verify(
     The fingerprint is the same for every loom with the same records: note it, and compare it later.
     """
     with report_errors(json=as_json, loom=url):
-        from cantrip_actors.loom import open_store, verify_loom
+        from cantrip_actors.loom import verify_loom
 
         heads = None if head is None else read_heads(head)
         with open_store(url, read_only=True, seal_key=key or False) as store:
@@ -152,7 +153,7 @@ def head_(
 ) -> None:
     """Export the heads: the ends of all trees at this time, as JSON, for a later `verify --head`."""
     with report_errors(json=False, loom=url):
-        from cantrip_actors.loom import collect_heads, open_store
+        from cantrip_actors.loom import collect_heads
 
         with open_store(url, read_only=True, seal_key=key or False) as store:
             write_heads(collect_heads(store), output_file)
@@ -173,7 +174,7 @@ def copy(
 ) -> None:
     """Copy everything in a loom to another one of any kind, and verify the copy."""
     with report_errors(json=as_json, loom=target):
-        from cantrip_actors.loom import copy_loom, open_store
+        from cantrip_actors.loom import copy_loom
 
         with (
             open_store(source, read_only=True, seal_key=key) as here,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cantrip_actors.cli import output
-from cantrip_actors.cli.command import FAILED, LOOM, Json, Url, examples, report_errors
+from cantrip_actors.cli.command import FAILED, LOOM, Json, Url, examples, open_store, read_duration, report_errors
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
@@ -58,12 +58,8 @@ def prune(
         from dataclasses import asdict
 
         from cantrip_actors.loom import open_loom
-        from cantrip_actors.loom.retention import parse_seconds
 
-        try:
-            seconds = parse_seconds(older_than)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--older-than") from error
+        seconds = read_duration(older_than, "--older-than")
         _check_exists(loom)
         with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
             pruned = opened.prune(seconds, dry_run=dry_run)
@@ -83,6 +79,7 @@ def backup(
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.loom import backup_loom
 
+        _check_exists(url)
         show_verification(backup_loom(url, file, seal_key=seal_key()), str(file), as_json=as_json)
 
 
@@ -92,7 +89,7 @@ def compact(url: Place, as_json: Json = False) -> None:
     with report_errors(json=as_json, loom=url):
         from dataclasses import asdict
 
-        from cantrip_actors.loom import compact_loom, open_store
+        from cantrip_actors.loom import compact_loom
 
         _check_exists(url)
         with open_store(url, seal_key=seal_key()) as store:
@@ -110,8 +107,6 @@ def migrate(
 ) -> None:
     """Upgrade the tables of an earlier version to the current one; a copy of them is kept."""
     with report_errors(json=as_json, loom=url):
-        from cantrip_actors.loom import open_store
-
         _check_exists(url)
         way = "in_place" if in_place else "copy"
         is_file = url.startswith("jsonl:") or url.endswith(".jsonl")
@@ -132,9 +127,11 @@ def migrate(
 def repair(url: Place, as_json: Json = False) -> None:
     """Rewrite a damaged loom without its damaged parts; a copy of its files is kept."""
     with report_errors(json=as_json, loom=url):
+        from cantrip_actors.cli.errors import opening
         from cantrip_actors.loom import repair_loom
 
-        done = repair_loom(url, seal_key=seal_key())
+        with opening():
+            done = repair_loom(url, seal_key=seal_key())
         lines = [f"{render_url(url)}: {done.records:,} records are kept; a copy is in {done.copy}"]
         lines += [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
         told = {"copy": str(done.copy), "records": done.records, "left_out": done.left_out}
@@ -143,14 +140,7 @@ def repair(url: Place, as_json: Json = False) -> None:
 
 def _check_exists(url: str) -> None:
     """Raise LoomUnusable for a loom that cannot be read. Opening it for writing would make one of that name."""
-    from cantrip_actors import LoomError
-    from cantrip_actors.cli.errors import LoomUnusable
-    from cantrip_actors.loom import open_store
-
-    try:
-        open_store(url, read_only=True, seal_key=seal_key() or False).close()
-    except LoomError as error:
-        raise LoomUnusable(str(error)) from error
+    open_store(url, read_only=True, seal_key=seal_key() or False).close()
 
 
 def show_verification(found: Verified, url: str, *, as_json: bool) -> None:

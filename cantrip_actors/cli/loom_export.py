@@ -52,7 +52,7 @@ AsItIs = Annotated[bool, typer.Option("--as-it-is", help="Leave in what looks li
 )
 def export(
     id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A turn or an entity; left out: the whole loom.")
+        str | None, typer.Argument(metavar="ID", help="A turn or an entity; left out: the whole loom.")
     ] = None,
     loom: Url = LOOM,
     form: Annotated[
@@ -84,9 +84,9 @@ def export(
             raise typer.BadParameter("a page is not JSON", param_hint="--json")
         last = None if id is None or form not in (Format.jsonl, Format.chat) else finder.turn(id)
         seen = _redact(opened, as_it_is=as_it_is, show_images=not without_images)
-        pieces = _pieces(seen, form, entity, last, title=Path(loom.partition("?")[0]).name)
+        pieces = _export_pieces(seen, form, entity, last, title=Path(loom.partition("?")[0]).name)
         if as_json:
-            pieces = _array(pieces)
+            pieces = _join_as_array(pieces)
         if output is None:
             sys.stdout.buffer.writelines(pieces)
             sys.stdout.buffer.flush()
@@ -99,7 +99,7 @@ def export(
         sys.stderr.write(f"{written:,} bytes written to {output}\n")
 
 
-def _pieces(loom: Loom, form: Format, entity: str | None, last: str | None, title: str) -> Iterator[bytes]:
+def _export_pieces(loom: Loom, form: Format, entity: str | None, last: str | None, title: str) -> Iterator[bytes]:
     match form:
         case Format.jsonl if last is not None:
             from cantrip_actors.loom import thread_jsonl
@@ -124,7 +124,7 @@ def _pieces(loom: Loom, form: Format, entity: str | None, last: str | None, titl
             yield from export_lines(loom, form.value, entity)
 
 
-def _array(lines: Iterable[bytes]) -> Iterator[bytes]:
+def _join_as_array(lines: Iterable[bytes]) -> Iterator[bytes]:
     before = b"["
     for line in lines:
         yield before + line.rstrip(b"\n")
@@ -141,7 +141,7 @@ def _array(lines: Iterable[bytes]) -> Iterator[bytes]:
     ),
 )
 def search(
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What to look for, in any case.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for, in any case.")] = None,
     loom: Url = LOOM,
     regex: Annotated[str | None, typer.Option("--regex", metavar="EXPRESSION", help="An expression instead.")] = None,
     gate: Annotated[
@@ -170,14 +170,14 @@ def search(
         if as_json:
             output.print_json([asdict(hit) for hit in hits[:limit]])
         else:
-            print_styled(map(_hit_line, hits[:limit]), or_else="nothing was found")
+            print_styled(map(_render_hit, hits[:limit]), or_else="nothing was found")
             if len(hits) > limit:
                 output.print_note(f"there is more: --limit shows more than {limit}")
         if not hits:
             raise typer.Exit(1)
 
 
-def _hit_line(hit: Hit) -> Any:
+def _render_hit(hit: Hit) -> Any:
     from rich.text import Text
 
     from cantrip_actors.cli.terminal import printable
@@ -192,7 +192,7 @@ def _hit_line(hit: Hit) -> Any:
 def stats(
     id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="An entity, with everything below it; left out: the whole loom."),
+        typer.Argument(metavar="ID", help="An entity, with everything below it; left out: the whole loom."),
     ] = None,
     loom: Url = LOOM,
     as_json: Json = False,
@@ -202,10 +202,10 @@ def stats(
         from cantrip_actors.loom.statistics import statistics
 
         counted = statistics(opened, None if id is None else finder.owner(id))
-        output.show(counted.as_json(), _statistics_lines(counted), as_json=as_json)
+        output.show(counted.as_json(), _render_statistics(counted), as_json=as_json)
 
 
-def _statistics_lines(counted: Tally) -> Iterator[str]:
+def _render_statistics(counted: Tally) -> Iterator[str]:
     usage, turns, crystal = counted.usage, counted.turn_durations, counted.crystal_durations
     states = ", ".join(f"{n:,} {state}" for state, n in sorted(counted.states.items()))
     yield f"entities    {counted.entities:,} ({states})" if states else "entities    0"

@@ -134,16 +134,16 @@ def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
         "parent_entity": header.parent_entity,
         "parent_turn": header.parent_turn,
         "forked": header.forked,
-        "intent": _intent(loom, entity, forked=header.forked),
+        "intent": _find_intent(loom, entity, forked=header.forked),
     }
 
 
-def _intent(loom: Loom, entity: str, *, forked: bool) -> str:
+def _find_intent(loom: Loom, entity: str, *, forked: bool) -> str:
     intents = list_intents(loom.records(entity))
-    return _intent_text(intents[-1 if forked else 0]) if intents else ""
+    return _render_intent(intents[-1 if forked else 0]) if intents else ""
 
 
-def _intent_text(intent: IntentGiven) -> str:
+def _render_intent(intent: IntentGiven) -> str:
     return add_labels(intent.intent, intent.images)
 
 
@@ -173,12 +173,12 @@ def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     return {
         **row,
         "intents": len(intents),
-        "last_intent": _intent_text(intents[-1]) if intents else "",
-        "last_said": _last_answer(loom.turns(header.entity_id)),
+        "last_intent": _render_intent(intents[-1]) if intents else "",
+        "last_said": _find_last_answer(loom.turns(header.entity_id)),
     }
 
 
-def _last_answer(turns: list[Turn]) -> str | None:
+def _find_last_answer(turns: list[Turn]) -> str | None:
     """Return the last answer, else the last text."""
     for turn in reversed(turns):
         answers = [seen.content for seen in turn.gate_calls if seen.gate == "done"]
@@ -218,20 +218,20 @@ def tree(loom: Loom, roots: Iterable[str] | None = None, width: int = 120) -> It
     """Yield entities with their turns; children and forks are below the turn that they came from."""
     if roots is None:
         roots = [header.entity_id for header in loom.headers() if header.parent_turn is None]
-    return draw(_entity(loom, root, width) for root in roots)
+    return draw(_render_entity(loom, root, width) for root in roots)
 
 
-def _entity(loom: Loom, entity: str, width: int) -> Branch:
+def _render_entity(loom: Loom, entity: str, width: int) -> Branch:
     row = entity_row(loom, loom.header(entity))
     state = row["state"]
     line = Text(end="").append("fork " if row["forked"] else "", "magenta").append(short(entity), "bold")
     line.append(f" {one_line(row['intent'], max(30, width - 70))} ")
     line.append(state, STYLES.get(state, "yellow"))
     line.append(f" · {tokens(row['tokens'])}", "dim")
-    return Branch(line, list(_turns(loom, entity, width)))
+    return Branch(line, list(_render_turns(loom, entity, width)))
 
 
-def _turns(loom: Loom, entity: str, width: int) -> Iterator[Branch]:
+def _render_turns(loom: Loom, entity: str, width: int) -> Iterator[Branch]:
     turns = loom.turns(entity)
     kin = {turn.id: (*loom.children(turn.id), *loom.forks(turn.id)) for turn in turns}
     edge = MANY_TURNS // 4
@@ -243,7 +243,7 @@ def _turns(loom: Loom, entity: str, width: int) -> Iterator[Branch]:
         if left_out:
             yield Branch(Text(f"… {left_out} turns", "dim", end=""), [])
             left_out = 0
-        yield Branch(_turn_line(turn, width), [_entity(loom, one, width) for one in kin[turn.id]])
+        yield Branch(_turn_line(turn, width), [_render_entity(loom, one, width) for one in kin[turn.id]])
 
 
 def _turn_line(turn: Turn, width: int) -> Text:
@@ -294,7 +294,7 @@ def tree_json(loom: Loom, entity: str) -> dict[str, Any]:
 def turn_lines(loom: Loom, turn: Turn, longest: int | None = None) -> Iterator[Text]:
     """Yield everything about a turn. Texts of more than `longest` lines are cut, with a note."""
     meta = turn.metadata
-    yield _title(turn)
+    yield _render_title(turn)
     facts = {
         "turn": turn.id,
         "entity": turn.entity_id,
@@ -319,11 +319,11 @@ def thread_lines(turns: Iterable[Turn], longest: int | None = 12) -> Iterator[Te
         if turn.entity_id != entity:
             entity = turn.entity_id
             yield Text(f"entity {short(entity)}", "bold", end="")
-        yield _title(turn)
+        yield _render_title(turn)
         yield from _render_spoken(turn, longest)
 
 
-def _title(turn: Turn) -> Text:
+def _render_title(turn: Turn) -> Text:
     line = Text(end="").append(f"turn {turn.sequence} {short(turn.id)}", "bold")
     return _append_end(line, turn)
 
@@ -338,24 +338,26 @@ def _append_end(line: Text, turn: Turn) -> Text:
 
 def _render_spoken(turn: Turn, longest: int | None) -> Iterator[Text]:
     if not turn.continues:
-        yield from _block("thinks", turn.thinking or "", longest, "dim")
-        yield from _block("says", turn.content or "", longest, "")
+        yield from _render_block("thinks", turn.thinking or "", longest, "dim")
+        yield from _render_block("says", turn.content or "", longest, "")
         if turn.code and turn.code != turn.content:
-            yield from _block("code", turn.code, longest, "")
+            yield from _render_block("code", turn.code, longest, "")
     ran = {seen.tool_call_id for seen in turn.gate_calls}
     for call in turn.tool_calls:
         if call.id in ran or not turn.continues:
-            yield from _block("calls", f"{call.gate}({call.arguments})", longest, "cyan")
+            yield from _render_block("calls", f"{call.gate}({call.arguments})", longest, "cyan")
     for resumed in turn.resumes:
-        yield from _block("resumed", resumed.in_words, longest, "yellow")
+        yield from _render_block("resumed", resumed.in_words, longest, "yellow")
     for one in turn.decisions:
-        yield from _block("decided", one.in_words, longest, "yellow")
+        yield from _render_block("decided", one.in_words, longest, "yellow")
     for seen in turn.gate_calls:
         style = "red" if seen.is_error else ""
-        yield from _block("failed" if seen.is_error else "answered", f"{seen.gate}: {seen.content}", longest, style)
+        yield from _render_block(
+            "failed" if seen.is_error else "answered", f"{seen.gate}: {seen.content}", longest, style
+        )
 
 
-def _block(title: str, text: str, longest: int | None, style: str) -> Iterator[Text]:
+def _render_block(title: str, text: str, longest: int | None, style: str) -> Iterator[Text]:
     lines = text.splitlines()
     cut = len(lines) if longest is None else longest
     for at, line in enumerate(lines[:cut]):

@@ -44,7 +44,7 @@ def mcp() -> None:
 def serve(
     recipes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RECIPE]...", help="Recipes or module:attribute; left out: those of the loom."),
+        typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
     ] = None,
     loom: Url = LOOM,
     http: Annotated[bool, typer.Option("--http", help="Serve over HTTP, at /mcp, and not on standard input.")] = False,

@@ -38,7 +38,7 @@ def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) ->
             made = listed.as_json(server)
             print_json({"digest": listed.digest, "tools": [*made["tools"], *made.get("resources", ())]})
             return
-        for gate in make_gates(server, listed, _no_call, in_programs=False):
+        for gate in make_gates(server, listed, _refuse_call, in_programs=False):
             typer.echo(f"{gate.signature}\n    {printable(gate.description.strip().partition(chr(10))[0])}")
         typer.echo(f'pin="{listed.digest}"')
 
@@ -50,7 +50,7 @@ def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = Fals
 
         from cantrip_actors.mcp.look import with_connection
 
-        found = anyio.run(with_connection, _server(target, token_env), lambda connection: connection.prompts())
+        found = anyio.run(with_connection, _make_server(target, token_env), lambda connection: connection.prompts())
         if json:
             print_json({"prompts": [one._asdict() for one in found]})
             return
@@ -68,7 +68,7 @@ def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = Fals
 def call(
     target: Target,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, as its server calls it.")],
-    arguments: Annotated[str, typer.Argument(metavar="[ARGUMENTS]", help="Its arguments, a JSON object.")] = "{}",
+    arguments: Annotated[str, typer.Argument(metavar="ARGUMENTS", help="Its arguments, a JSON object.")] = "{}",
     token_env: TokenVariable = None,
 ) -> None:
     """Call a tool of an MCP server once, and print what it returns; exit with 1 if that is an error."""
@@ -85,7 +85,7 @@ def call(
             raise InvalidCantrip(f"arguments: expected a JSON object: {error}") from error
         if not isinstance(given, dict):
             raise InvalidCantrip("arguments: expected a JSON object")
-        answered = anyio.run(with_connection, _server(target, token_env), call_once(tool, given))
+        answered = anyio.run(with_connection, _make_server(target, token_env), call_once(tool, given))
         if answered.is_error:
             print_note(printable(as_text(answered.value)))
             raise typer.Exit(1)
@@ -159,20 +159,20 @@ def _list(target: str, token_env: str | None) -> tuple[McpServer, Listed]:
     from cantrip_actors.mcp.look import with_connection
     from cantrip_actors.terms.tool_server import Listed
 
-    server = _server(target, token_env)
+    server = _make_server(target, token_env)
     return server, Listed.of(server, anyio.run(with_connection, server, lambda connection: connection.tools()))
 
 
-def _server(target: str, token_env: str | None) -> McpServer:
+def _make_server(target: str, token_env: str | None) -> McpServer:
     from cantrip_actors import InvalidCantrip
     from cantrip_actors.mcp.look import server_at
 
     if token_env is not None and token_env not in os.environ:
         raise InvalidCantrip(f"--token-env: the environment has no variable {token_env}: set it")
-    return server_at(target, auth=_login_of(target) if token_env is None else os.environ[token_env])
+    return server_at(target, auth=_find_login(target) if token_env is None else os.environ[token_env])
 
 
-def _login_of(target: str) -> OAuth | None:
+def _find_login(target: str) -> OAuth | None:
     """Return the login at a URL, if there is one."""
     from cantrip_actors.mcp.oauth import file_of, oauth
 
@@ -180,5 +180,5 @@ def _login_of(target: str) -> OAuth | None:
     return given if file_of(given, target).exists() else None
 
 
-async def _no_call(*_: Any) -> None:
+async def _refuse_call(*_: Any) -> None:
     """Do nothing: gates that are only listed are not called."""

@@ -20,14 +20,14 @@ def load_cantrips(url: str, given: Sequence[str]) -> list[Cantrip]:
     Raises UnknownRecipe if a recipe or the cantrip of a module does not exist; InvalidRecipe for a broken recipe.
     """
     if given:
-        return [_cantrip(one) for one in given]
+        return [_load_cantrip(one) for one in given]
     paths = known_recipes(url)
     if not paths:
         raise UnknownRecipe(f"no recipe is noted for {render_url(url)}: say which cantrips to offer, --recipe RECIPE")
     return [load_recipe(path) for path in paths]
 
 
-def _cantrip(given: str) -> Cantrip:
+def _load_cantrip(given: str) -> Cantrip:
     module, _, attribute = given.partition(":")
     if not attribute or Path(given).exists():
         return load_recipe(Path(given))

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ def as_json(value: Any, *, indent: bool = False) -> str:
     import orjson
 
     try:
-        return orjson.dumps(value, default=_default, option=orjson.OPT_INDENT_2 if indent else 0).decode()
+        return orjson.dumps(value, default=_convert_unknown, option=orjson.OPT_INDENT_2 if indent else 0).decode()
     except TypeError:
-        return json.dumps(value, default=_default, indent=2 if indent else None)
+        return json.dumps(value, default=_convert_unknown, indent=2 if indent else None)
 
 
-def _default(value: Any) -> Any:
+def _convert_unknown(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -63,9 +64,10 @@ def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a remark on standard error."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """Print a remark on standard error. One that cannot be printed does not change how the command ends."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
@@ -79,8 +81,8 @@ def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
         "ward": episode.ward,
         "summary": episode.summary,
         "turns": len(episode.thread),
-        "usage": _usage(episode.usage),
-        "subtree_usage": _usage(episode.subtree_usage),
+        "usage": _build_usage(episode.usage),
+        "subtree_usage": _build_usage(episode.subtree_usage),
         "error": None,
         "loom": render_url(loom),
     }
@@ -103,7 +105,7 @@ def error_json(error: CantripError, loom: str | None = None) -> dict[str, Any]:
     }
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _build_usage(usage: Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

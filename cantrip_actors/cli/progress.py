@@ -123,7 +123,9 @@ class Progress:
 
     def _branch(self, entity: Entity, shown: Callable[[Entity], bool], width: int) -> Branch:
         below = [self.entities[child] for child in entity.children]
-        return Branch(_line(entity, width), [self._branch(child, shown, width - 3) for child in below if shown(child)])
+        return Branch(
+            _render_line(entity, width), [self._branch(child, shown, width - 3) for child in below if shown(child)]
+        )
 
 
 @dataclass
@@ -148,7 +150,7 @@ def _draw_below(branch: Branch, above: str) -> Iterator[Text]:
         yield from _draw_below(one, above + ("   " if last else "│  "))
 
 
-def _line(entity: Entity, width: int) -> Text:
+def _render_line(entity: Entity, width: int) -> Text:
     style = STYLES.get(entity.state, "yellow")
     facts = [turns(entity.turns), tokens(entity.tokens)]
     if entity.failures:

@@ -25,7 +25,7 @@ _SUFFIXES = (".yaml", ".yml", ".toml")
 
 def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = None) -> None:
     """Note in the sidecar of the loom at `url` the recipe of `cantrip`, and that `entity` continues with it."""
-    notes = _sidecar(url)
+    notes = _find_sidecar(url)
     if notes is None:
         return
     known = _read(notes)
@@ -50,7 +50,7 @@ def recipe_of(url: str, header: Header, given: Cantrip | None = None, recipe: Pa
         remember(url, given, recipe, entity=header.entity_id)
         return given
     who = f'entity "{header.name or header.entity_id[-8:]}"'
-    notes = _sidecar(url)
+    notes = _find_sidecar(url)
     known = {} if notes is None else _read(notes)
     made_with = known.get(header.entity_id, header.cantrip_id)
     path = known.get(made_with)
@@ -69,14 +69,14 @@ def recipe_of(url: str, header: Header, given: Cantrip | None = None, recipe: Pa
 
 def known_recipes(url: str) -> list[Path]:
     """Return the paths of the recipes that are noted for a loom and still exist, in order of their names."""
-    notes = _sidecar(url)
+    notes = _find_sidecar(url)
     noted = {} if notes is None else _read(notes)
     folder = Path() if notes is None else notes.parent
     paths = {Path(os.path.normpath(folder / path)) for path in noted.values() if path.endswith(_SUFFIXES)}
     return sorted(path for path in paths if path.exists())
 
 
-def _sidecar(url: str) -> Path | None:
+def _find_sidecar(url: str) -> Path | None:
     """Return the sidecar of a loom, None for a loom that is not a file."""
     kind, _, rest = url.partition(":")
     path = rest.partition("?")[0] if kind in ("sqlite", "jsonl") else ""

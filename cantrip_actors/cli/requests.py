@@ -71,17 +71,20 @@ def requests(
             async with runtime.requests(follow=True) as feed:
                 async for request in feed:
                     if as_json:
-                        output.print_lines([output.as_json(_row(request))])
+                        output.print_lines([output.as_json(_build_row(request))])
                     else:
-                        print_styled(_table([request], terminal_width(), head=False))
+                        print_styled(_render_table([request], terminal_width(), head=False))
 
         if follow:
             run(loom, print_each, backend=backend, quiet=True)
             return
         found = run(loom, find, backend=backend, quiet=True)
-        rows = (_row(request) for request in found)
+        rows = (_build_row(request) for request in found)
         print_rows(
-            rows, _table(found, terminal_width()), f"nothing in {render_url(loom)} waits for a person", as_json=as_json
+            rows,
+            _render_table(found, terminal_width()),
+            f"nothing in {render_url(loom)} waits for a person",
+            as_json=as_json,
         )
 
 
@@ -105,9 +108,9 @@ def allow(
     as_json: Json = False,
 ) -> None:
     """Allow a call that waits for a person."""
-    more = _options(note, remember=remember)
+    more = _list_options(note, remember=remember)
     if args is not None:
-        more["args"] = _object(args)
+        more["args"] = _parse_object(args)
     _decide(loom, folder, id, "allow", by, as_json=as_json, more=more)
 
 
@@ -125,7 +128,7 @@ def deny(
 
     The entity reads the note.
     """
-    _decide(loom, folder, id, "deny", by, as_json=as_json, more=_options(note, remember=remember))
+    _decide(loom, folder, id, "deny", by, as_json=as_json, more=_list_options(note, remember=remember))
 
 
 @app.command(epilog=examples("cantrip answer 5f3a9c1e Oslo", """cantrip answer 5f3a9c1e '{"city": "Oslo"}' """.strip()))
@@ -213,7 +216,7 @@ def _add_dispatches(runtime: Runtime, folder: Path | None) -> None:
         Dispatcher(runtime, folder)
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     import json
 
     try:
@@ -225,19 +228,19 @@ def _object(text: str) -> dict[str, Any]:
     return args
 
 
-def _options(note: str, *, remember: bool) -> dict[str, Any]:
+def _list_options(note: str, *, remember: bool) -> dict[str, Any]:
     return {"note": note, "remember": "entity" if remember else "once"}
 
 
-def _row(request: Request) -> dict[str, Any]:
+def _build_row(request: Request) -> dict[str, Any]:
     return {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
 
 
-def _table(found: Iterable[Request], width: int, *, head: bool = True) -> Iterator[Text]:
+def _render_table(found: Iterable[Request], width: int, *, head: bool = True) -> Iterator[Text]:
     """Yield requests, in columns. The first column has a part of the id that identifies it in other commands."""
     from rich.text import Text
 
-    rows = [(_part(request), request) for request in found]
+    rows = [(_find_part(request), request) for request in found]
     longest = max((len(part) for part, _ in rows), default=0) + 2
     longest = max(longest, 10)
     for at, (part, request) in enumerate(rows):
@@ -246,16 +249,16 @@ def _table(found: Iterable[Request], width: int, *, head: bool = True) -> Iterat
         line = Text(end="").append(f"{part:<{longest}}", "bold")
         line.append(f"{short(request.entity or ''):<10}{request.asked_at[:19]:<21}", "dim")
         line.append(f"{one_line(request.gate, 13):<14}")
-        line.append(one_line(_what(request), max(30, width - longest - 45)))
+        line.append(one_line(_describe(request), max(30, width - longest - 45)))
         yield line
 
 
-def _part(request: Request) -> str:
+def _find_part(request: Request) -> str:
     """Return the part of an id to type; an entity waits for one decision at a time, so its turn suffices."""
     return request.id if request.turn is None else short(request.turn)
 
 
-def _what(request: Request) -> str:
+def _describe(request: Request) -> str:
     said = request.text if request.kind != "approval" else output.as_json(dict(request.args))
     why = f" ({request.text})" if request.kind == "approval" and request.text else ""
     until = f" [until {request.expires_at[:19]}]" if request.expires_at else ""

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cantrip_actors.cli import output
-from cantrip_actors.cli.command import LOOM, Json, Url, examples, print_rows, report_errors, run_quietly
+from cantrip_actors.cli.command import (
+    LOOM,
+    Json,
+    Url,
+    examples,
+    open_store,
+    print_rows,
+    read_duration,
+    report_errors,
+    run_quietly,
+)
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
@@ -43,7 +53,9 @@ def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a long-lived entity, or of a cantrip.")],
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do at each firing.")],
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Once: a time, ISO 8601.")] = None,
-    every: Annotated[float | None, typer.Option("--every", metavar="SECONDS", help="Again and again.")] = None,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="Again and again: 12h, 30m, or a number of seconds.")
+    ] = None,
     cron: Annotated[
         str | None, typer.Option("--cron", metavar="LINE", help="Five fields, as in '0 9 * * MON'.")
     ] = None,
@@ -65,7 +77,8 @@ def add(
 
     A firing happens while a runtime is open on the loom; for a cantrip, one that offers a cantrip of that name.
     """
-    options: Any = {"at": at, "every": every, "cron": cron, "zone": zone, "catch_up": catch_up, "overlap": overlap}
+    seconds = None if every is None else read_duration(every, "--every")
+    options: Any = {"at": at, "every": seconds, "cron": cron, "zone": zone, "catch_up": catch_up, "overlap": overlap}
 
     async def work(runtime: Runtime) -> Schedule:
         return await runtime.schedule(name, intent, id=id, to="cantrip" if cantrip else None, **options)
@@ -77,17 +90,11 @@ def add(
 def ls(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the schedules: their ids, their actions, and their next times. A firing that is due and waits is marked."""
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors import LoomError
-        from cantrip_actors.cli.errors import LoomUnusable
-        from cantrip_actors.loom import open_store
         from cantrip_actors.runtime.schedules import ScheduleView
 
-        try:
-            with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
-                rows = [_row(ScheduleView(timer)) for timer in store.timers()]
-        except LoomError as error:
-            raise LoomUnusable(str(error)) from error
-    print_rows(rows, _table(rows), f"{render_url(loom)} has no schedule: cantrip schedule add", as_json=as_json)
+        with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
+            rows = [_build_row(ScheduleView(timer)) for timer in store.timers() if timer.is_of_schedule]
+    print_rows(rows, _render_table(rows), f"{render_url(loom)} has no schedule: cantrip schedule add", as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule pause weekly"))
@@ -125,12 +132,12 @@ def _change(
 
 
 def _print(schedule: Schedule, loom: str, *, as_json: bool, verb: str | None = None) -> None:
-    row = _row(schedule)
+    row = _build_row(schedule)
     state = verb or row["state"]
     output.show({**row, "state": state, "loom": loom}, [f"{row['id']} {state}"], as_json=as_json)
 
 
-def _row(schedule: ScheduleView) -> dict[str, Any]:
+def _build_row(schedule: ScheduleView) -> dict[str, Any]:
     """Return a schedule as JSON data."""
     next_at = schedule.next_at
     is_due = next_at is not None and next_at <= datetime.now(UTC)
@@ -148,7 +155,7 @@ def _row(schedule: ScheduleView) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Iterator[Text]:
+def _render_table(rows: list[dict[str, Any]]) -> Iterator[Text]:
     """Yield schedules, in columns."""
     from rich.text import Text
 

@@ -48,7 +48,7 @@ app = typer.Typer(
 def run(
     recipes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RECIPE]...", help="Recipes or module:attribute; left out: those of the loom."),
+        typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
     ] = None,
     loom: Url = LOOM,
     bind: Annotated[str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8000",

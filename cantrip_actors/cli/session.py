@@ -15,8 +15,8 @@ from typing import Literal, TypeVar
 
 import anyio
 
-from cantrip_actors import LoomError, Runtime
-from cantrip_actors.cli.errors import Interrupted, LoomUnusable
+from cantrip_actors import Runtime
+from cantrip_actors.cli.errors import Interrupted, opening
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.terminal import bare
 from cantrip_actors.cli.watch import Watcher, background, run_watched
@@ -41,12 +41,10 @@ def perform(
 
     async def opened() -> T:
         async with AsyncExitStack() as stack:
-            try:
+            with opening():
                 runtime = await stack.enter_async_context(
                     Runtime.open(url, unattended=unattended or "wait", seal_key=seal_key())
                 )
-            except LoomError as error:
-                raise LoomUnusable(str(error)) from error
             terminal = anyio.Lock()
             if unattended is not None:
                 from cantrip_actors.cli.inline_decisions import attend
@@ -59,14 +57,14 @@ def perform(
 
     before = signal.getsignal(signal.SIGINT)
     try:
-        return anyio.run(_interruptible, opened, backend=backend)
+        return anyio.run(_run_interruptible, opened, backend=backend)
     finally:
         signal.signal(
             signal.SIGINT, before
         )  # asyncio installs Python's own handler again, which would end in a traceback
 
 
-async def _interruptible(work: Callable[[], Awaitable[T]]) -> T:
+async def _run_interruptible(work: Callable[[], Awaitable[T]]) -> T:
     """Do `work`; a signal cancels it and becomes Interrupted."""
     came: list[int] = []
     async with background() as tasks:

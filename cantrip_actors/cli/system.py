@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, examples, print_styled, report_errors
-from cantrip_actors.cli.crashes import ask_service
+from cantrip_actors.cli.service import Service
 from cantrip_actors.cli.terminal import printable
 
 if TYPE_CHECKING:
@@ -30,15 +31,15 @@ def system(
     Each actor has its state, mailbox, restarts and last exit. Below the tree: the loom, crystals, open requests,
     readers, and the counters that have counted anything.
     """
-    with report_errors(json=as_json, loom=LOOM):
-        told = ask_service(url, token, "system")
+    with report_errors(json=as_json, loom=LOOM), closing(Service(url, token)) as service:
+        told = service.ask("GET", "system")
         if as_json:
             output.print_json(told)
         else:
-            print_styled(chain(map(_line, told["items"]), map(_fact, _facts(told))))
+            print_styled(chain(map(_render_line, told["items"]), map(_render_fact, _list_facts(told))))
 
 
-def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what the service tells besides its actors: a heading and a text each."""
     loom = told["loom"]
     size = "" if loom["size"] is None else f"  {loom['size']:,} bytes"
@@ -58,14 +59,14 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 yield "counter", f"{name} {one['value']:g}  {labels}".rstrip()
 
 
-def _fact(fact: tuple[str, str]) -> Text:
+def _render_fact(fact: tuple[str, str]) -> Text:
     from rich.text import Text
 
     heading, text = fact
     return Text(end="").append(f"{heading:<9}", "dim").append(printable(text))
 
 
-def _line(row: dict[str, Any]) -> Text:
+def _render_line(row: dict[str, Any]) -> Text:
     from rich.text import Text
 
     *above, name = row["path"].split("/")

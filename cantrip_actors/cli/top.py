@@ -19,7 +19,9 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, Url, examples, open_for_reading, report_errors
+from cantrip_actors.cli.errors import Unreachable
 from cantrip_actors.cli.output import one_line, short
+from cantrip_actors.cli.service import Service
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -32,9 +34,6 @@ app = typer.Typer(rich_markup_mode=None)
 ARROWS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
 LONGEST: Final = 0.25
 """Seconds between two checks of the terminal's size."""
-
-SLOWEST: Final = 10.0
-"""Seconds that a service may take."""
 
 
 class Source(Protocol):
@@ -51,10 +50,6 @@ class Source(Protocol):
 
     def act(self, what: str, entity_id: str, text: str) -> str:
         """Act on an entity, and return the result as text."""
-
-
-class Unreachable(Exception):
-    """The source does not answer; the text says why."""
 
 
 class LoomSource:
@@ -98,16 +93,9 @@ class ServiceSource:
 
     can_act = True
 
-    def __init__(self, url: str, token: str) -> None:
-        import httpx
-
-        self.name = url
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._client = httpx.Client(base_url=f"{url.rstrip('/')}/api/v1/", headers=headers, timeout=SLOWEST)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
+    def __init__(self, service: Service) -> None:
+        self.name = service.url
+        self._ask = service.ask
 
     def look(self) -> Mapping[str, Any]:
         """Return an overview."""
@@ -139,17 +127,6 @@ class ServiceSource:
                 self._ask("POST", f"requests/{asked[0]['id']}", {"decision": what, "note": text})
         return f"{short(entity_id)}: {what} is done"
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        import httpx
-
-        try:
-            answered = self._client.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            raise Unreachable(f"{self.name} does not answer: {error}") from error
-        if answered.is_error:
-            raise Unreachable(f"{self.name} answered {answered.status_code}: {one_line(answered.text, 200)}")
-        return answered.json() if answered.content else None
-
 
 def _turn_lines(sequence: int, said: str, observed: str) -> Iterator[str]:
     yield f"turn {sequence}  {one_line(said, 2000)}"
@@ -176,24 +153,20 @@ def top(
     Keys: arrows select, Enter shows turns; i interrupts, t steers, a and d decide, k stops (asks first), s sorts,
     f filters, p pauses, q ends.
     """
-    with _source(url, token, loom, json=as_json) as source:
-        try:
-            if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-                _print_once(source, as_json=as_json)
-            else:
-                from cantrip_actors.cli.top_screen import View
+    with _open_source(url, token, loom, json=as_json) as source:
+        if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _print_once(source, as_json=as_json)
+        else:
+            from cantrip_actors.cli.top_screen import View
 
-                _Screen(source, View(source.name, can_act=source.can_act), interval).run()
-        except Unreachable as error:
-            output.print_note(f"error: {error}")
-            raise typer.Exit(1) from None
+            _Screen(source, View(source.name, can_act=source.can_act), interval).run()
 
 
 @contextmanager
-def _source(url: str | None, token: str, loom: str, *, json: bool) -> Iterator[Source]:
+def _open_source(url: str | None, token: str, loom: str, *, json: bool) -> Iterator[Source]:
     if url is not None:
-        with report_errors(json=json, loom=loom), closing(ServiceSource(url, token)) as service:
-            yield service
+        with report_errors(json=json, loom=loom), closing(Service(url, token)) as service:
+            yield ServiceSource(service)
     else:
         with open_for_reading(loom, json=json) as (opened, _):
             from cantrip_actors.redact.urls import render_url
@@ -237,7 +210,7 @@ class _Screen:
         self._next_look = time.monotonic() + self._interval
         shown = console(sys.stdout)
         try:
-            with _raw_keys() as descriptor, Live(console=shown, screen=True, auto_refresh=False) as live:
+            with _read_raw_keys() as descriptor, Live(console=shown, screen=True, auto_refresh=False) as live:
                 while not self._is_over:
                     width, height = os.get_terminal_size(descriptor)
                     live.update(self._render(width, height), refresh=True)
@@ -267,7 +240,7 @@ class _Screen:
         patience = 0.05 if self._looking is not None else min(LONGEST, max(0.0, until))
         ready, _, _ = select.select([descriptor], [], [], patience)
         if ready:
-            for key in _keys(os.read(descriptor, 1024).decode(errors="replace")):
+            for key in _parse_keys(os.read(descriptor, 1024).decode(errors="replace")):
                 self._press(key)
 
     def _take(self, looked: Future[Mapping[str, Any]]) -> None:
@@ -368,7 +341,7 @@ class _Screen:
             self._typed += key
 
 
-def _keys(text: str) -> Iterator[str]:
+def _parse_keys(text: str) -> Iterator[str]:
     """Yield the keys in a terminal's input: arrows by their names, others unchanged."""
     while text:
         found = next((code for code in ARROWS if text.startswith(code)), None)
@@ -381,7 +354,7 @@ def _keys(text: str) -> Iterator[str]:
 
 
 @contextmanager
-def _raw_keys() -> Iterator[int]:
+def _read_raw_keys() -> Iterator[int]:
     """Make the terminal send keys at once and without echo, and ctrl-C raise KeyboardInterrupt, in this block."""
     import termios
     import tty

@@ -66,12 +66,16 @@ def select_rows(overview: Overview, view: View) -> list[Mapping[str, Any]]:
 
 def screen(overview: Overview, view: View, width: int, height: int) -> list[Text]:
     """Return exactly `height` lines of at most `width` columns."""
-    head = [*_header(overview, view)]
+    head = [*_render_header(overview, view)]
     if view.detail is not None:
         body = [Text(_clean(line)) for line in view.detail[view.scroll :]]
     else:
-        body = [*_live(overview, height), *_requests(overview, height), *_entities(overview, view, height - len(head))]
-    foot = _footer(view)
+        body = [
+            *_render_live(overview, height),
+            *_render_requests(overview, height),
+            *_render_entities(overview, view, height - len(head)),
+        ]
+    foot = _render_footer(view)
     room = max(0, height - len(head) - 1)
     lines = [*head, *body[:room], *[Text("")] * (room - len(body)), foot]
     return [_fit(line, width) for line in lines[:height]]
@@ -81,10 +85,10 @@ def whole(overview: Overview, view: View) -> list[Text]:
     """Return all of an overview as lines, for output without a terminal."""
     every = len(overview["entities"]) + 100
     return [
-        *_header(overview, view),
-        *_live(overview, every),
-        *_requests(overview, every),
-        *_entities(overview, view, every),
+        *_render_header(overview, view),
+        *_render_live(overview, every),
+        *_render_requests(overview, every),
+        *_render_entities(overview, view, every),
     ]
 
 
@@ -99,7 +103,7 @@ def _clean(value: object) -> str:
     return printable(str(value or "")).replace("\n", " ").replace("\t", " ")
 
 
-def _header(overview: Overview, view: View) -> Iterable[Text]:
+def _render_header(overview: Overview, view: View) -> Iterable[Text]:
     totals, live = overview["totals"], overview.get("live")
     states = totals["states"]
     first = Text("cantrip top", "bold").append("  paused" if view.is_paused else "", "bold yellow")
@@ -115,7 +119,7 @@ def _header(overview: Overview, view: View) -> Iterable[Text]:
         yield Text(f"{told}  loom backlog {live['backlog']:g}")
 
 
-def _live(overview: Overview, height: int) -> Iterable[Text]:
+def _render_live(overview: Overview, height: int) -> Iterable[Text]:
     live = overview.get("live")
     if live is None:
         return
@@ -139,7 +143,7 @@ def _live(overview: Overview, height: int) -> Iterable[Text]:
     yield from [line for _, line in sorted(lines, key=lambda one: one[0])][: max(2, height // 4)]
 
 
-def _requests(overview: Overview, height: int) -> Iterable[Text]:
+def _render_requests(overview: Overview, height: int) -> Iterable[Text]:
     asked = overview["requests"]
     if not asked:
         return
@@ -148,7 +152,7 @@ def _requests(overview: Overview, height: int) -> Iterable[Text]:
         yield Text(f"  {short(one['entity'])}  {_clean(one['gate'])}  {_clean(one['text'])}")
 
 
-def _entities(overview: Overview, view: View, height: int) -> Iterable[Text]:
+def _render_entities(overview: Overview, view: View, height: int) -> Iterable[Text]:
     rows = select_rows(overview, view)
     view.shown = [row["id"] for row in rows]
     told = f"{len(rows)} entities by {view.sort}" + (f", filter {_clean(view.filter)!r}" if view.filter else "")
@@ -158,18 +162,18 @@ def _entities(overview: Overview, view: View, height: int) -> Iterable[Text]:
     if view.selected in view.shown:
         first = max(0, view.shown.index(view.selected) - max(1, height // 2))
     for row in rows[first:]:
-        yield _entity(row, overview["at"], is_selected=row["id"] == view.selected)
+        yield _render_entity(row, overview["at"], is_selected=row["id"] == view.selected)
 
 
-def _entity(row: Mapping[str, Any], now: str, *, is_selected: bool) -> Text:
+def _render_entity(row: Mapping[str, Any], now: str, *, is_selected: bool) -> Text:
     state = row["state"]
     line = Text(f"{'>' if is_selected else ' '} {short(row['id']):<8} ", "reverse" if is_selected else "")
     line.append(f"{SIGNS.get(state, '!')} {state:<10} ", STYLES.get(state, "yellow"))
-    line.append(f"{_age(row['began'], now):>6} {row['turns']:>6} {row['tokens']:>8} {row['cost']:>9.4f}  ")
+    line.append(f"{_render_age(row['began'], now):>6} {row['turns']:>6} {row['tokens']:>8} {row['cost']:>9.4f}  ")
     return line.append("  " * row["depth"] + _clean(row["name"] or row["cantrip"] or row["crystal"]))
 
 
-def _age(since: str, now: str) -> str:
+def _render_age(since: str, now: str) -> str:
     try:
         seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
     except ValueError:
@@ -180,7 +184,7 @@ def _age(since: str, now: str) -> str:
     return f"{max(0, seconds):.0f}s"
 
 
-def _footer(view: View) -> Text:
+def _render_footer(view: View) -> Text:
     if view.prompt is not None:
         return Text(_clean(view.prompt), "bold yellow")
     if view.note:

@@ -73,7 +73,7 @@ class _Lines(Watcher):
             try:
                 self._stream.write("".join(f"{line}\n" for line in lines))
                 self._stream.flush()
-            except BrokenPipeError:  # its reader is gone; the run continues
+            except OSError:  # its reader is gone, or its disk is full; the run continues
                 self._closed = True
 
 

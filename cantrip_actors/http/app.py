@@ -155,7 +155,7 @@ class _Endpoint:
         limits = service.limiter.limits
         body = await read_body(request, limits.body, limits.patience)
         if row.method == "POST":
-            call.key = _key(request)
+            call.key = _read_key(request)
         if row.body is not None:
             call.body = self._body(request, body, row.body)
         telemetry = service.telemetry
@@ -173,7 +173,7 @@ class _Endpoint:
         return validate(model, value, strict=issubclass(model, Strict))
 
 
-def _key(request: Request) -> str | None:
+def _read_key(request: Request) -> str | None:
     """Return the Idempotency-Key. Raises Problem 400 for anything but 1 to 255 visible characters."""
     key = request.headers.get("idempotency-key")
     if key is None:

@@ -58,14 +58,21 @@ async def read_body(request: Request, most: int, patience: float) -> bytes:
 
 
 def read_json(request: Request, body: bytes) -> Any:
-    """Return the JSON value of a body. Raises Problem 415 for another content type, 400 if it is not strict JSON."""
+    """Return the JSON value of a body.
+
+    Raises Problem 415 for another content type and for a compressed body, 400 if it is not strict JSON.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != _JSON:
         raise Problem(415, "content-type", f"expected content-type: {_JSON}, got {kind[:60] or 'none'}")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        told = f"expected a body as it is, without content-encoding, got {coding[:60]}"
+        raise Problem(415, "content-encoding", told, headers={"accept-encoding": "identity"})
     try:
         text = body.decode("utf-8")
         value = json.loads(
-            text, object_pairs_hook=_no_name_twice, parse_constant=_no_constant, parse_float=_finite_float
+            text, object_pairs_hook=_refuse_name_twice, parse_constant=_refuse_constant, parse_float=_parse_finite_float
         )
         _check_value(value, DEEPEST)
     except RecursionError:
@@ -75,18 +82,18 @@ def read_json(request: Request, body: bytes) -> Any:
     return value
 
 
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is twice in one object")
     return found
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite_float(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise ValueError("a number is too large")
@@ -109,10 +116,13 @@ def validate(model: type[M], value: Any, *, strict: bool = True) -> M:
     try:
         return model.model_validate(value, strict=strict)
     except ValidationError as error:
-        found = [_mistake(one) for one in error.errors(include_url=False, include_context=False, include_input=False)]
+        found = [
+            _describe_mistake(one)
+            for one in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
         first = f"{found[0]['path'] or 'the body'}: {found[0]['message']}"
         raise Problem(422, "invalid", first, mistakes=found) from None
 
 
-def _mistake(error: Mapping[str, Any]) -> dict[str, str]:
+def _describe_mistake(error: Mapping[str, Any]) -> dict[str, str]:
     return {"path": ".".join(map(str, error["loc"])), "message": str(error["msg"])}

@@ -55,11 +55,11 @@ async def list_dispatches(call: Call) -> Answer:
 
 async def get_dispatch(call: Call) -> Answer:
     """Return a dispatch: its contract, how it stands, and every entry of its log."""
-    shape = await to_thread.run_sync(_shape, _log_of(call), call.path["id"])
+    shape = await to_thread.run_sync(_build_shape, _log_of(call), call.path["id"])
     return Answer(call.redact_for_token(shape))
 
 
-def _shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
+def _build_shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
     record = log.read(dispatch_id)
     return {
         **summary_of(record)._asdict(),
@@ -82,7 +82,7 @@ async def create_dispatch(call: Call) -> Answer:
     async with _reserve_key(call) as key:
         record, is_replay = await to_thread.run_sync(partial(_create, call, log, given, key))
     headers = {"location": f"/api/v1/dispatches/{record.id}", **(REPLAYED if is_replay else {})}
-    return Answer(_summary(call, record), 201, headers)
+    return Answer(_build_summary(call, record), 201, headers)
 
 
 def _create(call: Call, log: Dispatches, given: dict[str, Any] | str, key: str) -> tuple[Record, bool]:
@@ -91,10 +91,10 @@ def _create(call: Call, log: Dispatches, given: dict[str, Any] | str, key: str) 
     if written is not None:
         return written, True
     by = call.token
-    return log.create(_contract(given), author=by.name, by="human", door=by.sender, key=key), False
+    return log.create(_parse_contract(given), author=by.name, by="human", door=by.sender, key=key), False
 
 
-def _contract(given: dict[str, Any] | str) -> Contract:
+def _parse_contract(given: dict[str, Any] | str) -> Contract:
     """Return a contract. Raises InvalidContract and UnreadableContract, with all mistakes."""
     if isinstance(given, str):
         read = from_markdown(given)
@@ -132,10 +132,10 @@ async def _decide(call: Call, decide: Callable[[Record], Iterable[Event]]) -> An
         record = await log.read_soon(dispatch_id)
         written = record.written_with(key) if key else None
         if written is not None:
-            return Answer(_summary(call, written), headers=REPLAYED)
+            return Answer(_build_summary(call, written), headers=REPLAYED)
         events = decide(record)
         record = await log.append_soon(dispatch_id, *events, by="human", author=by.name, door=by.sender, key=key)
-    return Answer(_summary(call, record))
+    return Answer(_build_summary(call, record))
 
 
 # Requests
@@ -205,5 +205,5 @@ async def _reserve_key(call: Call) -> AsyncIterator[str]:
         yield f"{call.key} {digest}"
 
 
-def _summary(call: Call, record: Record) -> Any:
+def _build_summary(call: Call, record: Record) -> Any:
     return call.redact_for_token(summary_of(record)._asdict())

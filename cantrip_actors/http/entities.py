@@ -150,7 +150,7 @@ async def _begin(call: Call, begin: Callable[[], Awaitable[Entity]]) -> Answer:
         raise waited.error
     if waited.value is not None:
         return await _show_episode(call, waited.value, headers)
-    if waited.how == "gone" and _cancels(call):
+    if waited.how == "gone" and _should_cancel(call):
         with anyio.CancelScope(shield=True):
             await entity.stop(HUNG_UP, by=call.token.sender)
     return Answer(begun, 202, headers)
@@ -160,7 +160,7 @@ async def _show_episode(call: Call, episode: Episode, headers: Mapping[str, str]
     return Answer(call.redact_for_token(await call.read(lambda: episode_shape(episode))), 200, headers)
 
 
-def _cancels(call: Call) -> bool:
+def _should_cancel(call: Call) -> bool:
     """Return whether a disconnect cancels the work; by default it does if the client could not retrieve the result."""
     return (call.body.on_disconnect or ("continue" if call.key else "cancel")) == "cancel"
 
@@ -176,14 +176,14 @@ def _check_wait(call: Call, seconds: float | None) -> None:
 
 async def list_entities(call: Call) -> Answer:
     """List entities, newest first."""
-    return Answer(await to_thread.run_sync(_page, call))
+    return Answer(await to_thread.run_sync(_build_page, call))
 
 
-def _page(call: Call) -> dict[str, Any]:
+def _build_page(call: Call) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
     loom, interrupted = call.loom, call.find_interrupted()
     found: list[dict[str, Any]] = []
-    for header in _after(reversed(list(loom.headers())), wanted.cursor):
+    for header in _skip_to(reversed(list(loom.headers())), wanted.cursor):
         if wanted.name not in (None, header.name) or wanted.parent not in (None, header.parent_entity):
             continue
         if wanted.state not in (None, loom.state(header.entity_id)):
@@ -194,7 +194,7 @@ def _page(call: Call) -> dict[str, Any]:
     return {"items": found, "next_cursor": None}
 
 
-def _after(headers: Iterator[Header], cursor: str | None) -> Iterator[Header]:
+def _skip_to(headers: Iterator[Header], cursor: str | None) -> Iterator[Header]:
     """Yield the headers that follow the entity with the id `cursor`. Raises Problem 422 for an unknown one."""
     if cursor is not None and not any(header.entity_id == cursor for header in headers):
         raise Problem(422, "invalid", "cursor: expected the next_cursor of an earlier answer")
@@ -236,10 +236,10 @@ async def send(call: Call) -> Answer:
             raise waited.error
         if waited.value is not None:
             return await _show_episode(call, waited.value, headers)
-        if waited.how == "gone" and _cancels(call):
+        if waited.how == "gone" and _should_cancel(call):
             with anyio.CancelScope(shield=True):
                 await receipt.cancel(HUNG_UP, by=call.token.sender)
-    return Answer(await call.read(lambda: _receipt_shape(call, receipt)), 202, headers)
+    return Answer(await call.read(lambda: _build_receipt(call, receipt)), 202, headers)
 
 
 def _has_receipt(call: Call, entity_id: str, key: str) -> bool:
@@ -250,7 +250,7 @@ def _has_receipt(call: Call, entity_id: str, key: str) -> bool:
     return True
 
 
-def _receipt_shape(call: Call, receipt: Receipt) -> dict[str, Any]:
+def _build_receipt(call: Call, receipt: Receipt) -> dict[str, Any]:
     entity_id, loom = receipt.entity_id, call.loom
     ended = find_episode(loom.records(entity_id), receipt.key, loom.subtree_usage)
     episode = None if ended is None else call.redact_for_token(outcome_shape(entity_id, ended))
@@ -259,7 +259,7 @@ def _receipt_shape(call: Call, receipt: Receipt) -> dict[str, Any]:
 
 async def get_receipt(call: Call) -> Answer:
     """Return how it stands with one intent that was sent."""
-    return Answer(await call.read(lambda: _receipt_shape(call, _find_receipt(call))))
+    return Answer(await call.read(lambda: _build_receipt(call, _find_receipt(call))))
 
 
 async def withdraw(call: Call) -> Answer:
@@ -269,7 +269,7 @@ async def withdraw(call: Call) -> Answer:
     if state != "withdrawn":
         told = f"the intent does not wait in the inbox, it is {state}"
         raise Problem(409, "not-waiting", told, entity_id=receipt.entity_id, state=state)
-    return Answer(await call.read(lambda: _receipt_shape(call, receipt)))
+    return Answer(await call.read(lambda: _build_receipt(call, receipt)))
 
 
 def _find_receipt(call: Call) -> Receipt:

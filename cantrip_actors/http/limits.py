@@ -83,7 +83,7 @@ class Limiter:
     async def forget_ended(self, token: Token) -> None:
         """Forget the entities of a token that are active no more, if they are all that it may have."""
         use = self._of(token)
-        if len(use.casts) + use.starting >= _most(self.limits, token):
+        if len(use.casts) + use.starting >= _get_most_casts(self.limits, token):
             known = list(use.casts)
             busy = await self._find_busy(known)
             for one in known:
@@ -96,7 +96,7 @@ class Limiter:
 
         Raises Problem 429 if this token has its maximum of active entities; call `forget_ended` before.
         """
-        use, most = self._of(token), _most(self.limits, token)
+        use, most = self._of(token), _get_most_casts(self.limits, token)
         if len(use.casts) + use.starting >= most:
             _refuse("concurrent_casts", f"{most} casts at a time", 1)
 
@@ -122,7 +122,7 @@ class Limiter:
             use.streams -= 1
 
 
-def _most(limits: Limits, token: Token) -> int:
+def _get_most_casts(limits: Limits, token: Token) -> int:
     """Return how many active entities a token may have."""
     return token.max_concurrent or limits.casts
 

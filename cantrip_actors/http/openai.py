@@ -55,10 +55,10 @@ def as_openai_error(answer: Response) -> Response:
     told = orjson.loads(bytes(answer.body))
     status = 400 if answer.status_code == 422 else answer.status_code  # OpenAI has no 422
     headers = {name: value for name, value in answer.headers.items() if name in ("retry-after", "www-authenticate")}
-    return json_response({"error": _error(status, told)}, status, headers)
+    return json_response({"error": _build_error(status, told)}, status, headers)
 
 
-def _error(status: int, told: Mapping[str, Any]) -> dict[str, Any]:
+def _build_error(status: int, told: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
     code = told["type"].rpartition(":")[2]
@@ -76,8 +76,8 @@ async def list_models(call: Call) -> Answer:
     loom = call.runtime.loom
     headers = await call.read(lambda: [loom.header(one) for one in loom.unfinished()])
     named = [one for one in headers if one.name is not None and one.lasting]
-    names += [(f"{ENTITY}{one.name}", _seconds(one.at)) for one in named]
-    return Answer({"object": "list", "data": [_model(*one) for one in names]})
+    names += [(f"{ENTITY}{one.name}", _parse_seconds(one.at)) for one in named]
+    return Answer({"object": "list", "data": [_find_model(*one) for one in names]})
 
 
 async def get_model(call: Call) -> Answer:
@@ -85,12 +85,12 @@ async def get_model(call: Call) -> Answer:
     name = call.path["id"]
     if name.startswith(ENTITY):
         header = await call.read(lambda: call.runtime.loom.header(_find_named(call, name).id))
-        return Answer(_model(name, _seconds(header.at)))
+        return Answer(_find_model(name, _parse_seconds(header.at)))
     find_cantrip(call, name)
-    return Answer(_model(name, 0))
+    return Answer(_find_model(name, 0))
 
 
-def _model(name: str, created: int) -> dict[str, Any]:
+def _find_model(name: str, created: int) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": "cantrip"}
 
 
@@ -101,7 +101,7 @@ def _find_named(call: Call, model: str) -> Entity:
     return entity
 
 
-def _seconds(at: str) -> int:
+def _parse_seconds(at: str) -> int:
     return int(datetime.fromisoformat(at).timestamp())
 
 
@@ -128,18 +128,18 @@ def _parse_messages(call: Call, messages: list[dict[str, Any]], param: str) -> _
     last = max((n for n, one in enumerate(messages) if one.get("role") == "user"), default=None)
     if last is None:
         raise Problem(400, "invalid", f"{param}: expected a message of the user", param=param)
-    texts, shown = _parts(messages[last].get("content"), param)
+    texts, shown = _read_parts(messages[last].get("content"), param)
     text = "\n".join(texts)
     if not text.strip():
         raise Problem(400, "invalid", f"{param}: the last message of the user has no text", param=param)
     before = [
-        {"role": str(one.get("role", "")), "content": "\n".join(_parts(one.get("content"), param)[0])}
+        {"role": str(one.get("role", "")), "content": "\n".join(_read_parts(one.get("content"), param)[0])}
         for one in messages[:last]
     ]
     return _Asked([text, *shown] if shown else text, before)
 
 
-def _parts(content: Any, param: str) -> tuple[list[str], list[File]]:
+def _read_parts(content: Any, param: str) -> tuple[list[str], list[File]]:
     """Return the texts, and the images and files, of a message. Raises Problem 400."""
     if content is None or isinstance(content, str):
         return [content or ""], []
@@ -157,16 +157,16 @@ def _parts(content: Any, param: str) -> tuple[list[str], list[File]]:
                 raise Problem(400, "invalid", f"{param}: expected the URL of an image", param=param)
             shown.append(image_of(url))
         elif kind in FILES:
-            shown.append(_file(part if kind == "input_file" else part.get("file"), param))
+            shown.append(_read_file(part if kind == "input_file" else part.get("file"), param))
         elif kind == "input_audio":
-            shown.append(_sound(part.get("input_audio"), param))
+            shown.append(_read_sound(part.get("input_audio"), param))
         else:
             told = f"{param}: expected texts, images, files and audio, got {kind!r}"
             raise Problem(400, "unsupported_value", told, param=param)
     return texts, shown
 
 
-def _file(part: Any, param: str) -> File:
+def _read_file(part: Any, param: str) -> File:
     """Return the file that a part embeds or links to."""
     given = part if isinstance(part, dict) else {}
     url, name = given.get("file_data") or given.get("file_url"), given.get("filename")
@@ -177,7 +177,7 @@ def _file(part: Any, param: str) -> File:
     return file_of(f"data:;base64,{url}" if is_bare else url, name)
 
 
-def _sound(part: Any, param: str) -> File:
+def _read_sound(part: Any, param: str) -> File:
     given = part if isinstance(part, dict) else {}
     data, form = given.get("data"), given.get("format")
     if not isinstance(data, str) or form not in ("wav", "mp3"):
@@ -270,7 +270,7 @@ async def _leave(call: Call, run: _Run) -> None:
                 await run.receipt.cancel(HUNG_UP, by=call.token.sender)
 
 
-async def _outcome(call: Call, run: _Run) -> Outcome | None:
+async def _find_outcome(call: Call, run: _Run) -> Outcome | None:
     """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
     waited = await wait_for(run.episode, call.receive)
     run.outputs.close()
@@ -293,10 +293,10 @@ def _stream(call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> Ev
             waited.error = error
         run.outputs.close()
 
-    return EventStream(_events(call, run, encoder, waited), call.service.limiter.limits.patience, beside=wait)
+    return EventStream(_follow_events(call, run, encoder, waited), call.service.limiter.limits.patience, beside=wait)
 
 
-async def _events(
+async def _follow_events(
     call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder, waited: Waited[Episode]
 ) -> AsyncGenerator[bytes]:
     """Yield the events of an episode; `waited` has its error once it has ended with one."""
@@ -318,7 +318,7 @@ async def _events(
         else:
             told = problem_of(waited.error)
             shown = call.runtime.redact({"type": told.kind, "detail": told.detail})
-            yield b"".join(encoder.fail(_error(told.status, shown)))
+            yield b"".join(encoder.fail(_build_error(told.status, shown)))
         is_done = True
     finally:
         run.outputs.close()
@@ -347,7 +347,7 @@ async def chat_completions(call: Call) -> Answer | Response:
     if said.stream:
         with_usage = bool((said.stream_options or {}).get("include_usage"))
         return _stream(call, run, ChatEncoder(id, said.model, created, with_usage=with_usage))
-    outcome = await _outcome(call, run)
+    outcome = await _find_outcome(call, run)
     return (
         Answer(status=499)
         if outcome is None
@@ -375,7 +375,7 @@ async def create_response(call: Call) -> Answer | Response:
     if said.background:
         run.outputs.close()
         return Answer(response_object(id, said.model, created, "queued", [], previous=said.previous_response_id))
-    outcome = await _outcome(call, run)
+    outcome = await _find_outcome(call, run)
     if outcome is None:
         return Answer(status=499)
     return Answer(call.redact_for_token(_build_response(id, said.model, created, outcome, said.previous_response_id)))
@@ -441,7 +441,7 @@ def _read_response(call: Call, id: str) -> dict[str, Any]:
     entity_id, key = _find_response(call, id)
     loom = call.runtime.shown_loom
     header, records = loom.header(entity_id), loom.records(entity_id)
-    model, created = header.cantrip_name or header.cantrip_id, _seconds(header.at)
+    model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
     outcome = find_episode(records, key, loom.subtree_usage)
     if outcome is not None:
         return dict(call.redact_for_token(_build_response(id, model, created, outcome)))

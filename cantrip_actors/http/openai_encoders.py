@@ -85,12 +85,12 @@ class ChatEncoder:
             yield from self._piece(piece)
         yield self._chunk({}, finish_reason(outcome))
         if self._with_usage:
-            yield _data({**self._frame, "choices": [], "usage": chat_usage(outcome.subtree_usage)})
+            yield _encode_data({**self._frame, "choices": [], "usage": chat_usage(outcome.subtree_usage)})
         yield DONE
 
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
         """Yield the end of an episode that failed."""
-        yield _data({"error": error})
+        yield _encode_data({"error": error})
         yield DONE
 
     def _piece(self, piece: Piece) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ class ChatEncoder:
     def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
         usage = {"usage": None} if self._with_usage else {}
-        return _data({**self._frame, "choices": [choice], **usage})
+        return _encode_data({**self._frame, "choices": [choice], **usage})
 
 
 def response_object(
@@ -241,8 +241,8 @@ class ResponseEncoder:
 
     def _event(self, kind: str, **data: Any) -> bytes:
         self._sequence += 1
-        return f"event: {kind}\n".encode() + _data({"type": kind, "sequence_number": self._sequence, **data})
+        return f"event: {kind}\n".encode() + _encode_data({"type": kind, "sequence_number": self._sequence, **data})
 
 
-def _data(value: dict[str, Any]) -> bytes:
+def _encode_data(value: dict[str, Any]) -> bytes:
     return b"data: " + dump_json(value, mark=False) + b"\n\n"

@@ -31,10 +31,10 @@ _PROBLEM: dict[str, Any] = {
 def document(rows: Iterable[Row]) -> dict[str, Any]:
     """Return the document of these routes."""
     rows = list(rows)
-    refs, schemas = models_json_schema(list(_models(rows)), ref_template=_REF)
+    refs, schemas = models_json_schema(list(_describe_models(rows)), ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
     for row in rows:
-        paths.setdefault(plain_path(row.path), {})[row.method.lower()] = _operation(row, refs)
+        paths.setdefault(plain_path(row.path), {})[row.method.lower()] = _describe_operation(row, refs)
     return {
         "openapi": "3.1.0",
         "info": {"title": "cantrip", "version": version("cantrip-actors")},
@@ -51,7 +51,7 @@ def plain_path(path: str) -> str:
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 
-def _models(rows: Iterable[Row]) -> Iterator[tuple[type[BaseModel], JsonSchemaMode]]:
+def _describe_models(rows: Iterable[Row]) -> Iterator[tuple[type[BaseModel], JsonSchemaMode]]:
     found: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
     for row in rows:
         for model in row.answers.values():
@@ -62,7 +62,7 @@ def _models(rows: Iterable[Row]) -> Iterator[tuple[type[BaseModel], JsonSchemaMo
     yield from found
 
 
-def _operation(row: Row, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+def _describe_operation(row: Row, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, model in row.answers.items():
         told: dict[str, Any] = {"description": "Success."}
@@ -78,7 +78,7 @@ def _operation(row: Row, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": row.work.__name__,
         "summary": row.summary,
-        "parameters": [*_path_parameters(row.path), *_query_parameters(row.query)],
+        "parameters": [*_describe_path_parameters(row.path), *_query_parameters(row.query)],
         "responses": responses,
         "security": [] if row.scope is None else [{"bearer": [row.scope]}],
     }
@@ -98,7 +98,7 @@ def _operation(row: Row, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     return operation
 
 
-def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
+def _describe_path_parameters(path: str) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)(?::\w+)?\}", path):
         yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 

@@ -27,11 +27,11 @@ async def get_overview(call: Call) -> Answer:
     told = await to_thread.run_sync(call.service.overview(call.runtime).look)
     telemetry = call.service.telemetry
     if telemetry is not None and call.token.tenant is None and call.token.allows("observe"):
-        told = {**told, "live": _live(telemetry)}
+        told = {**told, "live": _read_live(telemetry)}
     return Answer(told)
 
 
-def _live(telemetry: Telemetry) -> dict[str, Any]:
+def _read_live(telemetry: Telemetry) -> dict[str, Any]:
     """Return the metrics of the process: actors, restarts, the writer, crystals."""
     values = telemetry.counters.read_all()
     lag = telemetry.counters.read_histograms()["cantrip.loop.lag"].get(())
@@ -88,7 +88,13 @@ def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None
 
     def handle(_number: int, frame: FrameType | None) -> None:
         to = out or sys.stderr
-        parts = [*_state_of(runtime), "-- tasks", *_tasks(), "-- the event loop is at", *traceback.format_stack(frame)]
+        parts = [
+            *_describe_state(runtime),
+            "-- tasks",
+            *_describe_tasks(),
+            "-- the event loop is at",
+            *traceback.format_stack(frame),
+        ]
         text = "\n".join(part.rstrip("\n") for part in parts)
         # standard error may be closed, its reader gone, or the interrupted code in the middle of writing to it
         with contextlib.suppress(OSError, ValueError, RuntimeError):
@@ -101,16 +107,16 @@ def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None
         signal.signal(signal.SIGUSR2, before)
 
 
-def _state_of(runtime: Runtime) -> list[str]:
+def _describe_state(runtime: Runtime) -> list[str]:
     """Return the lines about the actors and the system, or why there are none."""
     try:
         shown = json.dumps(system_of(runtime, runtime.inspect()))
-        return ["-- actors", runtime.dump(), *_oldest_call(runtime), "-- system", shown]
+        return ["-- actors", runtime.dump(), *_describe_oldest_call(runtime), "-- system", shown]
     except (LoomError, RuntimeClosed) as error:
         return [f"-- no state: {error}"]
 
 
-def _oldest_call(runtime: Runtime) -> list[str]:
+def _describe_oldest_call(runtime: Runtime) -> list[str]:
     """Return the lines about the call that an actor has had in hand for the longest time; none without a call."""
     busy = [(node.call_age, node) for node in runtime.inspect().tree.walk() if node.call_age is not None]
     if not busy:
@@ -119,7 +125,7 @@ def _oldest_call(runtime: Runtime) -> list[str]:
     return ["-- the oldest call in hand", f"{node.path}: {node.call}, {age:.1f}s"]
 
 
-def _tasks() -> list[str]:
+def _describe_tasks() -> list[str]:
     try:
         return [f"{task.name or task.id}: {task.coro!r}" for task in anyio.get_running_tasks()]
     except RuntimeError:  # no event loop runs in this thread

@@ -119,7 +119,7 @@ def problem_of(error: CantripError) -> Problem:
     """Return the problem for an error of the runtime."""
     more: dict[str, Any] = {} if error.entity_id is None else {"entity_id": error.entity_id}
     if isinstance(error, DispatchError):
-        return _problem_of_dispatch(error)
+        return _make_problem_of_dispatch(error)
     wait = getattr(error, "retry_after", None)
     if isinstance(error, ProviderError) and isinstance(wait, (int, float)):  # a breaker is open, or a limit is met
         return Problem(503, "provider-busy", str(error), headers={"retry-after": str(max(1, math.ceil(wait)))}, **more)
@@ -135,7 +135,7 @@ def problem_of(error: CantripError) -> Problem:
     return report(error, 500, "failed", "the entity failed", **more)
 
 
-def _problem_of_dispatch(error: DispatchError) -> Problem:
+def _make_problem_of_dispatch(error: DispatchError) -> Problem:
     """Return the problem for an error of dispatches, without the paths of the server that its text may have."""
     match error:
         case EventRefused(refusal=refusal):

@@ -112,22 +112,22 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], object]) -> None
             settings.cantrips,
             tokens=tokens,
             limits=settings.limits,
-            hosts=[*_own_names(settings.bind), *settings.hosts],
+            hosts=[*_list_own_names(settings.bind), *settings.hosts],
             origins=settings.origins,
             page=settings.page,
             system_messages=settings.system_messages,
             telemetry=telemetry,
             access_log=settings.access_log,
-            dispatches=_dispatches(settings),
+            dispatches=_open_dispatches(settings),
         )
         pulse, health = Pulse(settings.stall), None
         if settings.health is not None:
-            host, port = _address(settings.health)
+            host, port = _parse_address(settings.health)
             try:
                 port = stack.enter_context(health_server(pulse, host, port, telemetry.prometheus))
             except OSError as error:
                 raise CannotServe(f"{settings.health}: cannot listen there: {error.strerror}") from error
-            health = f"http://{_bracket(host)}:{port}"
+            health = f"http://{_add_brackets(host)}:{port}"
         if settings.debug_dump:
             stack.enter_context(dump_at_signal(runtime))
         await stack.enter_async_context(service.open())
@@ -147,14 +147,14 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], object]) -> None
             tasks.cancel_scope.cancel()
 
 
-def _dispatches(settings: Settings) -> Dispatches | None:
+def _open_dispatches(settings: Settings) -> Dispatches | None:
     folder = settings.dispatches
     return None if folder is None else Dispatches(folder, seal_key=settings.runtime.get("seal_key"))
 
 
-def _own_names(bind: str) -> list[str]:
+def _list_own_names(bind: str) -> list[str]:
     """Return the names by which a bound address is reached."""
-    host, _ = _address(bind)
+    host, _ = _parse_address(bind)
     return ["localhost", "127.0.0.1", "::1"] if _is_loopback(host) else [host]
 
 
@@ -234,7 +234,7 @@ def _reload(tokens: Tokens | None) -> None:
 
 def _tokens(settings: Settings) -> tuple[Tokens | None, str | None]:
     """Return the tokens of a service, and the token made for this run. Raises CannotServe, InvalidTokens."""
-    host, _ = _address(settings.bind)
+    host, _ = _parse_address(settings.bind)
     if settings.tokens is not None:
         if settings.no_auth:
             raise CannotServe("give either --tokens or --no-auth")
@@ -252,7 +252,7 @@ def _tokens(settings: Settings) -> tuple[Tokens | None, str | None]:
 
 def listen(settings: Settings) -> tuple[socket.socket, str]:
     """Return a listening socket and its URL. Raises CannotServe."""
-    host, port = _address(settings.bind)
+    host, port = _parse_address(settings.bind)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -266,10 +266,10 @@ def listen(settings: Settings) -> tuple[socket.socket, str]:
     except OSError as error:
         listener.close()
         raise CannotServe(f"{settings.bind}: cannot listen there: {error.strerror}") from error
-    return listener, f"http://{_bracket(host)}:{listener.getsockname()[1]}"
+    return listener, f"http://{_add_brackets(host)}:{listener.getsockname()[1]}"
 
 
-def _address(text: str) -> tuple[str, int]:
+def _parse_address(text: str) -> tuple[str, int]:
     """Return the host and the port of HOST:PORT. Raises CannotServe."""
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
@@ -277,7 +277,7 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _bracket(host: str) -> str:
+def _add_brackets(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

@@ -40,15 +40,15 @@ def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
 
 def episode_shape(episode: Episode) -> dict[str, Any]:
     """Return how an episode ended."""
-    return _episode(episode.entity_id, episode, None, episode.thread[-1].id if episode.thread else None)
+    return _build_episode(episode.entity_id, episode, None, episode.thread[-1].id if episode.thread else None)
 
 
 def outcome_shape(entity_id: str, outcome: Outcome) -> dict[str, Any]:
     """Return how an episode ended, from its outcome."""
-    return _episode(entity_id, outcome, outcome.error, outcome.last_turn)
+    return _build_episode(entity_id, outcome, outcome.error, outcome.last_turn)
 
 
-def _episode(entity_id: str, end: Episode | Outcome, error: str | None, last_turn: str | None) -> dict[str, Any]:
+def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None, last_turn: str | None) -> dict[str, Any]:
     return {
         "entity_id": entity_id,
         "result": end.result,
@@ -70,7 +70,7 @@ def request_shape(request: Request) -> dict[str, Any]:
     return {**shape, "args": dict(request.args)}
 
 
-def _header_shape(loom: Loom, header: Header) -> dict[str, Any]:
+def _build_header(loom: Loom, header: Header) -> dict[str, Any]:
     return {
         "id": header.entity_id,
         "name": header.name,
@@ -99,7 +99,7 @@ def entity_shape(
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
     ran = [fact for _, _, fact in read_facts(records) if isinstance(fact, Ran) and fact.call_id is not None]
     shape = {
-        **_header_shape(loom, header),
+        **_build_header(loom, header),
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
         "turns": sum(get_committed_turn(record) is not None for record in records),

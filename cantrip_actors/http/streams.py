@@ -53,11 +53,11 @@ async def entity_events(call: Call) -> Response | Answer:
         first = b""
         if after is None or after > last:
             after = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
-            first = await _snapshot(call, entity_id, after)
+            first = await _build_snapshot(call, entity_id, after)
         return EventStream(_replay_finished(entity_id, records, after, first), patience)
 
     async def snapshot(number: int) -> bytes:
-        return await _snapshot(call, entity_id, Position(number, END_OF_RECORD))
+        return await _build_snapshot(call, entity_id, Position(number, END_OF_RECORD))
 
     return await _stream(call, entity_id, after, _pass_everything, snapshot)
 
@@ -77,7 +77,7 @@ async def _replay_finished(
         await checkpoint()
 
 
-async def _snapshot(call: Call, entity_id: str, at: Position) -> bytes:
+async def _build_snapshot(call: Call, entity_id: str, at: Position) -> bytes:
     items = list(map(as_wire, select_standing(call.service.upserts.snapshot(entity_id))))
 
     def look() -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Supervision:
         self._runtime = runtime
         self._publish = publish
         self._rows: dict[str, Row] = {}
-        self._crashes = deque([_crash_of(one) for one in reports][::-1], CRASHES)
+        self._crashes = deque([_describe_crash(one) for one in reports][::-1], CRASHES)
         self._crystals: list[Row] = []
         self._news: list[dict[str, Any]] = []
         self._events: deque[tuple[str, str]] = deque(maxlen=HISTORY)
@@ -135,7 +135,7 @@ _WHAT: Final[dict[type[ChildEvent], str]] = {
 }
 
 
-def _crash_of(report: dict[str, Any]) -> dict[str, Any]:
+def _describe_crash(report: dict[str, Any]) -> dict[str, Any]:
     """Return a crash report in the page's shape."""
     trace = report.get("traceback")
     return {
@@ -143,7 +143,7 @@ def _crash_of(report: dict[str, Any]) -> dict[str, Any]:
         "path": report["path"],
         "what": next((word for kind, word in _WHAT.items() if kind.__name__ == report["what"]), report["what"]),
         "reason": report["reason"],
-        "report": None if trace is None else _for_page(trace),
+        "report": None if trace is None else _shorten_for_page(trace),
         "restart": report["restart"],
         "events": report["events"][-EVENTS:],
     }
@@ -207,13 +207,15 @@ def traceback_of(reason: ExitReason | None) -> str | None:
     if not isinstance(reason, Crash):
         return None
     error = reason.exception
-    return _for_page("".join(traceback.format_exception(type(error), error, strip_own_frames(error.__traceback__))))
+    return _shorten_for_page(
+        "".join(traceback.format_exception(type(error), error, strip_own_frames(error.__traceback__)))
+    )
 
 
 _FOLDER: Final = re.compile(r'File "[^"\n]*/([^/"\n]+/[^/"\n]+)"')
 _MARKS: Final = re.compile(r"^[ |+]*[~^]+ *\n", re.MULTILINE)
 
 
-def _for_page(trace: str) -> str:
+def _shorten_for_page(trace: str) -> str:
     """Name files by their last two parts, and leave out the lines of marks, which wrap badly in a narrow pane."""
     return _MARKS.sub("", _FOLDER.sub(r'File "\1"', trace))[-LONGEST:]

@@ -89,7 +89,7 @@ class Tokens:
 
     def __init__(self, tokens: Iterable[Token], path: Path | None = None) -> None:
         self._path = path
-        self._tokens = _by_digest(tokens)
+        self._tokens = _index_by_digest(tokens)
 
     @classmethod
     def of_file(cls, path: Path) -> Tokens:
@@ -99,7 +99,7 @@ class Tokens:
     def reload(self) -> None:
         """Read the file again. Raises InvalidTokens; the tokens stay as they were then."""
         if self._path is not None:
-            self._tokens = _by_digest(_read(self._path))
+            self._tokens = _index_by_digest(_read(self._path))
 
     def find(self, text: str, now: datetime | None = None) -> Token | None:
         """Return the token of a text; None for an unknown or expired one."""
@@ -125,7 +125,7 @@ def add_token(path: Path, name: str, scopes: Iterable[str], tenant: str | None =
     """Make a token, add it to a file (created if missing), and return the token. Raises InvalidTokens."""
     text = new_token()
     known = list(_read(path)) if path.exists() else []
-    made = _token(_Row(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
+    made = _read_token(_Row(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
     _check([*known, made], path)
     lines = ["[[token]]", f"name = {_quote(name)}", f'sha256 = "{made.digest}"']
     lines.append(f"scopes = [{', '.join(_quote(one) for one in sorted(made.scopes))}]")
@@ -142,7 +142,7 @@ def _quote(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _by_digest(tokens: Iterable[Token]) -> dict[str, Token]:
+def _index_by_digest(tokens: Iterable[Token]) -> dict[str, Token]:
     return {token.digest: token for token in tokens}
 
 
@@ -157,12 +157,12 @@ def _read(path: Path) -> list[Token]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InvalidTokens(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    found = [_token(row, path) for row in file.token]
+    found = [_read_token(row, path) for row in file.token]
     _check(found, path)
     return found
 
 
-def _token(row: _Row, path: Path) -> Token:
+def _read_token(row: _Row, path: Path) -> Token:
     for scope in row.scopes:
         if scope not in SCOPES:
             raise InvalidTokens(

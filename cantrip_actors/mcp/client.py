@@ -162,7 +162,7 @@ async def hold(
                     within.cancel_scope.cancel()
                 tasks.cancel_scope.cancel()
     except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ValidationError, ToolServerError) as problems:
-        raise ToolServerError(f"server {name}: {_why(problems)}{said.last_words}") from None
+        raise ToolServerError(f"server {name}: {_explain(problems)}{said.last_words}") from None
     if connecting.cancelled_caught:
         raise ToolServerError(f"server {name} did not answer within {patience:g} s{said.last_words}")
 
@@ -277,7 +277,7 @@ class _Connection:
                 return []
             raise self._convert_error(problem) from problem
         except ValidationError as problem:
-            raise ToolServerError(f"server {self._name} lists its tools wrongly: {_fault(problem)}") from None
+            raise ToolServerError(f"server {self._name} lists its tools wrongly: {_describe_fault(problem)}") from None
         raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
 
     async def prompts(self) -> Sequence[Prompt]:
@@ -299,7 +299,9 @@ class _Connection:
             told = f"server {self._name} refuses to list its prompts: {problem.error.message}"
             raise ToolServerError(told) from problem
         except ValidationError as problem:
-            raise ToolServerError(f"server {self._name} lists its prompts wrongly: {_fault(problem)}") from None
+            raise ToolServerError(
+                f"server {self._name} lists its prompts wrongly: {_describe_fault(problem)}"
+            ) from None
         return found
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
@@ -318,10 +320,10 @@ class _Connection:
                 raise LostServer("its connection was closed") from problem
             raise ToolServerError(f"{told}: {problem.error.message}") from problem
         except ValidationError as problem:
-            raise ToolServerError(f"{told}: the server's answer is not a prompt: {_fault(problem)}") from None
+            raise ToolServerError(f"{told}: the server's answer is not a prompt: {_describe_fault(problem)}") from None
         except _Unsettled as problem:
             raise ToolServerError(f"{told}: {problem}") from None
-        if len(messages) > MESSAGES or sum(map(_characters, messages)) > CHARACTERS:
+        if len(messages) > MESSAGES or sum(map(_count_characters, messages)) > CHARACTERS:
             raise ToolServerError(f"{told}: it has more than {MESSAGES} messages or {CHARACTERS:,} characters")
         return messages
 
@@ -338,7 +340,7 @@ class _Connection:
             _log.warning("a server refuses to list its resources", server=self._name, error=problem.error.message)
             return False
         except ValidationError as problem:
-            _log.warning("a server lists its resources wrongly", server=self._name, error=_fault(problem))
+            _log.warning("a server lists its resources wrongly", server=self._name, error=_describe_fault(problem))
             return False
         return bool(found)
 
@@ -389,7 +391,7 @@ class _Connection:
                 raise LostServer("its connection was closed") from problem
             return Answered(f"{call.gate}: {problem.error.message}", is_error=True)
         except ValidationError as problem:
-            told = f"{call.gate}: the server ran the call, but its answer is invalid: {_fault(problem)}"
+            told = f"{call.gate}: the server ran the call, but its answer is invalid: {_describe_fault(problem)}"
             return Answered(told, is_error=True)
         except RuntimeError as mismatch:  # the SDK also checks structured content, against the current list of tools
             return Answered(f"{call.gate}: {mismatch}", is_error=True)
@@ -463,7 +465,7 @@ class _Connection:
         if len(self._calls) != 1:
             return await self._ask(params, None)
         ((is_over, call),) = self._calls.items()
-        found = await _until(is_over, partial(self._ask, params, call))  # a question does not outlive its call
+        found = await _run_until(is_over, partial(self._ask, params, call))  # a question does not outlive its call
         return found or ElicitResult(action="cancel")
 
     async def answer_sampling(
@@ -476,7 +478,7 @@ class _Connection:
             told = f"{len(self._calls)} calls are running: it is not known which of them pays"
             return ErrorData(code=INVALID_REQUEST, message=told)
         ((is_over, call),) = self._calls.items()
-        found = await _until(is_over, partial(self._sample, params, call))
+        found = await _run_until(is_over, partial(self._sample, params, call))
         return found or ErrorData(code=INVALID_REQUEST, message="its call has ended")
 
     async def _sample(
@@ -515,7 +517,7 @@ class _Connection:
         return ElicitResult(action="accept", content=None if to_open else dict(answer))
 
 
-async def _until(is_over: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:
+async def _run_until(is_over: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:
     """Return what `work` returns; None if `is_over` is set first, which cancels it."""
     found: list[T] = []
     async with anyio.create_task_group() as tasks:
@@ -530,7 +532,7 @@ async def _until(is_over: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | 
     return found[0] if found else None
 
 
-def _characters(message: PromptMessage) -> int:
+def _count_characters(message: PromptMessage) -> int:
     content = message.content.text if isinstance(message.content, EmbeddedText) else message.content
     return len(content) if isinstance(content, str) else 0
 
@@ -646,21 +648,21 @@ class _StandardError:
                 _log.debug("a server wrote to its standard error", server=self._server, line=line)
 
 
-def _fault(problem: ValidationError) -> str:
+def _describe_fault(problem: ValidationError) -> str:
     """Return the first fault of a server's message."""
     first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
     return f"{problem.title}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _why(problems: BaseExceptionGroup[Any]) -> str:
+def _explain(problems: BaseExceptionGroup[Any]) -> str:
     """Return the problems as one text."""
-    return "; ".join(dict.fromkeys(_describe_problem(one) for one in _leaves(problems)))
+    return "; ".join(dict.fromkeys(_describe_problem(one) for one in _list_leaves(problems)))
 
 
-def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+def _list_leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
     for one in group.exceptions:
         if isinstance(one, BaseExceptionGroup):
-            yield from _leaves(one)
+            yield from _list_leaves(one)
         else:
             yield one
 
@@ -671,7 +673,7 @@ def _describe_problem(problem: BaseException) -> str:
     if isinstance(problem, ToolServerError):
         return str(problem)
     if isinstance(problem, ValidationError):
-        return f"it does not speak the protocol: {_fault(problem)}"
+        return f"it does not speak the protocol: {_describe_fault(problem)}"
     if isinstance(problem, OSError) and problem.strerror:
         return f"cannot start it: {problem.strerror}: {problem.filename}" if problem.filename else problem.strerror
     return f"{type(problem).__name__}: {problem}"

@@ -85,7 +85,7 @@ class Pipe:
     async def _receive(self, output: ByteReceiveStream) -> None:
         """Read messages until the program closes its output. Raises ToolServerError for one that is too long."""
         with self._received, contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            async with contextlib.aclosing(_lines(output)) as lines:
+            async with contextlib.aclosing(_read_lines(output)) as lines:
                 async for line in lines:
                     await self._received.send(self._parse(line))
 
@@ -108,7 +108,7 @@ class Pipe:
         self._received.close()
 
 
-async def _lines(output: ByteReceiveStream) -> AsyncGenerator[bytes, None]:
+async def _read_lines(output: ByteReceiveStream) -> AsyncGenerator[bytes, None]:
     parts: list[bytes] = []
     length = 0
     async for chunk in output:

@@ -57,7 +57,7 @@ def prompt_of(listed: McpPrompt) -> Prompt:
 
 def messages_of(result: GetPromptResult) -> list[PromptMessage]:
     """Return the messages of a prompt."""
-    return [PromptMessage(one.role, content) for one in result.messages for content in _content(one.content)]
+    return [PromptMessage(one.role, content) for one in result.messages for content in _read_content(one.content)]
 
 
 def conversation(asked: CreateMessageRequestParams) -> tuple[tuple[Literal["user", "assistant"], Given], ...]:
@@ -68,20 +68,22 @@ def conversation(asked: CreateMessageRequestParams) -> tuple[tuple[Literal["user
     first: list[tuple[Literal["user", "assistant"], Any]] = (
         [("user", asked.system_prompt)] if asked.system_prompt else []
     )
-    given = [(one.role, [part for block in one.content_as_list for part in _part(block)]) for one in asked.messages]
+    given = [
+        (one.role, [part for block in one.content_as_list for part in _read_part(block)]) for one in asked.messages
+    ]
     return tuple((role, split_message(parts, "sampling: expected a text")) for role, parts in [*first, *given])
 
 
-def _content(block: Any) -> Iterator[str | File | EmbeddedText]:
+def _read_content(block: Any) -> Iterator[str | File | EmbeddedText]:
     if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
         yield EmbeddedText(block.resource.uri, block.resource.text)
     else:
-        yield from _part(block)
+        yield from _read_part(block)
 
 
 def convert_result(result: CallToolResult, tool: Tool) -> Answered:
     """Return the result of a call: its structured content if it has any, else its text; with images and files."""
-    parts = [part for block in result.content for part in _part(block)]
+    parts = [part for block in result.content for part in _read_part(block)]
     texts = [part for part in parts if isinstance(part, str)]
     files = [part for part in parts if not isinstance(part, str)]
     if result.is_error:
@@ -102,34 +104,34 @@ def convert_result(result: CallToolResult, tool: Tool) -> Answered:
 
 def read(result: ReadResourceResult) -> Answered:
     """Return the content of a resource: its text, or a list with its texts, images and files."""
-    parts = [_resource(one) for one in result.contents]
+    parts = [_read_resource(one) for one in result.contents]
     if all(isinstance(part, str) for part in parts):
         return Answered("\n".join(map(str, parts)))
     return Answered(parts)
 
 
-def _resource(resource: TextResourceContents | BlobResourceContents) -> str | File:
+def _read_resource(resource: TextResourceContents | BlobResourceContents) -> str | File:
     if isinstance(resource, TextResourceContents):
         return resource.text
     media_type = resource.mime_type or ""
-    return _file(resource.blob, media_type, Image if media_type.startswith("image/") else File)
+    return _read_file(resource.blob, media_type, Image if media_type.startswith("image/") else File)
 
 
-def _part(block: Any) -> Iterator[str | File]:
+def _read_part(block: Any) -> Iterator[str | File]:
     if isinstance(block, TextContent):
         yield block.text
     elif isinstance(block, ImageContent):
-        yield _file(block.data, block.mime_type, Image)
+        yield _read_file(block.data, block.mime_type, Image)
     elif isinstance(block, AudioContent):
-        yield _file(block.data, block.mime_type, File)
+        yield _read_file(block.data, block.mime_type, File)
     elif isinstance(block, ResourceLink):
         told = f": {block.description}" if block.description else ""
         yield f"[resource {block.title or block.name} at {block.uri}{told}]"
     elif isinstance(block, EmbeddedResource):
-        yield _resource(block.resource)
+        yield _read_resource(block.resource)
 
 
-def _file(data: str, media_type: str, kind: type[File]) -> str | File:
+def _read_file(data: str, media_type: str, kind: type[File]) -> str | File:
     """Return a file, or a text about a file that an entity cannot have."""
     try:
         content = base64.b64decode(data, validate=True)

@@ -55,8 +55,8 @@ class Asked:
             "rounds": self.rounds,
             "state": self.state,
             "asks": name,
-            "requests": {key: _as_json(one) for key, one in self.requests.items()},
-            "responses": {key: _as_json(one) for key, one in self.responses.items()},
+            "requests": {key: _encode_json(one) for key, one in self.requests.items()},
+            "responses": {key: _encode_json(one) for key, one in self.responses.items()},
         }
 
     @classmethod
@@ -77,5 +77,5 @@ class Asked:
         return cls(kept["rounds"], kept["state"], requests, responses)
 
 
-def _as_json(model: BaseModel) -> Any:
+def _encode_json(model: BaseModel) -> Any:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)

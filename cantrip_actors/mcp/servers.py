@@ -168,7 +168,7 @@ def stdio(
         args=args,
         env=tuple((env or {}).items()),
         cwd=cwd,
-        **_fields(options),
+        **_list_fields(options),
     )
 
 
@@ -196,7 +196,7 @@ def http(
         url=url,
         headers=tuple((headers or {}).items()),
         auth=auth,
-        **_fields(options),
+        **_list_fields(options),
     )
 
 
@@ -207,10 +207,10 @@ def inproc(
 
     `era` is the era of the protocol to use. The other options are as for `stdio`.
     """
-    return InprocServer(name=name, server=server, era=era, **_fields(options))
+    return InprocServer(name=name, server=server, era=era, **_list_fields(options))
 
 
-def _fields(options: ServerOptions) -> dict[str, Any]:
+def _list_fields(options: ServerOptions) -> dict[str, Any]:
     """Return options with tuples for the iterables; anything else is unchanged, so that validation refuses it."""
     made: dict[str, Any] = dict(options)
     for name in ("only", "ask", "roots"):

@@ -20,7 +20,7 @@ def _allow(_scope: str) -> bool:
     return True
 
 
-async def _no_limit() -> None: ...
+async def _skip_cost_check() -> None: ...
 
 
 @contextmanager
@@ -42,7 +42,7 @@ class Caller:
     by: str
     door: str = ""
     allows: Callable[[str], bool] = _allow
-    check_cost: Callable[[], Awaitable[None]] = _no_limit
+    check_cost: Callable[[], Awaitable[None]] = _skip_cost_check
     starting: Callable[[], AbstractContextManager[Callable[[str], None]]] = _skip_count
 
     async def read(self, work: Callable[[], T]) -> T:

@@ -87,7 +87,7 @@ async def decide(caller: Caller, request: Request, answer: types.ElicitResult) -
     elif answer.action == "accept" and request.kind == "question":
         decision = _answer(request, content)
     elif answer.action == "accept":
-        decision = _approval(content)
+        decision = _build_approval(content)
     if decision is None:
         _log.info("a request stays open: the client gave no decision", entity=request.entity)
         return
@@ -99,7 +99,7 @@ async def decide(caller: Caller, request: Request, answer: types.ElicitResult) -
         _log.info("a request stays open: the client's answer does not fit it", entity=request.entity)
 
 
-def _approval(content: Mapping[str, Any]) -> dict[str, Any] | None:
+def _build_approval(content: Mapping[str, Any]) -> dict[str, Any] | None:
     note = content.get("note")
     more = {"note": note} if isinstance(note, str) and note else {}
     match content.get("decision"):

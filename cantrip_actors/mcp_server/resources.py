@@ -63,7 +63,7 @@ def read_resource(caller: Caller, uri: str) -> types.ReadResourceResult:
     loom = caller.loom
     value: Any = None
     if uri.startswith(ENTITIES) and caller.sees(entity_id := uri.removeprefix(ENTITIES)):
-        value = _entity(caller, entity_id)
+        value = _find_entity(caller, entity_id)
     elif uri.startswith(TURNS) and (turn_id := uri.removeprefix(TURNS)) in loom and caller.sees(loom.owner(turn_id)):
         value = build_turn_fields(loom.turn(turn_id))
     if value is None:
@@ -73,7 +73,7 @@ def read_resource(caller: Caller, uri: str) -> types.ReadResourceResult:
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
 
-def _entity(caller: Caller, entity_id: str) -> dict[str, Any]:
+def _find_entity(caller: Caller, entity_id: str) -> dict[str, Any]:
     loom = caller.loom
     header, first = loom.header(entity_id), find_first_intent(loom.records(entity_id))
     usage, outcome = loom.subtree_usage(entity_id), Work(caller, caller.runtime.find(entity_id)).outcome()

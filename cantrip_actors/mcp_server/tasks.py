@@ -45,10 +45,10 @@ def has_tasks(context: Context) -> bool:
 
 def create_task_result(work: Work) -> dict[str, Any]:
     """Return the answer to a call that becomes a task. Reads the loom."""
-    return {"resultType": "task", **_task(work, _status(work))}
+    return {"resultType": "task", **_build_task(work, _find_status(work))}
 
 
-def _status(work: Work) -> Status:
+def _find_status(work: Work) -> Status:
     outcome = work.outcome()
     if outcome is None and work.is_withdrawn:
         return "cancelled"
@@ -57,7 +57,7 @@ def _status(work: Work) -> Status:
     return "cancelled" if outcome.reason in CANCELLED else "completed"
 
 
-def _task(work: Work, status: Status) -> dict[str, Any]:
+def _build_task(work: Work, status: Status) -> dict[str, Any]:
     began, changed = work.times
     return {
         "taskId": work.id,
@@ -96,10 +96,10 @@ def serve_tasks(server: Server[Any], find: Callable[[Context], Caller]) -> None:
 
         def look() -> dict[str, Any]:
             work = Work.find(caller, params.task_id)
-            status = _status(work)
+            status = _find_status(work)
             if status == "input_required" and not asks:  # another door has to decide
                 status = "working"
-            task: dict[str, Any] = {"resultType": "complete", **_task(work, status)}
+            task: dict[str, Any] = {"resultType": "complete", **_build_task(work, status)}
             if status == "input_required":
                 forms = forms_of(caller, work.requests())
                 shown = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}

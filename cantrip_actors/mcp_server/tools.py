@@ -76,15 +76,15 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
                 )
             tool = types.Tool(
                 name=called,
-                description=(purpose + _description(name, cantrip))[:DESCRIPTION],
+                description=(purpose + _build_description(name, cantrip))[:DESCRIPTION],
                 input_schema=arguments.model_json_schema(),
-                output_schema=_output_schema(cantrip),
+                output_schema=_build_output_schema(cantrip),
             )
             found[called] = Offer(name, kind, arguments, scope, tool)  # type: ignore[arg-type]  # the keys of _KINDS
     return found
 
 
-def _description(name: str, cantrip: Cantrip) -> str:
+def _build_description(name: str, cantrip: Cantrip) -> str:
     """Return the description of a cantrip for clients: the first line of its system prompt, and its gates."""
     line = (cantrip.call.system_prompt or "").strip().partition("\n")[0]
     gates = ", ".join(gate for gate in cantrip.circle.open_gates if gate != "done")
@@ -92,8 +92,8 @@ def _description(name: str, cantrip: Cantrip) -> str:
     return " ".join(one for one in told if one)
 
 
-def _output_schema(cantrip: Cantrip) -> dict[str, Any]:
-    result, definitions = _result_schema(cantrip)
+def _build_output_schema(cantrip: Cantrip) -> dict[str, Any]:
+    result, definitions = _build_result_schema(cantrip)
     schema = {
         "type": "object",
         "properties": {
@@ -108,7 +108,7 @@ def _output_schema(cantrip: Cantrip) -> dict[str, Any]:
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def _result_schema(cantrip: Cantrip) -> tuple[dict[str, Any], dict[str, Any]]:
+def _build_result_schema(cantrip: Cantrip) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema of the answer, and the definitions that it refers to.
 
     Without the obligation to call `done` (D-004), a plain text also ends an entity: then the schema allows anything.

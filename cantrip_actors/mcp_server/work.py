@@ -80,7 +80,7 @@ class Work:
         caller.check("cast")
         with caller.starting() as count:
             if isinstance(arguments, Fork):
-                turn = await caller.read(partial(_turn_of, caller, arguments.at, offer))
+                turn = await caller.read(partial(_find_turn, caller, arguments.at, offer))
                 entity = await runtime.start_fork(
                     turn, intent=intent, cantrip=cantrip, context=context, lasting=True, by=by
                 )
@@ -203,7 +203,7 @@ def _find_entity(caller: Caller, entity_id: str, offer: Offer) -> Entity:
     return caller.runtime.find(entity_id)
 
 
-def _turn_of(caller: Caller, handle: str, offer: Offer) -> str:
+def _find_turn(caller: Caller, handle: str, offer: Offer) -> str:
     """Return the id of the turn that a handle names. Raises InvalidIntent."""
     loom = caller.runtime.loom
     if handle in loom:

@@ -71,10 +71,10 @@ class Document:
 
 def read(path: Path) -> Document:
     """Read a document. Raises InvalidRecipe with every mistake of its syntax."""
-    text = _text(path)
+    text = _read_text(path)
     if path.suffix == ".toml":
-        return _toml(path, text)
-    return _yaml(path, text)
+        return _parse_toml(path, text)
+    return _parse_yaml(path, text)
 
 
 def redact_words(text: str) -> str:
@@ -82,7 +82,7 @@ def redact_words(text: str) -> str:
     return SECRETS.sub("[hidden]", text)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     if path.suffix not in SUFFIXES:
         raise InvalidRecipe(
             path, [Mistake(f"a recipe is a file that ends in {', '.join(SUFFIXES)}; this one ends otherwise")]
@@ -91,7 +91,7 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
     except FileNotFoundError:
-        raise InvalidRecipe(path, [Mistake(f"there is no such file{_instead(path)}")]) from None
+        raise InvalidRecipe(path, [Mistake(f"there is no such file{_suggest_instead(path)}")]) from None
     except IsADirectoryError:
         raise InvalidRecipe(path, [Mistake("this is a folder; a recipe is a file")]) from None
     except OSError as error:
@@ -110,7 +110,7 @@ def _text(path: Path) -> str:
     return text
 
 
-def _instead(path: Path) -> str:
+def _suggest_instead(path: Path) -> str:
     """Name the recipes in the same folder."""
     try:
         beside = sorted(one.name for one in path.parent.iterdir() if one.suffix in SUFFIXES)
@@ -122,7 +122,7 @@ def _instead(path: Path) -> str:
 # --------------------------------------------------------------------------------------------------------------- YAML
 
 
-def _yaml(path: Path, text: str) -> Document:
+def _parse_yaml(path: Path, text: str) -> Document:
     lines: dict[Where, int] = {}
     mistakes: list[Mistake] = []
     data = None
@@ -135,7 +135,9 @@ def _yaml(path: Path, text: str) -> Document:
             data = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise InvalidRecipe(path, [Mistake(_yaml_problem(error), None if mark is None else mark.line + 1)]) from None
+        raise InvalidRecipe(
+            path, [Mistake(_describe_yaml_problem(error), None if mark is None else mark.line + 1)]
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise InvalidRecipe(
@@ -187,7 +189,7 @@ def _walk(
     above.pop()
 
 
-def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
+def _describe_yaml_problem(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "cannot be read as YAML"
     if "'\\t'" in problem:
         return "a tab: YAML is indented with spaces"
@@ -208,7 +210,7 @@ TABLE = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
 
-def _toml(path: Path, text: str) -> Document:
+def _parse_toml(path: Path, text: str) -> Document:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -219,17 +221,17 @@ def _toml(path: Path, text: str) -> Document:
         ) from None
     except RecursionError:
         raise InvalidRecipe(path, [Mistake("nested too deeply")]) from None
-    return Document(path, data or None, _toml_lines(text))
+    return Document(path, data or None, _find_toml_lines(text))
 
 
-def _toml_lines(text: str) -> dict[Where, int]:
+def _find_toml_lines(text: str) -> dict[Where, int]:
     """Return the lines of tables and keys: tomllib keeps none, so this looks at the beginning of each line."""
     lines: dict[Where, int] = {}
     table: Where = ()
     counts: dict[Where, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if header := TABLE.match(line):
-            table = _parts(header[2])
+            table = _split_parts(header[2])
             if header[1] == "[[":
                 counts[table] = counts.get(table, -1) + 1
                 lines.setdefault(table, number)
@@ -238,11 +240,11 @@ def _toml_lines(text: str) -> dict[Where, int]:
                 table = (*table[:-1], counts[table[:-1]], table[-1])
             lines.setdefault(table, number)
         elif key := KEY.match(line):
-            name = _parts(key[1])
+            name = _split_parts(key[1])
             for length in range(1, len(name) + 1):
                 lines.setdefault((*table, *name[:length]), number)
     return lines
 
 
-def _parts(dotted: str) -> Where:
+def _split_parts(dotted: str) -> Where:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))

@@ -29,36 +29,36 @@ def tool_server(given: Any, folder: Path) -> ToolServer:
         raise InvalidCantrip("mcp: expected a name, and either a command or a url")
     options = {key: given[key] for key in _OPTIONS if key in given}
     if "roots" in given:
-        options["roots"] = _folders(given["roots"], folder)
+        options["roots"] = _read_folders(given["roots"], folder)
     if url is not None:
-        return http(name, url, headers=_texts("headers", given.get("headers")), auth=_token(given), **options)
+        return http(name, url, headers=_read_texts("headers", given.get("headers")), auth=_read_token(given), **options)
     words = [command] if isinstance(command, str) else command
     if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
         raise InvalidCantrip(f"mcp: command: expected a program, or a list of it and its arguments, got {command!r}")
     cwd = str(folder / Path(str(given.get("cwd", "."))).expanduser())
-    return stdio(name, words[0], *words[1:], env=_environment(given.get("env")), cwd=cwd, **options)
+    return stdio(name, words[0], *words[1:], env=_read_environment(given.get("env")), cwd=cwd, **options)
 
 
-def _folders(given: Any, folder: Path) -> list[Path]:
+def _read_folders(given: Any, folder: Path) -> list[Path]:
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise InvalidCantrip(f"mcp: roots: expected a list of folders, got {describe(given)}")
     return [folder / Path(one).expanduser() for one in given]
 
 
-def _environment(given: Any) -> dict[str, str]:
+def _read_environment(given: Any) -> dict[str, str]:
     """Return variables: a mapping as it is, and the present values of those that a list names."""
     if isinstance(given, list):
-        return {name: _variable("env", name) for name in given}
-    return _texts("env", given)
+        return {name: _read_variable("env", name) for name in given}
+    return _read_texts("env", given)
 
 
-def _token(given: Mapping[str, Any]) -> str | OAuth | None:
+def _read_token(given: Mapping[str, Any]) -> str | OAuth | None:
     """Return the bearer token or the login: `token_env: NAME`, `oauth: true`, `oauth: {client_id: …, …}`."""
     name, login = given.get("token_env"), given.get("oauth")
     if name is not None and login is not None:
         raise InvalidCantrip("mcp: expected token_env or oauth, and not both")
     if name is not None:
-        return _variable("token_env", name)
+        return _read_variable("token_env", name)
     if login in (None, False):
         return None
     if login is True:
@@ -72,20 +72,20 @@ def _token(given: Mapping[str, Any]) -> str | OAuth | None:
     if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
         raise InvalidCantrip(f"mcp: oauth: scopes: expected a list of texts, got {describe(scopes)}")
     return oauth(
-        **_texts("oauth", {key: login[key] for key in ("client_id", "issuer") if key in login}),
-        client_secret=None if secret is None else _variable("oauth: client_secret_env", secret),
+        **_read_texts("oauth", {key: login[key] for key in ("client_id", "issuer") if key in login}),
+        client_secret=None if secret is None else _read_variable("oauth: client_secret_env", secret),
         scopes=scopes,
     )
 
 
-def _variable(what: str, name: object) -> str:
+def _read_variable(what: str, name: object) -> str:
     value = os.environ.get(name) if isinstance(name, str) else None
     if value is None:
         raise InvalidCantrip(f"mcp: {what}: the environment has no variable {name!r}: set it")
     return value
 
 
-def _texts(what: str, given: Any) -> dict[str, str]:
+def _read_texts(what: str, given: Any) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(one, str) for pair in given.items() for one in pair):

@@ -95,6 +95,11 @@ class Timer(Value, frozen=True, kw_only=True):
     schedule: Scheduled | None = None
 
     @property
+    def is_of_schedule(self) -> bool:
+        """Whether a schedule made it: not mail, and not a submission, whose rule is the time 0 for "at once"."""
+        return self.schedule is not None and self.schedule.rule.at != 0
+
+    @property
     def queue(self) -> str:
         """The queue that it waits in; "" for none."""
         return "" if self.schedule is None else self.schedule.queue

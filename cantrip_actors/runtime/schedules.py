@@ -161,8 +161,8 @@ class Schedules:
 
     def list_all(self, tenant: str | None) -> list[Schedule]:
         """Return the schedules of a tenant, or of all, by their ids."""
-        rows = ((row, row.schedule) for row in self._tree.store.timers())
-        return [Schedule(self._tree, row) for row, known in rows if known and tenant in (None, known.tenant)]
+        rows = (row for row in self._tree.store.timers() if row.is_of_schedule)
+        return [Schedule(self._tree, row) for row in rows if row.schedule and tenant in (None, row.schedule.tenant)]
 
     async def add(
         self,

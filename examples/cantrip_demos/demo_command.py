@@ -75,7 +75,7 @@ app = typer.Typer(
 @app.command("folder", epilog=examples("cantrip demo", "cantrip demo ~/notes --pace 0.5"))
 def folder_(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="A folder of texts; left out: this project's own.")
+        Path | None, typer.Argument(metavar="FOLDER", help="A folder of texts; left out: this project's own.")
     ] = None,
     loom: Url = LOOM,
     pace: Pace = None,
@@ -107,7 +107,7 @@ def folder_(
 def rlm(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="A text; left out: the licences and sources that are installed here."),
+        typer.Argument(metavar="FILE", help="A text; left out: the licences and sources that are installed here."),
     ] = None,
     find: Annotated[
         str | None, typer.Option("--find", metavar="TEXT", help="What to find in it; left out: a line of it.")

@@ -321,7 +321,15 @@ class TestProcess:
             assert [loom.state(entity) for entity in loom.entities()] == ["terminated"]
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-    @pytest.mark.parametrize("what", [["cast", "recipe.yaml", "count"], ["loom", "ls"], ["loom", "export"]])
+    @pytest.mark.parametrize(
+        "what",
+        [
+            ["cast", "recipe.yaml", "count"],
+            ["cast", "recipe.yaml", "count", "--events"],
+            ["loom", "ls"],
+            ["loom", "export"],
+        ],
+    )
     def test_a_full_output_device_is_reported_without_a_traceback(self, cantrip, what):
         cantrip("cast", "recipe.yaml", "count")
         with Path("/dev/full").open("w") as full:
@@ -331,6 +339,14 @@ class TestProcess:
             "error: the output could not be printed, because its disk is full: the loom has the result\n"
         )
         assert "Traceback" not in done.stderr
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+    def test_progress_that_cannot_be_printed_does_not_end_a_cast(self, place):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [*COMMAND, "cast", "recipe.yaml", "count"], stdout=subprocess.PIPE, stderr=full, text=True, check=False
+            )
+        assert (done.returncode, done.stdout) == (0, "five\n")
 
     def test_an_intent_in_another_encoding_is_refused(self, place):
         command = [*COMMAND, "cast", "recipe.yaml", b"caf\xe9"]

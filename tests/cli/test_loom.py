@@ -153,12 +153,6 @@ class TestCommands:
         assert again.code == 1
         assert "already: nothing was copied" in again.err
 
-    def test_verify_and_copy_without_a_loom_are_errors(self, cantrip, place):
-        assert cantrip("loom", "verify", "jsonl:nowhere.jsonl").code == 1
-        assert cantrip("loom", "copy", "jsonl:nowhere.jsonl", "copy.db").code == 1
-        assert not (place / "nowhere.jsonl").exists()
-        assert not (place / "copy.db").exists()
-
     @pytest.mark.parametrize("command", ["show", "thread", "export", "tree"])
     def test_an_unknown_id_exits_with_2(self, cantrip, told, command):
         said = cantrip("loom", command, "zzz")

@@ -59,6 +59,7 @@ def test_prune_lists_or_forgets_older_entities(cantrip, cast):
     assert "0 entities would be forgotten" in cantrip("loom", "prune", "--older-than", "1d", "--dry-run").out
     assert len(cantrip("loom", "prune", "--older-than", "0s", "--dry-run", "--json").json["entities"]) == 2
     assert "2 entities with " in cantrip("loom", "prune", "--older-than", "0s").out
+    assert "0 entities would be forgotten" in cantrip("loom", "prune", "--older-than", "60", "--dry-run").out
     said = cantrip("loom", "prune", "--older-than", "soon")
     assert said.code == 2
     assert "expected a duration" in said.err
@@ -97,14 +98,25 @@ def test_repair_says_what_it_left_out(cantrip, cast, place):
 
 @pytest.mark.rule("C-50", "C-52", "C-54")
 @pytest.mark.parametrize(
-    "command", ["forget notes --loom LOOM", "prune --older-than 1d --loom LOOM", "compact LOOM", "migrate LOOM"]
+    "command",
+    [
+        "forget notes --loom LOOM",
+        "prune --older-than 1d --loom LOOM",
+        "compact LOOM",
+        "migrate LOOM",
+        "backup LOOM copy.db",
+        "repair LOOM",
+        "verify LOOM",
+        "head LOOM",
+        "copy LOOM copy.db",
+    ],
 )
 @pytest.mark.parametrize("name", ["typo.db", "typo.jsonl"])
 def test_a_loom_that_does_not_exist_is_an_error_and_is_not_made(cantrip, place, command, name):
     said = cantrip("loom", *command.replace("LOOM", name).split())
     assert (said.code, said.out) == (2, "")
-    assert "There is no such loom" in said.err
-    assert not list(place.glob("typo*"))
+    assert "here is no such loom" in said.err
+    assert not [*place.glob("typo*"), *place.glob("copy*")]
 
 
 def test_an_option_can_be_added_to_any_url():

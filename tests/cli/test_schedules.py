@@ -61,6 +61,18 @@ def test_a_schedule_of_a_cantrip_needs_only_its_name(cantrip: Any) -> None:
     assert (added.json["to"], added.json["name"], added.json["rule"]) == ("cantrip", "review", "every 600 s")
 
 
+@pytest.mark.usefixtures("place")
+def test_an_interval_is_a_time_with_a_unit_too(cantrip: Any) -> None:
+    added = cantrip("schedule", "add", "review", "Look.", "--cantrip", "--every", "10m", "--json")
+    assert added.json["rule"] == "every 600 s"
+
+
+@pytest.mark.usefixtures("place")
+def test_a_submission_that_waits_is_not_listed_as_a_schedule(cantrip: Any) -> None:
+    assert cantrip("submit", "desk", "Find the parcel.", "--key", "job-9").code == 0
+    assert rows(cantrip) == []
+
+
 @pytest.mark.usefixtures("notes")
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -70,10 +82,13 @@ def test_a_schedule_of_a_cantrip_needs_only_its_name(cantrip: Any) -> None:
         (["add", "notes", "x", "--cron", "soon"], "five fields"),
         (["add", "notes", "x", "--at", "2027-01-01", "--zone", "Mars"], "IANA"),
         (["add", "notes", "x", "--every", "5", "--overlap", "run"], "overlap: expected one of"),
+        (["add", "notes", "x", "--every", "5 weeks"], 'a duration like "90d"'),
         (["rm", "weekly"], 'no schedule "weekly"'),
+        (["pause", "submit:job-9"], 'no schedule "submit:job-9"'),
     ],
 )
 def test_a_mistake_exits_with_2_and_a_message(cantrip: Any, arguments: list[str], message: str) -> None:
+    cantrip("submit", "desk", "Find the parcel.", "--key", "job-9")
     said = cantrip("schedule", *arguments)
     assert said.code == 2
     assert message in said.err

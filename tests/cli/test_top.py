@@ -24,7 +24,9 @@ from typer.testing import CliRunner
 
 from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, ask_first, open_loom, scripted
 from cantrip_actors.cli.app import app
-from cantrip_actors.cli.top import LoomSource, ServiceSource, Unreachable
+from cantrip_actors.cli.errors import Unreachable
+from cantrip_actors.cli.service import Service
+from cantrip_actors.cli.top import LoomSource, ServiceSource
 from cantrip_actors.cli.top_screen import View, screen
 from cantrip_actors.crystals import Breaker, limited
 from cantrip_actors.observe import Telemetry
@@ -212,7 +214,8 @@ async def test_top_shows_the_same_for_a_loom_and_a_service(tmp_path: Path) -> No
         await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
         while not (await on.get("requests"))["items"]:
             await anyio.sleep(0.02)
-        with closing(ServiceSource(on.url, ADMIN)) as source:
+        with closing(Service(on.url, ADMIN)) as service:
+            source = ServiceSource(service)
             from_service = await to_thread.run_sync(source.look)
         with open_loom(url, read_only=True) as opened:
             from_loom = await to_thread.run_sync(LoomSource(opened, url).look)
@@ -293,7 +296,8 @@ def test_the_turns_of_an_entity_that_cannot_be_read_are_a_note(loom: Path) -> No
 
 @asynccontextmanager
 async def closing_source(url: str) -> AsyncIterator[ServiceSource]:
-    with closing(ServiceSource(url, ADMIN)) as source:
+    with closing(Service(url, ADMIN)) as service:
+        source = ServiceSource(service)
         yield source
 
 
@@ -418,7 +422,8 @@ async def test_a_low_screen_shows_an_open_breaker_and_restarts_before_healthy_pa
         for intent in ("hello", "nap 0.01", "pay 3"):
             await on.post("entities", {"cantrip": "echo", "intent": intent, "name": intent.split()[0]}, 201)
         await on.post("casts", {"cantrip": "writer", "intent": "Write the report"}, 201)
-        with closing(ServiceSource(on.url, ADMIN)) as source:
+        with closing(Service(on.url, ADMIN)) as service:
+            source = ServiceSource(service)
             overview: Any = {}
             while len(overview.get("requests", ())) < 1 or overview["totals"]["states"].get("active"):
                 await anyio.sleep(0.02)

@@ -1,5 +1,6 @@
 """Bodies of requests on the wire: sent late, sent slowly, not sent."""
 
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -67,6 +68,14 @@ async def test_a_body_that_is_too_large_is_answered_with_connection_close() -> N
         answer = await line.receive()
         assert answer.status_code == 413
         assert (b"connection", b"close") in answer.headers
+
+
+async def test_a_compressed_body_is_refused_with_what_is_accepted() -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    async with served() as on:
+        refused = await on.ask("POST", "casts", 415, content=gzip.compress(b"{}"), headers=headers)
+        assert refused.headers["accept-encoding"] == "identity"
+        assert refused.json()["detail"] == "expected a body as it is, without content-encoding, got gzip"
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])

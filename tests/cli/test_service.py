@@ -1,0 +1,54 @@
+"""The commands that ask a running service, when there is none at the address."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real_time
+
+COMMANDS = [["top", "--once"], ["system"], ["crashes"]]
+
+
+class _OtherServer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<h1>Welcome</h1>")
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def other_server() -> Iterator[str]:
+    """The address of a web server that is not a service of cantrips."""
+    with HTTPServer(("127.0.0.1", 0), _OtherServer) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nowhere", "http://["])
+def test_a_service_that_does_not_answer_is_an_error_with_2(cantrip: Any, command: list[str], url: str) -> None:
+    said = cantrip(*command, "--url", url)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"error: {url} does not answer: ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_error_of_a_service_is_json_for_programs(cantrip: Any, command: list[str]) -> None:
+    said = cantrip(*command, "--url", "http://127.0.0.1:1", "--json")
+    assert (said.code, said.json["error"]["type"]) == (2, "Unreachable")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_server_at_the_address_is_told(cantrip: Any, command: list[str], other_server: str) -> None:
+    said = cantrip(*command, "--url", other_server)
+    assert said.code == 2
+    assert f"{other_server} is not a cantrip service: expected JSON, got '<h1>Welcome</h1>'" in said.err
