@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, ClassVar, Final, NamedTuple
+from urllib.parse import quote
 
 import orjson
 
@@ -88,6 +90,29 @@ class BatchEndpoint(ABC):
     async def _get(self, path: str) -> dict[str, Any]:
         return self._object(await self.crystal.fetch("GET", path))
 
+    async def _list(
+        self,
+        path: str,
+        items: str,
+        follow: Callable[[Mapping[str, Any]], str],
+        is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+    ) -> list[dict[str, Any]]:
+        """Return the `items` of a list of the provider, up to the first one that is not wanted, from at most `PAGES`.
+
+        `follow` returns what to append to the path for the page after this one, "" after the last page.
+        """
+        found: list[dict[str, Any]] = []
+        more = ""
+        for _ in range(PAGES):
+            page = await self._get(f"{path}{more}")
+            given = objects(page.get(items))
+            wanted = list(takewhile(is_wanted, given))
+            found += wanted
+            more = follow(page)
+            if not more or len(wanted) < len(given):
+                break
+        return found
+
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         return self._object(await self.crystal.fetch("POST", path, body, headers))
 
@@ -105,6 +130,17 @@ class BatchEndpoint(ABC):
 
     def _failure(self, status: int | None, body: object) -> ProviderError:
         return failure(self.provider, status, body)
+
+
+def follow_token(page: Mapping[str, Any], field: str = "nextPageToken", name: str = "pageToken") -> str:
+    """Return the query that asks for the page after this one, by the token in `field`; "" after the last page."""
+    token = page.get(field)
+    return f"&{name}={quote(str(token), safe='')}" if token else ""
+
+
+def parse_time(text: object) -> float:
+    """Return a time in ISO 8601 in seconds since the epoch."""
+    return datetime.fromisoformat(str(text)).timestamp()
 
 
 class AnthropicBatches(BatchEndpoint):
@@ -142,19 +178,15 @@ class AnthropicBatches(BatchEndpoint):
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches of the workspace, including those of other programs."""
         found: list[Listed] = []
-        after = ""
-        for _ in range(PAGES):
-            page = await self._get(f"/v1/messages/batches?limit=1000{after}")
-            for one in objects(page.get("data")):
-                created = datetime.fromisoformat(str(one["created_at"])).timestamp()
-                if created < since:
-                    return found
-                over = one.get("processing_status") == "ended" and one.get("results_url")
-                ids = frozenset(await self.answers(str(one["id"]))) if over else None
-                found.append(Listed(str(one["id"]), created, ids))
-            if not page.get("has_more"):
-                break
-            after = f"&after_id={page.get('last_id')}"
+        for one in await self._list(
+            "/v1/messages/batches?limit=1000",
+            "data",
+            lambda page: f"&after_id={page.get('last_id')}" if page.get("has_more") else "",
+            lambda one: parse_time(one["created_at"]) >= since,
+        ):
+            over = one.get("processing_status") == "ended" and one.get("results_url")
+            ids = frozenset(await self.answers(str(one["id"]))) if over else None
+            found.append(Listed(str(one["id"]), parse_time(one["created_at"]), ids))
         return found
 
 
@@ -225,20 +257,19 @@ class OpenAIBatches(BatchEndpoint):
 
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches that were made by this project."""
-        found: list[Listed] = []
-        after = ""
-        for _ in range(PAGES):
-            page = await self._get(f"/batches?limit=100{after}")
+
+        def follow(page: Mapping[str, Any]) -> str:
             batches = objects(page.get("data"))
-            for one in batches:
-                if one["created_at"] < since - 1:  # whole seconds
-                    return found
-                if mapping(one.get("metadata")).get("made_by") == MARK:
-                    found.append(Listed(str(one["id"]), one["created_at"], frozenset(await self._ids(one))))
-            if not page.get("has_more") or not batches:
-                break
-            after = f"&after={batches[-1]['id']}"
-        return found
+            return f"&after={batches[-1]['id']}" if page.get("has_more") and batches else ""
+
+        listed = await self._list(
+            "/batches?limit=100",
+            "data",
+            follow,
+            lambda one: one["created_at"] >= since - 1,  # whole seconds
+        )
+        ours = [one for one in listed if mapping(one.get("metadata")).get("made_by") == MARK]
+        return [Listed(str(one["id"]), one["created_at"], frozenset(await self._ids(one))) for one in ours]
 
 
 class GoogleBatches(BatchEndpoint):
@@ -277,18 +308,12 @@ class GoogleBatches(BatchEndpoint):
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches that were made by this project."""
         found: list[Listed] = []
-        token = ""
-        for _ in range(PAGES):
-            page = await self._get(f"/batches?pageSize=100{token}")
-            for one in objects(page.get("operations")):
-                told = mapping(one.get("metadata"))
-                created = datetime.fromisoformat(str(told["createTime"])).timestamp()
-                if created >= since and told.get("displayName") == MARK and not one.get("error"):
-                    ids = frozenset(await self.answers(str(one["name"]))) if _is_over(one) else None
-                    found.append(Listed(str(one["name"]), created, ids))
-            if not page.get("nextPageToken"):
-                break
-            token = f"&pageToken={page['nextPageToken']}"
+        for one in await self._list("/batches?pageSize=100", "operations", follow_token):
+            told = mapping(one.get("metadata"))
+            created = parse_time(told["createTime"])
+            if created >= since and told.get("displayName") == MARK and not one.get("error"):
+                ids = frozenset(await self.answers(str(one["name"]))) if _is_over(one) else None
+                found.append(Listed(str(one["name"]), created, ids))
         return found
 
 

@@ -19,12 +19,12 @@ from urllib.parse import quote
 
 import orjson
 
-from cantrip_actors.crystal.batch_endpoints import MARK, PAGES, WHOLE, Answers, BatchEndpoint, Listed
+from cantrip_actors.crystal.batch_endpoints import MARK, WHOLE, Answers, BatchEndpoint, Listed, follow_token, parse_time
 from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.families.bedrock import SignedAccess
 from cantrip_actors.crystal.families.vertex import VertexClaude
 from cantrip_actors.crystal.provider import ProviderCrystal
-from cantrip_actors.crystal.shapes import mapping, objects
+from cantrip_actors.crystal.shapes import mapping
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
 LABEL: Final = "cantrip-request"
@@ -147,7 +147,10 @@ class VertexBatches(BucketBatches):
         found: dict[str, bytes | ProviderError | None] = {}
         folder = str(mapping(job.get("outputInfo")).get("gcsOutputDirectory") or "").removeprefix(self.address(""))
         if folder:
-            async for name in self._names(f"{folder.rstrip('/')}/"):
+            prefix = quote(f"{folder.rstrip('/')}/", safe="")
+            where = f"{self._storage}/storage/v1/b/{self.bucket}/o?prefix={prefix}"
+            for file in await self._list(where, "items", follow_token):
+                name = str(file.get("name"))
                 if name.endswith(".jsonl"):
                     found |= {self.id_in(line): self._answer(line) for line in self._lines(await self.read(name))}
         state = str(job.get("state"))
@@ -156,17 +159,6 @@ class VertexBatches(BucketBatches):
         elif state.endswith("FAILED"):
             found[WHOLE] = self._failure(None, {"error": job.get("error") or "the batch failed"})
         return found
-
-    async def _names(self, prefix: str) -> Any:
-        token = ""
-        for _ in range(PAGES):
-            where = f"{self._storage}/storage/v1/b/{self.bucket}/o?prefix={quote(prefix, safe='')}{token}"
-            page = await self._get(where)
-            for one in objects(page.get("items")):
-                yield str(one.get("name"))
-            if not page.get("nextPageToken"):
-                return
-            token = f"&pageToken={page['nextPageToken']}"
 
     def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
         status, response = line.get("status"), line.get("response")
@@ -177,18 +169,13 @@ class VertexBatches(BucketBatches):
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the jobs that were made by this project."""
         found: list[Listed] = []
-        token = ""
-        for _ in range(PAGES):
-            wanted = quote(f'displayName="{MARK}"', safe="")
-            page = await self._get(f"/batchPredictionJobs?filter={wanted}&pageSize=100{token}")
-            for one in objects(page.get("batchPredictionJobs")):
-                created = datetime.fromisoformat(str(one["createTime"])).timestamp()
-                uris = mapping(mapping(one.get("inputConfig")).get("gcsSource")).get("uris") or [""]
-                if created >= since and one.get("displayName") == MARK:
-                    found.append(Listed(str(one["name"]).rpartition("/")[2], created, await self._ids(uris[0])))
-            if not page.get("nextPageToken"):
-                break
-            token = f"&pageToken={page['nextPageToken']}"
+        wanted = quote(f'displayName="{MARK}"', safe="")
+        path = f"/batchPredictionJobs?filter={wanted}&pageSize=100"
+        for one in await self._list(path, "batchPredictionJobs", follow_token):
+            created = parse_time(one["createTime"])
+            uris = mapping(mapping(one.get("inputConfig")).get("gcsSource")).get("uris") or [""]
+            if created >= since and one.get("displayName") == MARK:
+                found.append(Listed(str(one["name"]).rpartition("/")[2], created, await self._ids(uris[0])))
         return found
 
 
@@ -294,19 +281,17 @@ class BedrockBatches(BucketBatches):
 
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the jobs that were made by this project."""
-        found: list[Listed] = []
         after = quote(datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), safe="")
-        token = ""
-        for _ in range(PAGES):
-            wanted = f"maxResults=100&nameContains={MARK}{token}&submitTimeAfter={after}"
-            page = await self._get(f"{self._access.control}/model-invocation-jobs?{wanted}")
-            for one in objects(page.get("invocationJobSummaries")):
-                created = datetime.fromisoformat(str(one["submitTime"])).timestamp()
-                found.append(Listed(str(one["jobArn"]), created, await self._ids(_input_uri(one))))
-            if not page.get("nextToken"):
-                break
-            token = f"&nextToken={quote(str(page['nextToken']), safe='')}"
-        return found
+        wanted = f"maxResults=100&nameContains={MARK}&submitTimeAfter={after}"
+        listed = await self._list(
+            f"{self._access.control}/model-invocation-jobs?{wanted}",
+            "invocationJobSummaries",
+            lambda page: follow_token(page, "nextToken", "nextToken"),
+        )
+        return [
+            Listed(str(one["jobArn"]), parse_time(one["submitTime"]), await self._ids(_input_uri(one)))
+            for one in listed
+        ]
 
 
 def _input_uri(job: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 
 from cantrip_actors.crystal.access import Access
+from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Request
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merge
@@ -34,7 +35,7 @@ from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
-from cantrip_actors.crystal.query import AnsweringCrystal, NotAsAsked, Query
+from cantrip_actors.crystal.query import AnsweringCrystal, Query
 from cantrip_actors.crystal.schemas import Fitted, as_is, drop_nulls, fit_answer, in_words
 from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, join_lists
 from cantrip_actors.crystal.shapes import json_object

@@ -1,10 +1,10 @@
 """One query to a crystal, which becomes a response or the error of the cast (CRYSTAL-1 … 6, D-006, SPEC 7.3).
 
-A crystal is any object with `invoke`. This file calls it by its signature (`signature.py`), checks its answer
-(`Response.of`), retries if a provider failed, and asks again if an answer does not follow `tool_choice`. None of that
-leaves a trace: one query is one response (PROD-2). Only the tokens of the attempts are added up, because they were paid
-for: in the response, or in the error that the query ends with (`CrystalError.usage`). `policy/estimate.py` estimates
-the tokens of an awaited crystal that reports none.
+A crystal is any object with `invoke`. This file calls it by its signature (`signature.py`), retries if a provider
+failed, and asks again if the answer is not what was asked for, which `answer_contract.py` decides. None of that leaves
+a trace: one query is one response (PROD-2). Only the tokens of the attempts are added up, because they were paid for:
+in the response, or in the error that the query ends with (`CrystalError.usage`). `policy/estimate.py` estimates the
+tokens of an awaited crystal that reports none.
 
 A crystal whose `invoke` has a parameter `emit` streams its answer in payloads of the canonical stream. An observer
 (`Query.emit`) sees one turn in the making: the first beginning of a response and no end, since gates follow
@@ -30,6 +30,14 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
+from cantrip_actors.crystal.answer_contract import (
+    INSISTENCE,
+    NotAsAsked,
+    ask_again,
+    explain_refusal,
+    quote_output,
+    read_answer,
+)
 from cantrip_actors.crystal.failures import retry_after
 from cantrip_actors.crystal.policy.estimate import Estimator, estimator_of
 from cantrip_actors.crystal.signature import arrangement
@@ -41,10 +49,8 @@ from cantrip_actors.stream.wire import (
     ResponseStart,
     StreamError,
 )
-from cantrip_actors.terms.context import Shared, View
 from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
-from cantrip_actors.terms.image import add_handles
 from cantrip_actors.terms.messages import (
     NO_USAGE,
     Invocation,
@@ -53,26 +59,13 @@ from cantrip_actors.terms.messages import (
     ToolChoice,
     ToolDefinition,
     Usage,
-    find_named_gate,
 )
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.user_code import Failure, Threads, attempt, text_of
 from cantrip_actors.user_code import attempt_now as call_now
 
-INSISTENCE: Final = 3
-"""How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5), or a schema (R-02)."""
-
 FAREWELL: Final = 5.0
 """Seconds that a cancelled caller waits for the provider to end the work on its query."""
-
-TOLD: Final = 4000
-"""Characters of a failed answer that are quoted to the next attempt."""
-
-_UNREADABLE: Final = (
-    "[that could not be read as a tool call, and nothing was run. Call a tool by its interface, with arguments as one "
-    "JSON object that fits its schema, or answer in words]"
-)
-_NO_JSON: Final = "[that is not valid JSON for the schema. Answer again, with one JSON value and nothing else]"
 
 THREADS: Final = 256
 """How many crystals with a blocking `invoke` may be waiting at once in one event loop."""
@@ -190,23 +183,6 @@ class PostingCrystal(AnsweringCrystal):
                 await anyio.sleep(look.seconds)
 
 
-class NotAsAsked(ProviderError):
-    """An answer that does not fit the query. `ask` asks again; only a `Through` sees this error.
-
-    `wanted` is sent to the crystal, and `advice` is for the caller if the crystal never complies.
-    """
-
-    def __init__(self, problem: str, response: Response, wanted: str = "", advice: str = "") -> None:
-        super().__init__(f"crystal returned {problem}", usage=response.usage)
-        self.response = response
-        self.wanted = wanted
-        self.advice = advice
-
-
-class ChoiceIgnored(NotAsAsked):
-    """An answer that does not follow `tool_choice`."""
-
-
 Through = Callable[[Query, Callable[[Query], Awaitable[Response]]], Awaitable[Response]]
 """A function around every attempt that waits: it takes the query and the function that makes the attempt."""
 
@@ -222,7 +198,7 @@ def attempt_now(crystal: Crystal, query: Query) -> Response | None:
     respond = getattr(crystal, "respond", None)
     if respond is None:
         return None
-    return _check_answer(crystal, query, call_now(lambda: respond(query.invocation)))
+    return _unwrap(crystal, query, call_now(lambda: respond(query.invocation)))
 
 
 async def ask(
@@ -260,13 +236,13 @@ async def ask(
         if isinstance(failed, NotAsAsked):
             insisted += 1
             if insisted > INSISTENCE:
-                raise CrystalError(_explain_ignored(crystal, query, failed), usage=spent)
+                raise CrystalError(explain_refusal(get_crystal_name(crystal), failed), usage=spent)
         else:
             failures += 1
-            delay = _delay(retry, failures, failed, chance())
+            delay = _choose_delay(retry, failures, failed, chance())
             if delay is None:
                 raise _give_up(failed, failures, retry, spent) from failed
-        asked = _after(failed, query, asked, spent)
+        asked = _prepare_next(failed, query, asked, spent)
         if watch is not None:
             watch.discard(str(failed))
         if query.retried is not None:
@@ -276,15 +252,16 @@ async def ask(
         failed, delay = None, 0.0
 
 
-def _after(failed: ProviderError, query: Query, asked: Query, spent: Usage) -> Query:
+def _prepare_next(failed: ProviderError, query: Query, asked: Query, spent: Usage) -> Query:
     """Return the query after a failed attempt, which asked `asked`."""
     if not isinstance(failed, NotAsAsked):
-        return asked if failed.generated is None else _quote_output(query, failed.generated)
-    insisting = _insist(query, failed)
+        generated = failed.generated
+        return asked if generated is None else query._replace(invocation=quote_output(query.invocation, generated))
+    asked = query._replace(invocation=ask_again(query.invocation, failed))
     if query.handle is None:
-        return insisting
+        return asked
     # it is posted again, and only its handle knows the cost so far
-    return insisting._replace(handle=None, earlier=Earlier(query.handle, spent))
+    return asked._replace(handle=None, earlier=Earlier(query.handle, spent))
 
 
 async def _attempt_through(crystal: Crystal, query: Query, through: Through | None) -> Response | ProviderError:
@@ -294,7 +271,7 @@ async def _attempt_through(crystal: Crystal, query: Query, through: Through | No
         return error
 
 
-def _delay(retry: Retry, failures: int, failed: ProviderError, chance: float) -> float | None:
+def _choose_delay(retry: Retry, failures: int, failed: ProviderError, chance: float) -> float | None:
     """Return how long to wait, or None to give up. The error's own `retryable` takes precedence over its status."""
     if failed.retryable is False:
         return None
@@ -339,18 +316,18 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
     if isinstance(crystal, PostingCrystal) and query.key:
         if query.handle is None:
             handle = await attempt(lambda: crystal.post(query))
-            return _check_answer(crystal, query, handle if isinstance(handle, Failure) else Response(handle=handle))
-        return _check_answer(crystal, query, await attempt(lambda: crystal.collect(query.handle, query)))
+            return _unwrap(crystal, query, handle if isinstance(handle, Failure) else Response(handle=handle))
+        return _unwrap(crystal, query, await attempt(lambda: crystal.collect(query.handle, query)))
     if query.handle is not None:
         collect: Any = getattr(crystal, "collect", None)
         if collect is None:
             name = get_crystal_name(crystal)
             raise CrystalError(f"{name} returned a handle, but has no `collect`: give it `async def collect(handle)`")
-        return _check_answer(crystal, query, await attempt(lambda: collect(query.handle)), _estimator(crystal))
+        return _unwrap(crystal, query, await attempt(lambda: collect(query.handle)), _estimator(crystal))
     response = attempt_now(crystal, query)
     if response is not None:
         return response
-    return _check_answer(crystal, query, await _invoke(crystal.invoke, query), _estimator(crystal))
+    return _unwrap(crystal, query, await _invoke(crystal.invoke, query), _estimator(crystal))
 
 
 async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
@@ -378,78 +355,14 @@ def _estimator(crystal: Crystal) -> Estimator:
     return found
 
 
-def _check_answer(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:
-    """Return the response in an answer, with an estimate if it reports no usage. Raises as `attempt_now` does."""
+def _unwrap(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:
+    """Return the response in an answer, or raise the error in it. Raises as `attempt_now` does."""
     if isinstance(answer, Failure):
         error = _translate_error(crystal, answer.exception)
         if error is answer.exception:
             raise error
         raise error from answer.exception
-    try:
-        response = Response.of(answer)
-    except CrystalError as error:
-        if estimator is not None and error.usage is NO_USAGE:
-            error.usage = estimator.usage(query.invocation)
-        raise
-    if response.handle is not None:
-        return response
-    if estimator is not None and response.usage is NO_USAGE:
-        response = replace(response, usage=estimator.usage(query.invocation, response))
-    choice = query.invocation.tool_choice
-    gate = find_named_gate(choice)
-    if gate is not None and not (response.code or any(call.gate == gate for call in response.tool_calls)):
-        wanted = f"[a call of {gate} is required here: call it]"
-        raise ChoiceIgnored(f"no call of {gate} although tool_choice is {choice}", response, wanted)
-    if choice == "required" and not (response.tool_calls or response.code):
-        raise ChoiceIgnored("no tool call although tool_choice is required", response)
-    if choice == "none" and response.tool_calls:
-        names = ", ".join(call.gate for call in response.tool_calls)
-        raise ChoiceIgnored(f"a tool call ({names}) although tool_choice is none", response)
-    return response
-
-
-# --------------------------------------------------------------------------------- asking for what tool_choice demands
-
-
-def _quote_output(query: Query, generated: str) -> Query:
-    """Return the same query, with the output that the provider could not parse (R-07)."""
-    given, said = query.invocation, generated if len(generated) <= TOLD else f"{generated[:TOLD]}…"
-    last = Message("user", _UNREADABLE if given.tools else _NO_JSON)
-    return _with(query, Message("assistant", said), last)
-
-
-def _insist(query: Query, failed: NotAsAsked) -> Query:
-    """Return the same query, with the rejected answer and what is wanted instead; nothing records these two."""
-    given, response = query.invocation, failed.response
-    names = ", ".join(tool.name for tool in given.tools)
-    wanted = f"[a tool call is required here: call at least one of {names or 'your tools'}]"
-    if given.tool_choice == "none":
-        wanted = "[no tool call is allowed here, and none was carried out: answer in words]"
-    wanted = failed.wanted or wanted
-    text = (
-        add_handles(response.content, response.images)
-        or f"[called {', '.join(call.gate for call in response.tool_calls)}]"
-    )
-    blocks = () if response.tool_calls else response.blocks  # the blocks of a call would need its result
-    last = Message("assistant", text, thinking=response.thinking, blocks=blocks, images=response.images)
-    return _with(query, last, Message("user", wanted))
-
-
-def _with(query: Query, *more: Message) -> Query:
-    given = query.invocation
-    number = given.messages.query if isinstance(given.messages, View) else 0
-    messages = View(Shared([*given.messages, *more]), query=number)
-    return query._replace(invocation=Invocation(messages, given.tools, given.tool_choice))
-
-
-def _explain_ignored(crystal: Crystal, query: Query, failed: NotAsAsked) -> str:
-    if failed.advice:
-        return f"{failed}: {get_crystal_name(crystal)} was asked {INSISTENCE + 1} times; {failed.advice}"
-    names = ", ".join(tool.name for tool in query.invocation.tools) or "none were offered"
-    advice = "use tool_choice='auto', or a crystal that can be made to call"
-    if query.invocation.tool_choice == "none":
-        advice = "use tool_choice='auto', or a crystal that can be kept from calling; no call was carried out"
-    return f"{failed}: {get_crystal_name(crystal)} was asked {INSISTENCE + 1} times (tools: {names}); {advice}"
+    return read_answer(answer, query.invocation, estimator)
 
 
 # ------------------------------------------------------------------------------------------------- errors of a provider

@@ -490,6 +490,9 @@ def _overlap(text: str, tag: str) -> str:
     return ""
 
 
+NO_EXTRAS: Final[Mapping[str, Any]] = {}
+
+
 class ChatWriter(Writer):
     """Writes contexts as lists of messages. `empty` is the content of an utterance without text (trap 4.3.7)."""
 
@@ -510,18 +513,23 @@ class ChatWriter(Writer):
         made: dict[str, Any] = {"role": "assistant", "content": self.utterance(message, own)}
         if own or self.reasons:
             made.update(self._own_fields(own, message))
-        extras = own.get("extra_content") or {}
         if ids:
-            made["tool_calls"] = [
-                {
-                    "id": given,
-                    "type": "function",
-                    "function": {"name": call.gate, "arguments": call.arguments if call.args is not None else "{}"},
-                    **({"extra_content": extras[call.id]} if call.id in extras else {}),
-                }
-                for call, given in zip(message.tool_calls, ids, strict=True)
-            ]
+            made["tool_calls"] = self.write_calls(message, ids, own.get("extra_content") or {})
         yield json_bytes(made)
+
+    def write_calls(
+        self, message: Message, ids: Sequence[str], extras: Mapping[str, Any] = NO_EXTRAS
+    ) -> list[dict[str, Any]]:
+        """Return the calls of an utterance. `extras` are fields of the provider to send back, by the id of a call."""
+        return [
+            {
+                "id": given,
+                "type": "function",
+                "function": {"name": call.gate, "arguments": call.arguments if call.args is not None else "{}"},
+                **({"extra_content": extras[call.id]} if call.id in extras else {}),
+            }
+            for call, given in zip(message.tool_calls, ids, strict=True)
+        ]
 
     def utterance(self, message: Message, own: Mapping[str, Any]) -> Any:  # noqa: ARG002
         """Return the content of an utterance; `own` is the provider's own block of it."""
@@ -628,6 +636,9 @@ class Chat(Family):
     files: ClassVar[Takes] = Takes(files=("application/pdf", "audio/wav", "audio/mpeg"), ids=frozenset({"openai"}))
     """The images and other files that the server takes."""
     written: ClassVar[Table] = CHAT
+    writes: ClassVar[type[ChatWriter]] = ChatWriter
+    empty: ClassVar[str | None] = None
+    """The content of an utterance without text; some servers refuse null (trap 4.3.7)."""
 
     path = "/chat/completions"
     decodes: ClassVar[type[Decoder]] = ChatDecoder
@@ -635,7 +646,7 @@ class Chat(Family):
 
     def writer(self) -> Writer:
         """Return the writer of contexts for this model."""
-        return ChatWriter(self.model, self.provider, takes=self.files)
+        return self.writes(self.model, self.provider, empty=self.empty, takes=self.files)
 
     def encode(self, asked: Asked) -> Encoded:
         """Return the encoded context, with the system prompt as its first message."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import Writer, json_bytes
+from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
 from cantrip_actors.crystal.families.pieces import PiecesDecoder
@@ -127,14 +127,7 @@ class CohereWriter(ChatWriter):
         if thoughts:
             made["content"] = [{"type": "thinking", "thinking": thoughts}]
         if ids:
-            made["tool_calls"] = [
-                {
-                    "id": given,
-                    "type": "function",
-                    "function": {"name": call.gate, "arguments": call.arguments if call.args is not None else "{}"},
-                }
-                for call, given in zip(message.tool_calls, ids, strict=True)
-            ]
+            made["tool_calls"] = self.write_calls(message, ids)
             if message.content:
                 made["tool_plan"] = message.content
         elif message.content:
@@ -161,13 +154,10 @@ class Cohere(Chat):
     }
     level: ClassVar[str] = "thinking"
     written: ClassVar[Table] = COHERE
+    writes: ClassVar[type[ChatWriter]] = CohereWriter
     path = "/chat"
     decodes: ClassVar[type[Decoder]] = CohereDecoder
     fit = staticmethod(as_is)
-
-    def writer(self) -> Writer:
-        """Return the writer of contexts for this model."""
-        return CohereWriter(self.model, self.provider, takes=self.files)
 
     @property
     def has_budget(self) -> bool:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from cantrip_actors.crystal.encode import Writer
-from cantrip_actors.crystal.families.chat import Chat, ChatWriter
+from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 
 
@@ -26,10 +25,7 @@ class Local(Chat):
     doubtful: ClassVar[bool] = True
     most: ClassVar[str] = "max_tokens"
     files: ClassVar[Takes] = Takes()
-
-    def writer(self) -> Writer:
-        """Return the writer of contexts; some servers refuse an utterance whose content is null."""
-        return ChatWriter(self.model, self.provider, empty="", takes=self.files)
+    empty: ClassVar[str | None] = ""
 
     def thinking(self, effort: str) -> Mapping[str, object]:
         """Return the fields for the level of thinking; templates of open models have a field for "none"."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.draft import Decoder, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
+from cantrip_actors.crystal.encode import Answer, Shown, json_bytes
 from cantrip_actors.crystal.families.chat import Chat, ChatDecoder, ChatWriter, parts_of_content
 from cantrip_actors.crystal.images import Takes, data_url, file_name, pixel_tokens
 from cantrip_actors.crystal.shapes import mapping, objects
@@ -117,15 +117,13 @@ class Mistral(Chat):
         ids=frozenset({"mistral"}),
     )
     written: ClassVar[Table] = MISTRAL
+    writes: ClassVar[type[ChatWriter]] = MistralWriter
+    empty: ClassVar[str | None] = ""
     decodes: ClassVar[type[Decoder]] = MistralDecoder
 
     def __init__(self, model: str, known: Any, **more: Any) -> None:
         super().__init__(model, known, **more)
         self.refused.add("stream_options")  # its streams say what was used without being asked
-
-    def writer(self) -> Writer:
-        """Return the writer of contexts for this model."""
-        return MistralWriter(self.model, self.provider, empty="", takes=self.files)
 
     def thinking(self, effort: str) -> Mapping[str, Any]:
         """How much to think: models that always think have a word for thinking as such."""

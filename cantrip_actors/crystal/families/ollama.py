@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
+from cantrip_actors.crystal.encode import Answer, Shown, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
 from cantrip_actors.crystal.families.pieces import PiecesDecoder
@@ -106,6 +106,7 @@ class Ollama(Chat):
     lessons: ClassVar[Mapping[str, str]] = {"effort": r"think", "schema": r"format|grammar"}
     level: ClassVar[str] = ""  # what a model refuses is to think at all
     written: ClassVar[Table] = OLLAMA
+    writes: ClassVar[type[ChatWriter]] = OllamaWriter
     path = "/api/chat"
     decodes: ClassVar[type[Decoder]] = OllamaDecoder
     fit = staticmethod(as_is)
@@ -114,10 +115,6 @@ class Ollama(Chat):
         super().__init__(model, known, **more)
         self.context = context
         self.refused.add("tool_choice")
-
-    def writer(self) -> Writer:
-        """Return the writer of contexts for this model."""
-        return OllamaWriter(self.model, self.provider, takes=self.files)
 
     @property
     def levels(self) -> Mapping[str, str]:

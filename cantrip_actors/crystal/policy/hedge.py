@@ -16,8 +16,9 @@ from dataclasses import replace
 
 import anyio
 
+from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.policy.limited import Hedge
-from cantrip_actors.crystal.query import NotAsAsked, Query, Through
+from cantrip_actors.crystal.query import Query, Through
 from cantrip_actors.stream.wire import Emitted, ItemStart, ResponseStart
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import NO_USAGE, Response

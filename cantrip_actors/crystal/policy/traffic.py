@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import anyio
 
+from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.policy.breaker import NEVER, Circuit, CircuitOpen, Pass, Phase
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limited import Terms
 from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, Ended, Queue, end_of
 from cantrip_actors.crystal.policy.shared import Ask, Grant, add, wants
-from cantrip_actors.crystal.query import NotAsAsked, Query
+from cantrip_actors.crystal.query import Query
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response, Usage
 
