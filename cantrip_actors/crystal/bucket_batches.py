@@ -72,7 +72,7 @@ class BucketBatches(BatchEndpoint):
         """Return the address of an object of the bucket."""
         return f"{self.scheme}://{self.bucket}/{name}"
 
-    def _new_file(self) -> str:
+    def _name_new_file(self) -> str:
         return "/".join(part for part in (self._folder, f"{MARK}-{secrets.token_hex(12)}.jsonl") if part)
 
     async def _ids(self, address: object) -> frozenset[str]:
@@ -124,7 +124,7 @@ class VertexBatches(BucketBatches):
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
         """Upload a file, and start a job with it. A file without a job costs nothing."""
-        file = self._new_file()
+        file = self._name_new_file()
         await self.write(file, b"\n".join(self.line(own, body) for own, body in requests.items()))
         output = self.address(file.removesuffix(".jsonl"))
         maker = "anthropic" if self._is_claude else "google"
@@ -203,16 +203,16 @@ class BedrockBatches(BucketBatches):
         number = int.from_bytes(hashlib.sha256(f"{key}-{attempt}".encode()).digest())
         return "".join(ID[number // len(ID) ** place % len(ID)] for place in range(11))
 
-    def _object_url(self, name: str) -> str:
+    def _build_object_url(self, name: str) -> str:
         return f"{self._access.s3}/{self.bucket}/{quote(name)}"
 
     async def read(self, name: str) -> bytes:
         """Return an object of the bucket."""
-        return await self.crystal.fetch("GET", self._object_url(name))
+        return await self.crystal.fetch("GET", self._build_object_url(name))
 
     async def write(self, name: str, data: bytes) -> None:
         """Put an object into the bucket."""
-        await self.crystal.fetch("PUT", self._object_url(name), data)
+        await self.crystal.fetch("PUT", self._build_object_url(name), data)
 
     def line(self, own: str, body: bytes) -> bytes:
         """Return a record."""
@@ -224,7 +224,7 @@ class BedrockBatches(BucketBatches):
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
         """Upload a file, and start a job with it. A file without a job costs nothing."""
-        file = self._new_file()
+        file = self._name_new_file()
         await self.write(file, b"\n".join(self.line(own, body) for own, body in requests.items()))
         name = file.rpartition("/")[2].removesuffix(".jsonl")
         job = {
@@ -254,7 +254,7 @@ class BedrockBatches(BucketBatches):
         status, said = job.get("status"), str(job.get("message") or "the batch failed")
         if status == "Failed":
             return {WHOLE: self._failure(400, {"error": {"message": said}})}
-        file = _input_uri(job).rpartition("/")[2]
+        file = _find_input_uri(job).rpartition("/")[2]
         output = str(mapping(mapping(job.get("outputDataConfig")).get("s3OutputDataConfig")).get("s3Uri"))
         folder = output.removeprefix(self.address("")).rstrip("/")
         found: dict[str, bytes | ProviderError | None] = {}
@@ -289,12 +289,12 @@ class BedrockBatches(BucketBatches):
             lambda page: follow_token(page, "nextToken", "nextToken"),
         )
         return [
-            Listed(str(one["jobArn"]), parse_time(one["submitTime"]), await self._ids(_input_uri(one)))
+            Listed(str(one["jobArn"]), parse_time(one["submitTime"]), await self._ids(_find_input_uri(one)))
             for one in listed
         ]
 
 
-def _input_uri(job: Mapping[str, Any]) -> str:
+def _find_input_uri(job: Mapping[str, Any]) -> str:
     return str(mapping(mapping(job.get("inputDataConfig")).get("s3InputDataConfig")).get("s3Uri") or "")
 
 

@@ -139,7 +139,7 @@ def _redact(text: str, secrets: tuple[str, ...]) -> str:
     return text
 
 
-def _redirect_address(response: httpx.Response) -> str | None:
+def _find_redirect_address(response: httpx.Response) -> str | None:
     """Return the address of a redirect: on the same host, and not from https to http; None for any other (R-12)."""
     if response.status_code not in (307, 308):
         return None
@@ -233,10 +233,10 @@ class Client:
             if heard.error is not None:
                 raise heard.error
             if scope.cancelled_caught and not (decoder.complete or decoder.over):
-                raise self._stall_error(decoder)
+                raise self._make_stall_error(decoder)
             response = decoder.finish()
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from None  # its request has the key
+            raise self._make_unreachable_error(error) from None  # its request has the key
         except CrystalError as error:
             error.args = (self._scrub(_redact(str(error), request.secrets)),)
             if decoder.draft.started:
@@ -258,7 +258,7 @@ class Client:
                         raise await self._read_refusal(response)
                     return await response.aread()
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from None  # its request has the key
+            raise self._make_unreachable_error(error) from None  # its request has the key
         except TimeoutError:
             raise ProviderError(f"{self.provider}: no whole answer came for {self.timeouts.first:g} s") from None
 
@@ -269,7 +269,7 @@ class Client:
         url = self.url(request.path)
         for _ in range(REDIRECTS):
             async with self._request("POST", url, request.body, request.headers) as response:
-                moved = _redirect_address(response)
+                moved = _find_redirect_address(response)
                 if moved is None:
                     await self._hear(response, heard, scope)
                     return
@@ -413,12 +413,12 @@ class Client:
                 told = _in_xml(text) or f"a page with status {response.status_code} instead of an answer"
         return failure(self.provider, response.status_code, told, response.headers, time.time())
 
-    def _stall_error(self, decoder: Decoder) -> ProviderError:
+    def _make_stall_error(self, decoder: Decoder) -> ProviderError:
         if decoder.draft.started:
             return ProviderError(f"{self.provider}: no more came for {self.timeouts.between:g} s (between tokens)")
         return ProviderError(f"{self.provider}: nothing came for {self.timeouts.first:g} s (first token)")
 
-    def _unreachable(self, error: httpx.HTTPError) -> ProviderError:
+    def _make_unreachable_error(self, error: httpx.HTTPError) -> ProviderError:
         said = self._scrub(str(error))
         kind = type(error).__name__
         told = f"{kind}: {said}" if said else kind

@@ -273,7 +273,7 @@ class Draft:
             if item.given is None:
                 item.given = _object(item.text)
             elif self._careful:
-                item.given = _wholly(item.given)
+                item.given = _repair_surrogates(item.given)
             # the gate refuses arguments that are not an object; an observer of the stream sees no arguments
             final = FinalFunctionCall(item.name, item.call_id, item.given or {})
             if item.kind == "server_call":
@@ -412,15 +412,15 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _wholly(value: Any) -> Any:
+def _repair_surrogates(value: Any) -> Any:
     """Return a value with `whole` texts, and with integers past 64 bits as floats, as orjson reads them."""
     if isinstance(value, str):
         return whole(value)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         return float(value)
     if isinstance(value, Mapping):
-        return {whole(name): _wholly(one) for name, one in value.items()}
-    return [_wholly(one) for one in value] if isinstance(value, list) else value
+        return {whole(name): _repair_surrogates(one) for name, one in value.items()}
+    return [_repair_surrogates(one) for one in value] if isinstance(value, list) else value
 
 
 def tokens(value: Any) -> int:
@@ -535,12 +535,12 @@ class Decoder(ABC):
         if not isinstance(value, dict):
             if value is None or value == "":
                 return []
-            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: expected a JSON object")
+            raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: expected a JSON object")
         try:
             self.read(value, name)
         except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
             # a server may send any shape; decoders read the expected one
-            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: a value has the wrong type") from error
+            raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: a value has the wrong type") from error
         return self.draft.take()
 
     def _leniently(self, data: bytes) -> Any:
@@ -552,7 +552,7 @@ class Decoder(ABC):
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ProviderError(f"{self.draft.provider} sent {_excerpt(data)}: not JSON") from error
+            raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: not JSON") from error
         self.draft.careful()
         return value
 
@@ -581,7 +581,7 @@ class Decoder(ABC):
         if not content:
             return ()
         if self.draft.is_careful:  # a provider refuses half a character
-            content = _wholly(content)
+            content = _repair_surrogates(content)
         return ({"provider": self.draft.provider, "model": self.asked or self.draft.model, "content": content},)
 
     def own_content(self) -> Any:
@@ -607,6 +607,6 @@ class Decoder(ABC):
                 self.metadata[name] = value if value.isascii() else whole(value)
 
 
-def _excerpt(data: bytes) -> str:
+def _quote(data: bytes) -> str:
     text = data[:120].decode(errors="replace")
     return repr(text if len(data) <= 120 else f"{text}…")

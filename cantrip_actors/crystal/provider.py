@@ -576,7 +576,7 @@ class ProviderCrystal(AnsweringCrystal):
             estimate = self.estimator.usage(invocation, response)
             cost = model.cost(Counts(estimate.prompt_tokens, estimate.completion_tokens))
             response = replace(response, usage=Usage() + replace(estimate, cost=cost))
-        return _as_schema(asked.settings.schema, response)
+        return _fit_to_schema(asked.settings.schema, response)
 
     def _usage(self, counts: Sequence[Counts], answered: object = None, *, batch: bool) -> Usage:
         """Return the usage, with its cost. In a batch, only the first answer has the price of a batch."""
@@ -699,7 +699,7 @@ class _Query:
         )
         response = await self._ask(told, shown=False)
         made, payloads = extract_call(response, asked.tools, self.utterance, first=self.items)
-        made = replace(made, tool_calls=tuple(_without_nulls(call, asked.tools) for call in made.tool_calls))
+        made = replace(made, tool_calls=tuple(_drop_nulls(call, asked.tools) for call in made.tool_calls))
         for payload in payloads:
             self._emit(payload)
         return made
@@ -731,13 +731,13 @@ def _add(body: dict[str, Any], served: Translated) -> None:
     merge(body, join_lists(body, served.fields))
 
 
-def _without_nulls(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:
+def _drop_nulls(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:
     """Return a call without the nulls for omitted arguments, if the schema required all arguments."""
     schema = next((tool.parameters for tool in tools if tool.name == call.gate), None)
     return call if schema is None or call.args is None else replace(call, args=drop_nulls(dict(call.args), schema))
 
 
-def _as_schema(schema: Mapping[str, Any] | None, response: Response) -> Response:
+def _fit_to_schema(schema: Mapping[str, Any] | None, response: Response) -> Response:
     """Return an answer in the form of the schema that the caller asked for. Raises NotAsAsked if it does not fit."""
     reason = response.metadata.get("stop_reason")
     is_over = reason in CUT_OFF or "refusal" in response.metadata

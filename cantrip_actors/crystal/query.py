@@ -394,7 +394,7 @@ def _give_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -
     status = "no answer" if failed.status is None else f"status {failed.status}"
     tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return ProviderError(
-        f"crystal gave up after {tries} ({status}): {failed}; {_advice(failed, retry)}",
+        f"crystal gave up after {tries} ({status}): {failed}; {_advise(failed, retry)}",
         status=failed.status,
         retry_after=failed.retry_after,
         attempts=attempts,
@@ -403,7 +403,7 @@ def _give_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -
     )
 
 
-def _advice(failed: ProviderError, retry: Retry) -> str:
+def _advise(failed: ProviderError, retry: Retry) -> str:
     status = failed.status
     again = f"raise Retry(max_retries={retry.max_retries})"
     match status:

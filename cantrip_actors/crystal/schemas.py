@@ -138,7 +138,7 @@ def for_openai(schema: Schema) -> Fitted:
     the schema is sent unchanged, and not strict.
     """
     try:
-        made = _map_schemas(schema, _openai_part)
+        made = _map_schemas(schema, _fit_openai_part)
         if "anyOf" in made or not _is_object(made):
             raise _Inexpressible("an answer that is not an object")
         return Fitted(made)
@@ -146,7 +146,7 @@ def for_openai(schema: Schema) -> Fitted:
         return Fitted(schema, strict=False, why=str(found))
 
 
-def _openai_part(schema: dict[str, Any]) -> dict[str, Any]:
+def _fit_openai_part(schema: dict[str, Any]) -> dict[str, Any]:
     schema = _one_of_as_any_of(schema)
     _refuse(schema, _OPENAI_NEVER)
     if _is_empty(schema) or any(isinstance(one, bool) for one in _inner(_without(schema, _REST))):
@@ -155,7 +155,7 @@ def _openai_part(schema: dict[str, Any]) -> dict[str, Any]:
         _refuse_maps(schema)
         required = set(schema.get("required", ()))
         named = schema.get("properties", {})
-        schema["properties"] = {name: one if name in required else _or_null(one) for name, one in named.items()}
+        schema["properties"] = {name: one if name in required else _allow_null(one) for name, one in named.items()}
         schema["required"] = list(schema["properties"])
         schema["additionalProperties"] = False
     if "const" in schema:
@@ -185,7 +185,7 @@ def _refuse_maps(schema: Schema) -> None:
         raise _Inexpressible(_MAP)
 
 
-def _or_null(schema: Any) -> Any:
+def _allow_null(schema: Any) -> Any:
     """Return a schema that also accepts null."""
     if _takes_null(schema):
         return schema
@@ -233,7 +233,7 @@ def for_anthropic(schema: Schema) -> Fitted:
     The provider accepts no maps and no recursion: there is no schema for them.
     """
     try:
-        made = _map_schemas(schema, _anthropic_part)
+        made = _map_schemas(schema, _fit_anthropic_part)
         if _is_recursive(made):
             raise _Inexpressible("a schema that refers to itself")
         if not made.keys() & {"type", "anyOf", "allOf", "$ref", "enum", "const"}:
@@ -243,7 +243,7 @@ def for_anthropic(schema: Schema) -> Fitted:
         return Fitted(None, why=str(found))
 
 
-def _anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
+def _fit_anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
     schema = _one_of_as_any_of(schema)
     _refuse(schema, _ANTHROPIC_NEVER)
     if _is_object(schema):
@@ -307,18 +307,18 @@ _GEMINI_WORDS: Final = _words(
 def for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
     """Return the schema for Gemini. `maps`: the model accepts objects with free keys."""
     try:
-        return Fitted(_map_schemas(schema, lambda part: _gemini_part(part, maps=maps, loose=False)))
+        return Fitted(_map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=False)))
     except _Inexpressible as found:
         return Fitted(None, why=str(found))
 
 
 def gemini_schema(schema: Schema, *, maps: bool = True) -> Schema:
     """Return the nearest schema that Gemini accepts for a tool's arguments, without unknown keywords."""
-    made: Schema = _map_schemas(schema, lambda part: _gemini_part(part, maps=maps, loose=True))
+    made: Schema = _map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=True))
     return made
 
 
-def _gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict[str, Any]:
+def _fit_gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict[str, Any]:
     schema = _one_of_as_any_of(schema)
     if not loose:
         _refuse(schema, frozenset({"not", "if", "then", "else", "patternProperties", "dependentSchemas", "allOf"}))
@@ -331,7 +331,7 @@ def _gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict[str
         kind = schema.get("type")
         named = {"type": next(one for one in kind if one != "null")} if isinstance(kind, list) else {}
         values = {**schema, **named, "enum": [one for one in schema["enum"] if one is not None]}
-        schema = {"anyOf": [_gemini_part(values, maps=maps, loose=loose), {"type": "null"}]}
+        schema = {"anyOf": [_fit_gemini_part(values, maps=maps, loose=loose), {"type": "null"}]}
     for word, bound, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
         if isinstance(schema.get(word), (int, float)) and bound not in schema:
             is_whole = schema.get("type") == "integer" and float(schema[word]).is_integer()

@@ -296,7 +296,7 @@ class ChatDecoder(Decoder):
         if self._inside:
             text = self._tail + text
             before, tag, after = text.partition(_CLOSE)
-            self._tail = "" if tag else _overlap(text, _CLOSE)
+            self._tail = "" if tag else _find_overlap(text, _CLOSE)
             thought = before if tag else text[: len(text) - len(self._tail)]
             if thought:
                 self._think(thought if self._thought is not None else thought.lstrip())
@@ -482,7 +482,7 @@ def counts_of(given: Any) -> Counts:
     )
 
 
-def _overlap(text: str, tag: str) -> str:
+def _find_overlap(text: str, tag: str) -> str:
     """Return the longest end of the text that is a beginning of `tag`."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if tag.startswith(text[-length:]):
