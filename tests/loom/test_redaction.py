@@ -54,8 +54,8 @@ def test_no_export_format_contains_a_secret(history, data):
     assert "[redacted:search]" in told
 
 
-LINKS = {"at", "reason", "ward", "key", "sender", "to", "previous", "mail", "cantrip_name"}
-"""Texts that say when and how, or that link records, mail and cantrips."""
+LINKS = {"at", "reason", "ward", "key", "sender", "to", "previous", "mail", "cantrip_name", "decision"}
+"""Texts that say when and how, that link records, mail and cantrips, or that are one of a few words."""
 
 
 @given(records, st.data())
