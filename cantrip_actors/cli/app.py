@@ -8,7 +8,6 @@ Modules that take time to import are imported inside the command that needs them
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -112,6 +111,8 @@ app = typer.Typer(
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
+        from importlib.metadata import version
+
         typer.echo(f"cantrip {version('cantrip-actors')}")
         raise typer.Exit
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
@@ -144,7 +145,7 @@ class Dismissed(NamedTuple):
         return self.reason
 
 
-class Bound(NamedTuple):
+class Bound(Struct, eq=False):
     """A crystal bound for one entity, with the shared crystals and servers that the entity uses."""
 
     crystal: Crystal
@@ -156,6 +157,29 @@ class Bound(NamedTuple):
     """The servers of tools that the entity's gates call."""
     samplers: Mapping[str, Bound] = MappingProxyType({})
     """The crystals that answer the entity's servers of tools, by the servers' names."""
+    held: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """A function that releases it, for each crystal and server whose actor runs for the entity."""
+
+    async def hold(self, crystals: Crystals) -> None:
+        """Start the actors of the entity's crystals and servers of tools, if they do not run."""
+        await self.release()  # what an incarnation that was killed while it hibernated has left
+        try:
+            for bound in (self, self.summariser, *self.samplers.values()):
+                if bound is not None:
+                    self.held.append(partial(crystals.release, bound.uses))
+                    await crystals.hold(bound.uses)
+            for server in self.servers:
+                self.held.append(server.release)
+                await server.hold()
+        except BaseException:  # an actor that has not started gets no `terminate`
+            await self.release()
+            raise
+
+    async def release(self) -> None:
+        """Release the crystals and the servers of tools that are still held."""
+        with anyio.CancelScope(shield=True):
+            while self.held:
+                await self.held.pop()()
 
 
 class Wait(Struct):
@@ -233,10 +257,6 @@ class Cell(Struct, eq=False):
     """Whether its log says that it has ended."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)
     """Set when the entity has ended and its records are written."""
-    held: list[InUse] = field(default_factory=list)
-    """The crystals that the entity uses, until `release`."""
-    held_servers: list[ServerInUse] = field(default_factory=list)
-    """The servers of tools that the entity uses, until `release`."""
 
     @property
     def entity_id(self) -> str:
@@ -313,14 +333,6 @@ class Cell(Struct, eq=False):
         """Wait until the first intent is recorded, or the entity has ended before."""
         if self.start is not None:
             await self.start.recorded.wait()
-
-    async def release(self) -> None:
-        """Release the crystals and the servers of tools that are still held."""
-        with anyio.CancelScope(shield=True):
-            while self.held:
-                await self.services.crystals.release(self.held.pop())
-            while self.held_servers:
-                await self.held_servers.pop().release()
 
     def end(self) -> None:
         """Notify all tasks that wait for the entity's beginning or its end."""

@@ -109,15 +109,16 @@ class Cells:
         )
         summary = cantrip.folding.summary
         if summary is not False:
-            crystal = crystal._replace(summariser=crystal if summary is True else self._bind(summary, cantrip.circle))
+            own = Bound(crystal.crystal, crystal.uses)
+            crystal.summariser = own if summary is True else self._bind(summary, cantrip.circle)
         servers = self._servers.list_servers(cantrip.circle)
         if servers:
-            samplers = {
+            crystal.servers = servers
+            crystal.samplers = {
                 one.server.name: self._bind(one.server.sampling, cantrip.circle)
                 for one in servers
                 if one.server.sampling is not None
             }
-            crystal = crystal._replace(servers=servers, samplers=samplers)
         return Cell(
             plan,
             crystal,

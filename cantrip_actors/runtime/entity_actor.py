@@ -162,19 +162,7 @@ class EntityActor(Actor):
 
     async def init(self) -> None:
         """Start the actors of the entity's crystals and servers of tools, if they do not run."""
-        cell, crystal = self._cell, self._cell.crystal
-        await cell.release()  # of an incarnation that was killed while it hibernated
-        try:
-            for bound in (crystal, crystal.summariser, *crystal.samplers.values()):
-                if bound is not None:
-                    cell.held.append(bound.uses)
-                    await self._services.crystals.hold(bound.uses)
-            for server in crystal.servers:
-                cell.held_servers.append(server)
-                await server.hold()
-        except BaseException:  # an actor that has not started gets no `terminate`
-            await cell.release()
-            raise
+        await self._cell.crystal.hold(self._services.crystals)
 
     async def run(self) -> object:
         """Run the entity; if it has ended, clean up at once, which costs less than `terminate`."""
@@ -185,10 +173,10 @@ class EntityActor(Actor):
             cell.error, cell.outcome = error, None
         except BaseException:
             if isinstance(self.stop_reason, Killed):  # it gets no `terminate`
-                await cell.release()
+                await cell.crystal.release()
             raise
         if self._state.phase is Phase.OVER:
-            await cell.release()
+            await cell.crystal.release()
             self.has_terminate = False
         return result
 
@@ -217,7 +205,7 @@ class EntityActor(Actor):
         except LoomError as error:
             self._cell.error = error
         finally:
-            await self._cell.release()
+            await self._cell.crystal.release()
 
     # Episodes
 

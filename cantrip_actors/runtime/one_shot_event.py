@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 
 class OneShotEvent:
@@ -18,8 +19,10 @@ class OneShotEvent:
         self._listeners: tuple[Callable[[], object], ...] = ()
 
     async def wait(self) -> None:
-        """Wait until it is set."""
-        if not self.is_set:
+        """Wait until it is set. Other tasks run meanwhile, also if it is set already."""
+        if self.is_set:
+            await checkpoint()
+        else:
             self._event = self._event or anyio.Event()
             await self._event.wait()
 

@@ -53,7 +53,7 @@ class RegistryActor(Actor):
                 if not cell.is_over and _is_cut_off(cell.entity.last_exit):
                     await self._record_end(cell)
                 self._leave(cell)
-                await cell.release()  # an actor that was killed while it hibernated had no chance to
+                await cell.crystal.release()  # an actor that was killed while it hibernated had no chance to
 
     def _watch(self, cell: Cell) -> None:
         self.monitor(cell.supervisor, final=True)

@@ -7,7 +7,7 @@ exact sums of the sleeps.
 Worker threads (`anyio.to_thread`, `trio.to_thread`, `loop.run_in_executor`) live in real time. While one of them works,
 the clock never jumps: it runs at the speed of the real one instead, so a real 50 ms of work fits under a virtual
 timeout of one second and breaks one of 10 ms. A thread that itself waits for the loop (`anyio.from_thread`) does not
-count as working.
+count as working; before a jump it gets a moment of real time, because it may have its answer and not have run since.
 
 A run in which nothing can happen any more (no timer, no event, no working thread) fails with `Stuck` instead of
 hanging.
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 #: Real seconds between two looks at a working thread. Its result wakes the loop at once; this only bounds how late
 #: the clock notices that a thread has begun to wait for the loop.
 _LOOK_AGAIN = 0.005
+
+#: Real seconds of silence after which a thread that waits for the loop has had the time to take its answer.
+_SETTLED = 0.05
 
 #: A line of the stack of a thread that waits for the event loop.
 _WAITS = re.compile(r'anyio[/\\]from_thread\.py"|in _send_message_to_trio$', re.MULTILINE)
@@ -130,8 +133,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _executor_done(self, _: asyncio.Future[Any]) -> None:
         self._in_executors -= 1
 
-    def count_working_threads(self) -> int:
-        """Return how many worker threads of this loop are at work, not counting those that wait for the loop."""
+    def count_threads(self) -> tuple[int, int]:
+        """Return how many worker threads of this loop are at work, and how many of all threads wait for the loop."""
         working = self._in_executors
         if threading.active_count() > 1:
             for thread in threading.enumerate():
@@ -140,7 +143,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 pool = getattr(thread, "idle_workers", None)
                 if pool is not None and getattr(thread, "loop", None) is self and thread not in pool:
                     working += 1
-        return working - _count_waiting_for_the_loop() if working else 0
+        waiting = _count_waiting_for_the_loop() if working else 0
+        return working - waiting, waiting
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -158,18 +162,20 @@ class _JumpingSelector(selectors.DefaultSelector):
             return events
         if timeout is None:
             return self._select_without_timers()
-        if self._loop.count_working_threads() > 0:
+        working, waiting = self._loop.count_threads()
+        if working > 0:
             began = time.monotonic()
             events = super().select(min(timeout, _LOOK_AGAIN))
             self._loop.virtual_now += min(timeout, time.monotonic() - began)
             return events
-        if self._patience and (events := super().select(self._patience)):
+        patience = max(self._patience, _SETTLED) if waiting else self._patience
+        if patience and (events := super().select(patience)):
             return events
         self._loop.virtual_now += timeout
         return []
 
     def _select_without_timers(self) -> Any:
-        if self._stuck_after == math.inf or self._loop.count_working_threads() > 0:
+        if self._stuck_after == math.inf or self._loop.count_threads()[0] > 0:
             return super().select(None)
         if events := super().select(self._stuck_after):
             return events
@@ -204,6 +210,9 @@ def _make_trio_clock(patience: float, stuck_after: float) -> trio.testing.MockCl
             clock.autojump_threshold = max(patience, _LOOK_AGAIN)
             return
         clock.rate = 0.0
+        if working and clock.autojump_threshold < _SETTLED:
+            clock.autojump_threshold = _SETTLED
+            return
         if trio.lowlevel.current_statistics().seconds_to_next_deadline < math.inf:
             clock.autojump_threshold = patience
             jump()

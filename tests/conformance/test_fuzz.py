@@ -150,7 +150,7 @@ class TestFound:
         error = RuntimeError("monty worker protocol error: invalid payload from worker")
         with (
             sandboxes.python_worker_here(Path("never-started")),
-            mock.patch.object(python_steps.Steps, "_pool", side_effect=error),
+            mock.patch.object(python_steps.Steps, "_checkout", side_effect=error),
         ):
             step = medium("python").open((), Limits()).begin("1")
         assert isinstance(step, Exceeded)

@@ -582,3 +582,20 @@ async def test_input_that_would_stop_the_event_loop_is_refused() -> None:
         with pytest.raises(InvalidIntent, match="expected at most 16,777,216"):
             await entity.send("x" * 17_000_000)
         assert (await entity.send("small")).result == 1
+
+
+@pytest.mark.rule("C-68")
+async def test_waiting_for_an_episode_that_has_ended_lets_other_tasks_run() -> None:
+    ran = []
+
+    async def note() -> None:
+        ran.append(1)
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip([done("first")]), "start", name="x")
+        await entity.episode()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(note)
+            for _ in range(3):
+                await entity.episode()
+            assert ran
