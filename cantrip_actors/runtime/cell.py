@@ -177,9 +177,10 @@ class Bound(Struct, eq=False):
 
     async def release(self) -> None:
         """Release the crystals and the servers of tools that are still held."""
-        with anyio.CancelScope(shield=True):
-            while self.held:
-                await self.held.pop()()
+        if self.held:
+            with anyio.CancelScope(shield=True):
+                while self.held:
+                    await self.held.pop()()
 
 
 class Wait(Struct):
