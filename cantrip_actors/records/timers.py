@@ -96,7 +96,7 @@ class Timer(Value, frozen=True, kw_only=True):
 
     @property
     def is_of_schedule(self) -> bool:
-        """Whether a schedule made it: not mail, and not a submission, whose rule is the time 0 for "at once"."""
+        """Whether it belongs to a schedule. Mail has none, and the rule of a submission is the time 0: at once."""
         return self.schedule is not None and self.schedule.rule.at != 0
 
     @property

@@ -62,7 +62,7 @@ class Beginnings:
         return str(uuid.uuid5(NAMESPACE, f"\0{scope_name(tenant, key)}"))
 
     def make_identity(self, key: str | None, tenant: str, **facts: Any) -> Identity:
-        """Return the identity of a new entity, whose id is derived from the key, if there is one."""
+        """Return the identity of a new entity. With a key, its id is derived from the key."""
         entity_id = self._tree.make_moment().fresh if key is None else self.make_id(key, tenant)
         return Identity(entity_id, key=key, tenant=tenant, **facts)
 

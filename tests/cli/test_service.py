@@ -1,4 +1,4 @@
-"""The commands that ask a running service, when there is none at the address."""
+"""The commands that ask a running service, at an address where no service runs."""
 
 import threading
 from collections.abc import Iterator

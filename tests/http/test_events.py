@@ -200,7 +200,7 @@ async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() 
             (feed,) = on.service._feeds.values()  # likewise
             while on.runtime.loom.state(begun["entity_id"]) == "active":
                 await anyio.sleep(0.02)
-                assert feed.frames.size < 9 << 20  # what it keeps
+                assert feed.frames.size < 9 << 20  # the bytes that the feed keeps
             while feed.readers:
                 await anyio.sleep(0.05)
         deaf.close()

@@ -80,27 +80,27 @@ def test_entities_are_filtered_by_gate_errors_state_and_name(chrome: Any, servic
     badly = refused(service)
     with opened(chrome, service) as page:
 
-        def shown() -> set[str]:
+        def list_rows() -> set[str]:
             return {
                 str(one) for one in page.evaluate("[...document.querySelectorAll('#loom .row')].map(r => r.dataset.id)")
             }
 
         page.wait_for_selector(f'#loom [data-id="{well}"]')
         page.select_option('#loom select[aria-label="Entities that called a gate"]', "search")
-        until(lambda: well in shown() and badly not in shown())
+        until(lambda: well in list_rows() and badly not in list_rows())
         page.select_option('#loom select[aria-label="Entities that called a gate"]', "pay")
-        until(lambda: badly in shown() and well not in shown())
+        until(lambda: badly in list_rows() and well not in list_rows())
         page.select_option('#loom select[aria-label="Entities that called a gate"]', "")
         page.click('#loom .chip:has-text("Errors")')
-        until(lambda: badly in shown() and well not in shown())
+        until(lambda: badly in list_rows() and well not in list_rows())
         page.click('#loom .chip:has-text("All")')
         page.fill("#loom input", "lovelace")
-        until(lambda: shown() == {well})
+        until(lambda: list_rows() == {well})
         # a call that comes while the page looks counts, too
         page.fill("#loom input", "")
         late = refused(service)
         page.click('#loom .chip:has-text("Errors")')
-        until(lambda: late in shown())
+        until(lambda: late in list_rows())
 
 
 @pytest.mark.rule("PAGE-03")
