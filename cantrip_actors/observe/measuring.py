@@ -138,8 +138,8 @@ class Measuring:
         counters.call_before_reading(self.flush)
         self._pending: dict[str, tuple[str, str]] = {}
         """For each entity that waits for a person: the gate, and the time of the request."""
-        self._asking: set[str] = set()
-        """The gates for which a person was asked: their gauge falls to 0 and does not vanish."""
+        self._asking: dict[str, None] = {}
+        """The gates for which a person was asked, the first one first: their gauge falls to 0 and does not vanish."""
         self._readers = {"openai": 0, "acp": 0, "mcp": 0}
         """The readers of event streams by dialect; `cantrip serve` adds those of its own dialect."""
         self._turns: dict[str, float] = {}
@@ -161,7 +161,7 @@ class Measuring:
         for request in core.requests.list_entity_requests(None):
             assert request.entity is not None, "a request without an entity is a dispatch's"
             self._pending[request.entity] = (request.gate, request.asked_at)
-            self._asking.add(request.gate)
+            self._asking[request.gate] = None
 
     # Records
 
@@ -219,7 +219,7 @@ class Measuring:
 
     def _note_request(self, entity_id: str, waiting: Waiting) -> None:
         self._pending[entity_id] = (waiting.gate, waiting.at)
-        self._asking.add(waiting.gate)
+        self._asking[waiting.gate] = None
 
     def _count_fold(self, entity_id: str, compacted: Compacted) -> None:
         self._use(entity_id, compacted.usage, "", {}, self._find_about(entity_id).summariser)
