@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Observation, Record, Requested
@@ -19,7 +19,10 @@ from cantrip_actors.terms.wrapper import Inquiry
 
 
 class Action(Value, frozen=True):
-    """An action for the loop's driver: one of the classes below."""
+    """An action for the loop's driver: one of the classes below.
+
+    Each turn tests `type(action) is Ask`: `isinstance` takes three times as long for the class of a Struct.
+    """
 
 
 class Ask(Action, frozen=True):
@@ -162,6 +165,7 @@ class Finish(Action, frozen=True):
     outcome: Outcome
 
 
+@final
 class Step(Value, frozen=True):
     """The records to append to the loom, in order, and then the action to carry out."""
 

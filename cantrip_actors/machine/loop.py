@@ -151,12 +151,12 @@ def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: 
     action: Action | None = None
     while action is None:
         what = due(plan, state, live, moment)
-        if isinstance(what, Step):  # a record, and the action that comes after it
+        if type(what) is Step:  # a record, and the action that comes after it
             (record,), action = what.records, what.action
         elif isinstance(what, Action):
-            if isinstance(what, Run) and what.checks:
+            if type(what) is Run and what.checks:
                 live.wrapping = "before"
-            elif isinstance(what, Answer):
+            elif type(what) is Answer:
                 live.call = None
             return Step(records, what)
         else:

@@ -346,11 +346,11 @@ class EntityActor(Actor):
     async def _run_episode(self, action: Action | Awaited) -> None:
         """Carry out actions until the episode ends, or the entity hibernates or unloads."""
         acting = self._acting
-        while not isinstance(action, Finish):
+        while type(action) is not Finish:
             acting.action, acting.is_acting = action, True
             if acting.is_interrupted:
                 await self._cancel_action(action)
-            event = await (self._ask(action) if isinstance(action, Ask) else self._carry_out(action))
+            event = await (self._ask(action) if type(action) is Ask else self._carry_out(action))
             acting.is_acting = False
             if acting.is_interrupted and acting.scope.cancel_called:  # after the action had ended
                 acting.unrecorded = event
@@ -438,13 +438,13 @@ class EntityActor(Actor):
 
     async def _record_step(self, step: Step, moment: Moment) -> Action:
         services, cell, records, action = self._services, self._cell, step.records, step.action
-        if isinstance(action, Finish):
+        if type(action) is Finish:
             cell.outcome = action.outcome
             cell.is_over = self._state.phase is Phase.OVER
         elif cell.episode is None:
             cell.episode = EpisodeUnderWay(self._state.episode.number, self._state.episode.key, self._interrupt)
         if records:
-            if isinstance(action, Consult):
+            if type(action) is Consult:
                 self._outgoing = make_timers(cell, action.request, moment)
             await self._append(records)
         spans = cell.caller.spans
@@ -452,7 +452,7 @@ class EntityActor(Actor):
             spans.note_step(records, action)
         if services.watchers.has_any:
             services.watchers.publish(self._cell.open_stream().step(step, self._make_turn_id()))
-        if isinstance(action, Ask) and services.bus:
+        if type(action) is Ask and services.bus:
             services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._make_turn_id())])
         return action
 

@@ -10,8 +10,8 @@ form, and policies ported from a provider's examples the second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, TypeGuard, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, overload
 
 import msgspec
 import orjson
@@ -21,7 +21,7 @@ from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_ne
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.usage import NO_USAGE, Usage
-from cantrip_actors.terms.value import Value
+from cantrip_actors.terms.value import Value, is_mapping
 
 __all__ = ["NO_USAGE", "Usage"]
 
@@ -75,13 +75,13 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
 
         Raises CrystalError if `value` is not a tool call or names no gate.
         """
-        if isinstance(value, ToolCall):
+        if not is_mapping(value):
+            if not isinstance(value, ToolCall):
+                kind = type(value).__name__
+                raise CrystalError(f"crystal returned a tool call of type {kind}: expected {{'gate': …, 'args': …}}")
             if value.is_sound():
                 return value
             value = {"id": value.id, "gate": value.gate, "args": value.raw if value.args is None else value.args}
-        if not _is_mapping(value):
-            kind = type(value).__name__
-            raise CrystalError(f"crystal returned a tool call of type {kind}: expected {{'gate': …, 'args': …}}")
         gate = value.get("gate") or value.get("name")
         if not isinstance(gate, str):
             raise CrystalError(f"crystal returned a tool call without a gate's name: {dict(value)!r}")
@@ -94,7 +94,7 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
                 args = orjson.loads(raw)
             except orjson.JSONDecodeError:
                 args = None
-        if _is_mapping(args) and _is_json(args := dict(args)):
+        if is_mapping(args) and _is_json(args := dict(args)):
             raw = None
         else:
             raw, args = make_encodable(raw if raw is not None else _cut_excerpt(args)), None
@@ -177,7 +177,7 @@ class Response(Value, frozen=True, gc=False):
         """
         if isinstance(value, str):
             value = {"content": value}
-        if not isinstance(value, Response):
+        if is_mapping(value) or not isinstance(value, Response):
             value = cls.unchecked(value)
         elif not value.is_sound():
             value = cls.unchecked({name: getattr(value, name) for name in cls.__struct_fields__})
@@ -199,53 +199,21 @@ class Response(Value, frozen=True, gc=False):
 
         Raises CrystalError for fields that are unknown or of a wrong type.
         """
-        if not _is_mapping(value):
+        if not is_mapping(value):
             kind = type(value).__name__
             raise CrystalError(f"crystal returned {kind}: expected a Response, a mapping with its fields, or text")
-        usage = Usage.of(value.get("usage"))
+        fields: dict[str, Any] = {"usage": Usage.of(value.get("usage"))}
         try:
-            return cls._read(value, usage)
+            if not _READERS.keys() >= value.keys():
+                name = next(str(name) for name in value if name not in _READERS)
+                raise CrystalError(f'crystal returned an unknown field "{name}": {suggest_nearest(name, _READERS)}')
+            for name, given in value.items():
+                if given is not None and name != "usage":
+                    fields[name] = _READERS[name](name, given)
         except CrystalError as error:
-            error.usage = usage
+            error.usage = fields["usage"]
             raise
-
-    @classmethod
-    def _read(cls, value: Mapping[str, Any], usage: Usage) -> Response:
-        if not _RESPONSE_FIELDS.issuperset(value):
-            name = next(str(name) for name in value if name not in cls.__struct_fields__)
-            raise CrystalError(
-                f'crystal returned an unknown field "{name}": {suggest_nearest(name, cls.__struct_fields__)}'
-            )
-        get = value.get
-        calls, blocks, metadata, images = get("tool_calls"), get("blocks"), get("metadata"), get("images")
-        if calls.__class__ is not list or blocks is not None or images is not None:  # nearly always it is that alone
-            for name, given in (("tool_calls", calls), ("blocks", blocks), ("images", images)):
-                if given is not None and not isinstance(given, (list, tuple)):
-                    kind = type(given).__name__
-                    raise CrystalError(f"crystal returned {name} of type {kind}: expected a list or null")
-        if metadata is not None and not isinstance(metadata, Mapping):
-            kind = type(metadata).__name__
-            raise CrystalError(f"crystal returned metadata of type {kind}: expected a mapping or null")
-        if images and not _are_pictures(images):
-            raise CrystalError(f"crystal returned images that are not an Image: {images!r:.200}")
-        if blocks and not all(map(_is_mapping, blocks)):
-            raise CrystalError(f"crystal returned blocks that are not objects: {blocks!r:.200}")
-        handle = get("handle")
-        if blocks or metadata or handle:
-            for name, kept in (("blocks", blocks), ("metadata", metadata), ("handle", handle)):
-                if kept and not _is_json(kept):
-                    raise CrystalError(f"crystal returned {name} that are not JSON: {kept!r:.200}")
-        return cls(
-            _check_text("content", get("content")),
-            tuple([ToolCall.of(call) for call in calls]) if calls else (),
-            usage,
-            _check_text("thinking", get("thinking")),
-            _check_text("code", get("code")),
-            tuple(blocks) if blocks else (),
-            dict(metadata) if metadata else {},
-            handle,
-            tuple(images) if images else (),
-        )
+        return cls(**fields)
 
     def is_sound(self) -> bool:
         """Whether the fields are what they should be: a crystal of the user's may have made this without `of`."""
@@ -258,7 +226,7 @@ class Response(Value, frozen=True, gc=False):
             and isinstance(self.usage, Usage)
             and self.usage.is_sound()
             and isinstance(self.blocks, tuple)
-            and (not self.blocks or (all(map(_is_mapping, self.blocks)) and _is_json(self.blocks)))
+            and (not self.blocks or (all(map(is_mapping, self.blocks)) and _is_json(self.blocks)))
             and isinstance(self.metadata, dict)
             and (not self.metadata or _is_json(self.metadata))
             and (self.handle is None or _is_json(self.handle))
@@ -268,17 +236,19 @@ class Response(Value, frozen=True, gc=False):
 
     def numbered(self, utterance: int) -> Response:
         """Return the response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
-        calls = list(self.tool_calls)
-        taken = [call.id for call in calls]
-        if all(taken):
+        taken = {call.id for call in self.tool_calls}
+        if "" not in taken:
             return self
-        for n, call in enumerate(calls):
-            if not call.id:
-                made = f"call_{utterance}_{n + 1}"
-                while made in taken:
-                    made += "_"
-                taken.append(made)
-                calls[n] = ToolCall(made, call.gate, call.args, call.raw)
+        calls: list[ToolCall] = []
+        for n, call in enumerate(self.tool_calls, 1):
+            if call.id:
+                calls.append(call)
+                continue
+            made = f"call_{utterance}_{n}"
+            while made in taken:
+                made += "_"
+            taken.add(made)
+            calls.append(ToolCall(made, call.gate, call.args, call.raw))
         return replace(self, tool_calls=tuple(calls))
 
 
@@ -286,20 +256,58 @@ def _are_pictures(values: Sequence[object]) -> bool:
     return all(isinstance(one, Image) for one in values)
 
 
-def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return `isinstance(value, Mapping)`, quickly if it is a dict, as nearly always."""
-    return value.__class__ is dict or isinstance(value, Mapping)
-
-
-_RESPONSE_FIELDS = frozenset(Response.__struct_fields__)
-
-
-def _check_text(name: str, text: object) -> str | None:
-    if text is None:
-        return None
+def _read_text(name: str, text: object) -> str:
     if not isinstance(text, str):
         raise CrystalError(f"crystal returned {name} of type {type(text).__name__}: expected text or null")
     return make_encodable(text)
+
+
+def _read_list(name: str, values: object) -> Sequence[Any]:
+    if not isinstance(values, (list, tuple)):
+        raise CrystalError(f"crystal returned {name} of type {type(values).__name__}: expected a list or null")
+    return values
+
+
+def _read_calls(name: str, calls: object) -> tuple[ToolCall, ...]:
+    return tuple([ToolCall.of(call) for call in _read_list(name, calls)])
+
+
+def _read_blocks(name: str, blocks: object) -> tuple[Mapping[str, Any], ...]:
+    if not all(map(is_mapping, _read_list(name, blocks))):
+        raise CrystalError(f"crystal returned blocks that are not objects: {blocks!r:.200}")
+    return tuple(_read_json(name, blocks))
+
+
+def _read_images(name: str, images: object) -> tuple[Image, ...]:
+    if not _are_pictures(_read_list(name, images)):
+        raise CrystalError(f"crystal returned images that are not an Image: {images!r:.200}")
+    return tuple(_read_list(name, images))
+
+
+def _read_metadata(name: str, metadata: object) -> dict[str, Any]:
+    if not isinstance(metadata, Mapping):
+        raise CrystalError(f"crystal returned metadata of type {type(metadata).__name__}: expected a mapping or null")
+    return dict(_read_json(name, metadata))
+
+
+def _read_json(name: str, value: object) -> Any:
+    if not _is_json(value):
+        raise CrystalError(f"crystal returned {name} that are not JSON: {value!r:.200}")
+    return value
+
+
+_READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "content": _read_text,
+    "tool_calls": _read_calls,
+    "usage": lambda _, usage: Usage.of(usage),
+    "thinking": _read_text,
+    "code": _read_text,
+    "blocks": _read_blocks,
+    "metadata": _read_metadata,
+    "handle": _read_json,
+    "images": _read_images,
+}
+"""Checks and converts a field of a response that is not null: takes the field's name and what the crystal gave."""
 
 
 class Invocation(Sequence[Message]):

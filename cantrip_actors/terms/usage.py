@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any, Final
 
-from cantrip_actors.terms.value import Value
+from cantrip_actors.terms.value import Value, is_mapping
 
 
 class CantripError(Exception):
@@ -73,12 +72,13 @@ class Usage(Value, frozen=True, gc=False):
         """
         if value is None:
             return NO_USAGE
-        if isinstance(value, Usage):
+        if not is_mapping(value):
+            if not isinstance(value, Usage):
+                kind = type(value).__name__
+                raise CrystalError(f"crystal reported usage of type {kind}: expected a mapping of counts")
             if value.is_sound():
                 return value
             value = {name: getattr(value, name) for name in cls.__struct_fields__}
-        if not isinstance(value, Mapping):
-            raise CrystalError(f"crystal reported usage of type {type(value).__name__}: expected a mapping of counts")
         counts: dict[str, Any] = {}
         for name, amount in value.items():
             if not amount or name not in _COUNTS:

@@ -5,9 +5,10 @@ Functions of `dataclasses` (`replace`, `fields`, `asdict`) work with them, becau
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import Field, make_dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import msgspec
 
@@ -31,3 +32,8 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True):
     """A frozen value, compared by its fields. Its JSON form leaves out the fields that have their defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = _Fields()  # type: ignore[assignment]  # a descriptor
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return `isinstance(value, Mapping)`, quickly if it is a dict, as nearly always."""
+    return value.__class__ is dict or isinstance(value, Mapping)
