@@ -97,8 +97,10 @@ def campaign(
     heard(calm)
     lasts = max(calm.seconds, 0.02)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as lanes:
-        batch: list[History] = list(_walk(where, calm.points, chance))
         wanted = where.kills
+        batch: list[History] = list(_walk(where, calm.points, chance))
+        if not batch:  # too few kills for a walk
+            batch = list(_at_random(where, wanted or 0, calm.points, lasts, chance))
         while batch:
             for result in lanes.map(live_through, batch, *_same(len(batch), expected, server, keep), chunksize=AHEAD):
                 came.add(result)
