@@ -226,12 +226,15 @@ class Circle:
         made._set(tuple(gates), tuple(flat), self.medium, wards, jail=self.jail)
         return made
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Mapping[str, Any]:
         """Return the circle as the loom's header stores it, with the tools of its servers (CALL-3)."""
-        made = self._build_json(_build_header)
-        if self.listed:
-            made["servers"] = [self.listed[one.name].as_json(one) for one in self.servers]
-        return made
+        if not self.listed:
+            return self._own_json
+        return self._own_json | {"servers": [self.listed[one.name].as_json(one) for one in self.servers]}
+
+    @cached_property
+    def _own_json(self) -> dict[str, Any]:
+        return self._build_json(_build_header)
 
     def identity(self) -> tuple[dict[str, Any], list[str]]:
         """Return the parts that enter the content id: the circle as written, and the descriptions of its gates."""
