@@ -226,11 +226,10 @@ class Circle:
         made._set(tuple(gates), tuple(flat), self.medium, wards, jail=self.jail)
         return made
 
-    def as_json(self) -> Mapping[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the circle as the loom's header stores it, with the tools of its servers (CALL-3)."""
-        if not self.listed:
-            return self._own_json
-        return self._own_json | {"servers": [self.listed[one.name].as_json(one) for one in self.servers]}
+        servers = {"servers": [self.listed[one.name].as_json(one) for one in self.servers]} if self.listed else {}
+        return self._own_json | servers
 
     @cached_property
     def _own_json(self) -> dict[str, Any]:
