@@ -280,10 +280,10 @@ class SqliteStore(TableStore):
     def _write(self, db: Connection, made: Plan) -> None:
         super()._write(db, made)
         size = sum(map(len, made.lines))
-        if made.posted or made.blobs:
-            size += sum(len(line) for _, line, _ in made.posted.values()) + sum(len(blob.data) for blob in made.blobs)
-        if made.timers:
-            size += sum(len(line) for _, line, _ in made.timers.values())
+        if made.posted or made.timers:
+            size += sum(len(line) for _, line, _ in (*made.posted.values(), *made.timers.values()))
+        if made.blobs:
+            size += sum(len(blob.data) for blob in made.blobs.values())
         self._wal.count_written(size)
 
     def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:

@@ -178,16 +178,16 @@ class TableStore(NodeTables):
     def _write(self, db: Connection, made: Plan) -> None:
         with self._pipeline(db):
             if made.blobs:
-                kept = [(blob.digest, blob.kind, blob.data, blob.seal) for blob in made.blobs]
-                db.executemany(_KEEP_BLOB, kept)
+                # in order, so that two transactions that write the same ones cannot deadlock
+                blobs = [blob for _, blob in sorted(made.blobs.items())]
+                db.executemany(_KEEP_BLOB, [(blob.digest, blob.kind, blob.data, blob.seal) for blob in blobs])
             if made.entities:
                 db.executemany(_ADD_ENTITY, made.entities)
             if made.records:
+                numbers, places, lines = made.numbers, made.places, made.lines
                 rows = [
-                    (number, place.no, get_committed_turn(record), line.decode())
-                    for number, place, record, line in zip(
-                        made.numbers, made.places, made.records, made.lines, strict=True
-                    )
+                    (numbers[at], places[at].no, get_committed_turn(record), lines[at].decode())
+                    for at, record in enumerate(made.records)
                 ]
                 db.executemany("insert into records (seq, entity, turn, body) values (?, ?, ?, ?)", rows)
             if made.lives:
@@ -255,7 +255,7 @@ class TableStore(NodeTables):
         return lambda: removed
 
     def _forget_entities(self, wanted: Erasure, leases: Mapping[str, int], db: Connection) -> int:
-        end = self._lock_head(db)
+        self._lock_head(db)
         self._look_up(db, roots=wanted.entities)
         records: list[Record] = []
         places: list[Place] = []
@@ -283,9 +283,10 @@ class TableStore(NodeTables):
             places.append(place)
         if records:
             lines = [encode(record) for record in records]
-            numbers, _ = self._look_up(db, records, lines)
-            self._write_planned(db, self._plan_lines(records, lines, numbers, end, leases))
-            for place, number in zip(places, numbers, strict=True):
+            made, _ = self._plan(db, records, lines, leases)
+            self._write(db, made)
+            self._known.apply(made)
+            for place, number in zip(places, made.numbers, strict=True):
                 digests |= self._forget_mail(db, place, number)
         for entity in (*wanted.entities, *wanted.forks):
             db.execute("delete from checkpoints where entity = (select no from entities where id = ?)", (entity,))
