@@ -131,6 +131,7 @@ class JsonlStore(LineStore):
     ) -> None:
         super().__init__()
         self.path = Path(path).absolute()
+        self.where = str(self.path)
         self.read_only = read_only
         self.durability = durability
         self.blocking = durability == "power"
@@ -219,10 +220,7 @@ class JsonlStore(LineStore):
         """Return the length of the line with the file's version, 0 in a file of earlier versions."""
         first = next(iter(self._read_blocks()), b"").partition(b"\n")[0]
         if first.endswith(b"\r"):
-            raise DamagedLoom(
-                f"{self.path}: its lines end in CRLF: an editor or a checkout has converted them. "
-                f"`cantrip loom repair {self.path}` restores them"
-            )
+            self._raise_converted(1)
         found = _VERSION_LINE.fullmatch(first)
         mark = SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
         self.seal = open_seal(key, mark, str(self.path), is_new=not first and not self.read_only)
@@ -267,6 +265,8 @@ class JsonlStore(LineStore):
                     spots = known[entity][1]
                 else:
                     # a header, a record that ends something, or a line that `encode` did not write in its usual form
+                    if not self.read_only and block[at:after].endswith(b"\r\n"):
+                        self._raise_converted(count)
                     try:
                         record = decode(block[at:after])
                         spots = index.spots[index.follow(record, end + at).no]
@@ -447,6 +447,12 @@ class JsonlStore(LineStore):
             f"{self.path}: line {number} is corrupt: {why}. A killed process leaves no such line: the file was "
             f"changed, its disk is failing, or the power was cut. `cantrip loom repair {self.path}` copies it, and "
             f"leaves out what is damaged, and opening it read-only skips it. Restore it from a copy{keep}"
+        )
+
+    def _raise_converted(self, number: int) -> NoReturn:
+        raise DamagedLoom(
+            f"{self.path}: line {number} ends in CRLF: an editor or a checkout has converted it. "
+            f"`cantrip loom repair {self.path}` restores it"
         )
 
     def _cut_torn(self) -> None:

@@ -73,6 +73,8 @@ class Store(ABC):
     append only reaches memory or the page cache and may be called from the event loop.
     """
 
+    where: str = "memory:"
+    """Its name in messages: the path of its file, or the name of its database."""
     blocking: bool = False
     shared: bool = True
     """Whether other processes may write to it meanwhile, so that running an entity requires a claim (`lease`)."""
@@ -663,7 +665,7 @@ class Store(ABC):
         try:
             mail = decode_mail(line)
         except LoomError as error:
-            raise DamagedLoom(f"mail {no} of {self!r} is damaged: {error}. {REPAIR}") from error
+            raise DamagedLoom(f"mail {no} of {self.where} is damaged: {error}. {REPAIR}") from error
         return Pending(no, replace(mail, images=bind_images(mail.images, self.blob)) if mail.images else mail)
 
     def _decode_timer(self, line: str | bytes) -> Timer:
