@@ -14,35 +14,22 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Record, get_images, replace_images
+from cantrip_actors.records.blob import Blob, Snapshot
+from cantrip_actors.records.records import Record, get_images, replace_images
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
 R = TypeVar("R", bound=Record)
 
 
-def collect_blobs(records: Iterable[Record], mails: Iterable[Mail] = ()) -> list[Blob]:
-    """Return the blobs that records and mail bring along, each once.
-
-    They are ordered by digest, so that two transactions that write the same ones cannot deadlock.
-    """
-    found: dict[str, Blob] = {}
-    for record in records:
-        kind = type(record)
-        if kind in WITH_SNAPSHOT:
-            snapshot = record.snapshot  # type: ignore[union-attr]  # its type says so
-            if snapshot is not None and snapshot.blob is not None:
-                found[snapshot.digest] = snapshot.blob
-        elif kind in WITH_IMAGES and record.images:  # type: ignore[union-attr]  # likewise
-            _add_images(record.images, found)  # type: ignore[union-attr]  # likewise
-    for mail in mails:
-        _add_images(mail.images, found)
-    return [found[digest] for digest in sorted(found)] if found else []
+def add_snapshot(snapshot: Snapshot, found: dict[str, Blob]) -> None:
+    """Add the blob of a snapshot, by digest, if it has its bytes."""
+    if snapshot.blob is not None:
+        found[snapshot.digest] = snapshot.blob
 
 
-def _add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
+def add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
+    """Add the blobs of images that have their bytes, by digest."""
     for image in images:
         if image.digest and image.digest not in found and (data := image.found()) is not None:
             found[image.digest] = Blob(image.digest, image.media_type, data)

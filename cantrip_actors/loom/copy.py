@@ -41,11 +41,11 @@ def copy_loom(source: Store, target: Store) -> Verified:
     """
     for header in source.headers():
         if target.header(header.entity_id) is not None:
-            raise LoomError(f"{target!r} holds entity {header.entity_id} already: nothing was copied")
+            raise LoomError(f"{target.where} holds entity {header.entity_id} already: nothing was copied")
     if source.seal.chain:  # the copy gets links of its own, which would hide a forged record
         found = verify_loom(source)
         if not found.ok:
-            raise LoomError(f"{source!r} has faults, and nothing was copied: {found.faults[0]}. Repair it first")
+            raise LoomError(f"{source.where} has faults, and nothing was copied: {found.faults[0]}. Repair it first")
     trees = Trees(target.seal)
     blobs = _Blobs(source, target)
     batch: list[Record] = []
@@ -158,5 +158,5 @@ def _compare(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
     faults = [fault for fault in found.faults if fault.blob not in lost]
     if faults or copied.heads != trees.heads:
         why = faults[0] if faults else "its records differ"
-        raise LoomError(f"the copy in {target!r} differs from its source: {why}")
+        raise LoomError(f"the copy in {target.where} differs from its source: {why}")
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from cantrip_actors.loom.blobs import add_images
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
 from cantrip_actors.machine.project import Life, compute_life
 from cantrip_actors.records.mail import CONTROL, Mail, MailRow, encode_mail, get_key
@@ -114,6 +115,7 @@ class MailPlan:
             return InboxFull.at(compute_lane_limit(mail, self._most), entity)
         row = MailRow(next(self._numbers), None, entity, key, mail.lane, mail.loads, digest)
         self._posted[entity, key] = row, line, number
+        add_images(mail.images, made.blobs)
         self._count(place.tree, row, 1)
         return row
 

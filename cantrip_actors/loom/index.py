@@ -89,7 +89,7 @@ class Index(Known):
         if made.entities:
             for row in made.entities:
                 self._begin(row, made.new[row.id])
-        super().apply(made)
+        Known.apply(self, made)
         if made.turns:
             self.owners.update(made.turns)
         if made.lives:
@@ -102,11 +102,11 @@ class Index(Known):
             self.inboxes.apply(made)
         if made.timers or made.timed_out:
             self.timers.apply(made)
-        all_spots = self.spots
-        for place, number, line in zip(made.places, made.numbers, made.lines, strict=True):
-            spots = all_spots[place.no]
-            spots.append(number)
-            spots.append(len(line) + 1)
+        numbers, lines = made.numbers, made.lines
+        for at, place in enumerate(made.places):
+            spots = self.spots[place.no]
+            spots.append(numbers[at])
+            spots.append(len(lines[at]) + 1)
 
     def _begin(self, row: EntityRow, place: Place) -> None:
         place.no = len(self.spots)

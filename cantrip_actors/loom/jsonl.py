@@ -131,6 +131,7 @@ class JsonlStore(LineStore):
     ) -> None:
         super().__init__()
         self.path = Path(path).absolute()
+        self.where = str(self.path)
         self.read_only = read_only
         self.durability = durability
         self.blocking = durability == "power"
@@ -219,10 +220,7 @@ class JsonlStore(LineStore):
         """Return the length of the line with the file's version, 0 in a file of earlier versions."""
         first = next(iter(self._read_blocks()), b"").partition(b"\n")[0]
         if first.endswith(b"\r"):
-            raise DamagedLoom(
-                f"{self.path}: its lines end in CRLF: an editor or a checkout has converted them. "
-                f"`cantrip loom repair {self.path}` restores them"
-            )
+            self._raise_converted(1)
         found = _VERSION_LINE.fullmatch(first)
         mark = SealMark(found[2].decode(), found[3].decode()) if found is not None and found[2] else None
         self.seal = open_seal(key, mark, str(self.path), is_new=not first and not self.read_only)
@@ -267,6 +265,8 @@ class JsonlStore(LineStore):
                     spots = known[entity][1]
                 else:
                     # a header, a record that ends something, or a line that `encode` did not write in its usual form
+                    if not self.read_only and block[at:after].endswith(b"\r\n"):
+                        self._raise_converted(count)
                     try:
                         record = decode(block[at:after])
                         spots = index.spots[index.follow(record, end + at).no]
@@ -449,6 +449,12 @@ class JsonlStore(LineStore):
             f"leaves out what is damaged, and opening it read-only skips it. Restore it from a copy{keep}"
         )
 
+    def _raise_converted(self, number: int) -> NoReturn:
+        raise DamagedLoom(
+            f"{self.path}: line {number} ends in CRLF: an editor or a checkout has converted it. "
+            f"`cantrip loom repair {self.path}` restores it"
+        )
+
     def _cut_torn(self) -> None:
         """Cut off the bytes after the last newline, keep them in a sidecar, and report it."""
         end = self._file.end
@@ -499,51 +505,46 @@ class JsonlStore(LineStore):
         return self._file.end or len(self._first_line)
 
     def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
-        if made.blobs:
-            self._add_blobs(made.blobs)
-        if made.timers and self._timer_lines > WASTE + 2 * len(self._known.timers):
-            self._rewrite_timers()
-        before: list[tuple[LineFile, int]] = []
-        """The files that were written to, and their ends before that."""
-        if made.posted:
-            before.append((self._mail_file, self._mail_file.end))
-            posted = [encode_mail_line(row, line, self._end, number) for row, line, number in made.posted.values()]
-            try:
-                self._mail_file.append(b"".join(posted))
-            except OSError as error:
-                self._fail("cannot write mail beside", error)
-        if made.timers:
-            before.append((self._timer_file, self._timer_file.end))
-            self._write_timers(made, before)
+        before = self._write_sidecars(made) if made.blobs or made.posted or made.timers else ()
         if not made.lines:
             return
         file, end = self._file, self._file.end
-        first = b"" if end else self._first_line
-        data = first + b"\n".join([*made.lines, b""])
+        data = b"%b\n" % b"\n".join(made.lines)
+        if not end:
+            data = self._first_line + data
         try:
             file.append(data)
+            if made.end is not None:
+                self._write_head(made.end)
         except OSError as error:
             _cut_back([*before, (file, end)])
             self._fail("cannot write to", error)
-        if made.end is not None:
-            try:
-                self._write_head(made.end)
-            except LoomError:
-                _cut_back([*before, (file, end)])
-                raise
-        if first:
-            self._start, self._lines = len(first), 1
+        except LoomError:
+            _cut_back([*before, (file, end)])
+            raise
+        if not end:
+            self._start, self._lines = len(self._first_line), 1
         self._crc = crc32(data, self._crc)
         self._lines += len(made.lines)
 
-    def _write_timers(self, made: Plan, before: Sequence[tuple[LineFile, int]]) -> None:
-        lines = [encode_timer_line(*key, line, number) for key, (_, line, number) in made.timers.items()]
-        try:
-            self._timer_file.append(b"".join(lines))
-        except OSError as error:
-            _cut_back(before)
-            self._fail("cannot write timers beside", error)
-        self._timer_lines += len(lines)
+    def _write_sidecars(self, made: Plan) -> Sequence[tuple[LineFile, int]]:
+        """Write blobs, mail and timers; return the files of mail and timers, and their ends before that."""
+        if made.blobs:
+            self._add_blobs(made.blobs.values())
+        if made.timers and self._timer_lines > WASTE + 2 * len(self._known.timers):
+            self._rewrite_timers()
+        mail = [encode_mail_line(row, line, self._end, number) for row, line, number in made.posted.values()]
+        timers = [encode_timer_line(*key, line, number) for key, (_, line, number) in made.timers.items()]
+        before = (self._mail_file, self._mail_file.end), (self._timer_file, self._timer_file.end)
+        for file, lines, what in ((self._mail_file, mail, "mail"), (self._timer_file, timers, "timers")):
+            try:
+                if lines:
+                    file.append(b"".join(lines))
+            except OSError as error:
+                _cut_back(before)
+                self._fail(f"cannot write {what} beside", error)
+        self._timer_lines += len(timers)
+        return before
 
     def _rewrite_timers(self) -> None:
         lines = [encode_timer_line(*row) for row in self._known.timers.list_all()]
@@ -626,7 +627,7 @@ class JsonlStore(LineStore):
         except OSError as error:
             self._fail("cannot rewrite the blobs beside", error)
 
-    def _add_blobs(self, blobs: Sequence[Blob]) -> None:
+    def _add_blobs(self, blobs: Iterable[Blob]) -> None:
         try:
             self._blobs.add(blob for blob in blobs if not any(old.has(blob.digest) for old in self._old_blobs))
         except OSError as error:

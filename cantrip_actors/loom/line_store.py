@@ -90,30 +90,29 @@ class LineStore(Store):
         db: None,  # noqa: ARG002  # there is none
         records: Sequence[Record] = (),  # noqa: ARG002  # all is known
         lines: Sequence[bytes] = (),
-        mails: Sequence[Mail] = (),
+        mails: Sequence[Mail] = (),  # noqa: ARG002  # likewise
         taken: Sequence[int] = (),  # noqa: ARG002  # likewise
-        roots: Sequence[str] = (),  # also unused
+        roots: Sequence[str] = (),
         entities: Sequence[str] = (),  # noqa: ARG002  # likewise
     ) -> tuple[list[int], Iterator[int]]:
         if not roots:  # a claim is kept in memory only, also once the store is closed
             self._check_open()
-        at, extra = self._end, SEAL_LENGTH + 1 if self.sealed else 1
-        numbers = []
+        offset, extra = self._end, SEAL_LENGTH + 1 if self.sealed else 1
+        offsets = []
         for line in lines:
-            numbers.append(at)
-            at += len(line) + extra
-        return numbers, itertools.count(self._known.inboxes.last + 1) if mails else iter(())
+            offsets.append(offset)
+            offset += len(line) + extra
+        return offsets, itertools.count(self._known.inboxes.last + 1)
 
     def _find_head(self, tree: Tree) -> bytes:
-        """Return the last link of a tree that this process has not written to yet."""
-        index, last, length = self._known, 0, 0
-        todo = [tree.root]
+        """Return the link in the last line of a tree that this process has not written to yet."""
+        index, last, todo = self._known, (0, 0), [tree.root]
         while todo:
             entity = todo.pop()
-            start, size = index.spots[index.places[entity].no][-2:]
-            last, length = max((last, length), (start, size))
+            start, length = index.spots[index.places[entity].no][-2:]
+            last = max(last, (start, length))
             todo.extend(index.below.get(entity, ()))
-        return split_link(self._read_bytes(last, length)[:-1])[1] or NOTHING
+        return self._link_of(*last)
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
@@ -226,9 +225,7 @@ class LineStore(Store):
             changed += zip(spots[::2], tombstones, strict=True)
             records.append(record)
         lines = [encode(record) for record in records]
-        end = self._lock_head(None)
-        numbers, _ = self._look_up(None, records, lines)
-        made = self._plan_lines(records, lines, numbers, end, leases)
+        made, _ = self._plan(None, records, lines, leases)
         finish = self._replace_lines(sorted(changed), made)
 
         names = {name for name, entity in self._known.names.items() if entity in wanted.entities}

@@ -47,8 +47,8 @@ class MemoryStore(LineStore):
         return len(self._log)
 
     def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
-        for blob in made.blobs:
-            self._blobs.setdefault(blob.digest, blob)
+        for digest, blob in made.blobs.items():
+            self._blobs.setdefault(digest, blob)
         if made.lines:
             self._log += b"\n".join([*made.lines, b""])
         if made.end is not None:

@@ -1,15 +1,15 @@
-"""The tables of nodes in both SQL stores: nodes that have joined, and entities without a living holder (`nodes`)."""
+"""The tables of leases and nodes in both SQL stores: holders, nodes, and entities without a living holder (`nodes`)."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from cantrip_actors.loom.lease import REMAINS, is_gone
+from cantrip_actors.loom.lease import DEATHS, REMAINS, Holder, Lease, is_gone
 from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, Why, decode_info, encode_info
 from cantrip_actors.loom.rules import Tree
-from cantrip_actors.loom.store import Store
+from cantrip_actors.loom.table_rows import Connection, Tables, decode_text
 from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.terms.errors import LoomError
 
@@ -25,16 +25,6 @@ SWEPT = 1000
 """Leases of dead holders that are removed in one transaction."""
 
 
-class Connection(Protocol):
-    """A connection in the middle of a transaction. A `?` in a query stands for a value."""
-
-    def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
-        """Run a statement and return its cursor."""
-
-    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> Any:
-        """Run a statement for each row."""
-
-
 class Survey(NamedTuple):
     """The result of one poll of a loom: its nodes, the holders that are not living, and entities without a lease."""
 
@@ -45,11 +35,13 @@ class Survey(NamedTuple):
     """Entities that have work and no lease, and whether each is at work."""
 
 
-class NodeTables(Store):
+class NodeTables(Tables):
     """A store whose leases are rows, so that nodes can join."""
 
-    _where: str
-    """The database's name in messages."""
+    _locked: ClassVar[str]
+    """The end of a query that locks the leases that it finds."""
+    _owners: set[str]
+    """The owners that have claimed through this store."""
     _lasts: ClassVar[str]
     """The columns of a holder that say for how long its leases last (`_compute_time_left`)."""
     _row_locked: ClassVar[str] = ""
@@ -59,10 +51,6 @@ class NodeTables(Store):
     """The row of this store's node, and the number of the store's connections when the row was written."""
     _has_nodes: bool = False
     """Whether the tables of nodes are known to exist."""
-
-    @abstractmethod
-    def _fetch_rows(self, query: str, *values: Any) -> list[Any]:
-        """Return the rows of a query. Text arrives as str or as UTF-8."""
 
     @abstractmethod
     def _compute_time_left(self, *found: Any) -> float:
@@ -83,6 +71,49 @@ class NodeTables(Store):
     def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
         """Let all leases of `owner` last until `ttl` seconds from now; return False if it has no row."""
         return bool(db.execute(*self._make_renewal(owner, ttl)).rowcount)
+
+    def _find_holder(self, db: Connection, entity: str) -> Holder | None:
+        row = db.execute(f"{_LEASES.format(self._lasts)} where leases.entity = ? {self._locked}", (entity,)).fetchone()
+        if row is None:
+            return None
+        token, owner, deaths, *found = row
+        return Holder(token, owner, deaths, self._compute_time_left(*found))
+
+    def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
+        until = 0.0
+        if owner is not None:
+            if owner not in self._owners:
+                self._forget_holders(db)
+            self._owners.add(owner)
+            until = self._hold(db, owner, ttl)
+        (token,) = db.execute(
+            "insert into leases (entity, holder, deaths) "
+            "values (?, coalesce((select no from holders where owner = ?), 0), ?) returning token",
+            (entity, owner or "", deaths),
+        ).fetchone()
+        return token, until
+
+    def _drop(self, db: Connection, entity: str, token: int) -> None:  # noqa: ARG002  # a token is no other entity's
+        db.execute("delete from leases where token = ?", (token,))
+
+    def quarantined(self) -> list[str]:
+        """Return the entities whose holders died."""
+        query = "select entity from leases where deaths >= ? order by entity"
+        return [decode_text(entity) for (entity,) in self._fetch_new_rows(query, DEATHS)]
+
+    def leases_of(self, owner: str) -> list[Lease]:
+        """Return the leases of a holder."""
+        query = "select entity, token from leases join holders on holders.no = holder where owner = ?"
+        return [Lease(decode_text(entity), owner, token, 0.0) for entity, token in self._fetch_new_rows(query, owner)]
+
+    def is_held(self, entity_id: str) -> bool:
+        """Return whether another holder has a lease on the tree of an entity."""
+        root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
+        rows = self._fetch_new_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
+        held = (
+            (decode_text(owner), self._compute_time_left(*found)) for _, owner, _, *found in rows if owner is not None
+        )
+        return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
 
     @abstractmethod
     def _has_table(self, db: Connection, name: str) -> bool:
@@ -113,7 +144,7 @@ class NodeTables(Store):
             db.execute("insert into accounts (name, state) values (?, '') on conflict (name) do nothing", (name,))
             query = f"select state from accounts where name = ? {self._row_locked}"  # noqa: S608  # our own words
             (state,) = db.execute(query, (name,)).fetchone()
-            state, result = change(_decode_text(state) or None, self._read_clock(db))
+            state, result = change(decode_text(state) or None, self._read_clock(db))
             db.execute("update accounts set state = ? where name = ?", (state, name))
             return result
 
@@ -189,12 +220,10 @@ class NodeTables(Store):
         """Make a release the newest one. Raises LoomError for a release that no node has had."""
 
         def work(db: Connection) -> None:
-            known = [
-                _decode_text(name) for (name,) in db.execute("select release from releases order by no").fetchall()
-            ]
+            known = [decode_text(name) for (name,) in db.execute("select release from releases order by no").fetchall()]
             if release not in known:
                 raise LoomError(
-                    f"no node of {self._where} has had the release {release!r}; known releases, oldest first: "
+                    f"no node of {self.where} has had the release {release!r}; known releases, oldest first: "
                     f"{', '.join(map(repr, known)) or 'none'}"
                 )
             db.execute("update releases set no = (select max(no) + 1 from releases) where release = ?", (release,))
@@ -230,11 +259,11 @@ class NodeTables(Store):
         return ", ".join("null" for _ in self._lasts.split(", "))
 
     def _decode_nodes(self, found: Sequence[Any]) -> list[NodeRow]:
-        releases = {_decode_text(id): no for what, id, _, no, *_ in found if _decode_text(what) == "release"}
+        releases = {decode_text(id): no for what, id, _, no, *_ in found if decode_text(what) == "release"}
         rows = []
         for what, id, text, busy, is_draining, *lasts in found:
-            if _decode_text(what) == "node":
-                info, owner = decode_info(text), _decode_text(id)
+            if decode_text(what) == "node":
+                info, owner = decode_info(text), decode_text(id)
                 is_living = self._compute_time_left(*lasts) > 0 and not is_gone(owner)
                 rows.append(NodeRow(owner, info, busy, bool(is_draining), is_living, releases.get(info.release, 0)))
         return sorted(rows, key=lambda row: (row.info.name, row.owner))
@@ -242,11 +271,11 @@ class NodeTables(Store):
     def _decode_dead(self, found: Sequence[Any]) -> list[tuple[int, Why]]:
         dead: list[tuple[int, Why]] = []
         for what, id, _, no, _, *lasts in found:
-            if _decode_text(what) != "holder":
+            if decode_text(what) != "holder":
                 continue
-            if is_gone(_decode_text(id)):
+            if is_gone(decode_text(id)):
                 dead.append((no, "gone"))
-            elif not self._is_live(_decode_text(id), self._compute_time_left(*lasts)):
+            elif not self._is_live(decode_text(id), self._compute_time_left(*lasts)):
                 dead.append((no, "expired"))
         return dead
 
@@ -256,7 +285,7 @@ class NodeTables(Store):
         parts = [self._nodes_query, self._releases_query, self._holders_query, free]
         found = self._fetch_rows(" union all ".join(parts), limit, limit)
         free_ones = [
-            (_decode_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in found if _decode_text(what) == "free"
+            (decode_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in found if decode_text(what) == "free"
         ]
         return Survey(self._decode_nodes(found), self._decode_dead(found), free_ones)
 
@@ -264,8 +293,8 @@ class NodeTables(Store):
         """Return the living holder of the lease on a root entity; None if no living process holds it."""
         query = f"select owner, {self._lasts} from leases join holders on holders.no = holder where entity = ?"  # noqa: S608  # our own words
         for owner, *lasts in self._fetch_rows(query, entity_id):
-            if self._is_live(_decode_text(owner), self._compute_time_left(*lasts)):
-                return _decode_text(owner)
+            if self._is_live(decode_text(owner), self._compute_time_left(*lasts)):
+                return decode_text(owner)
         return None
 
     def unowned(self, limit: int, seen: Survey | None = None) -> list[Unowned]:
@@ -280,10 +309,10 @@ class NodeTables(Store):
 
         def add(rows: Iterable[Any], why: Any, *, is_busy: bool) -> None:
             for (entity,) in rows:
-                found.setdefault(_decode_text(entity), Unowned(_decode_text(entity), is_busy, why))
+                found.setdefault(decode_text(entity), Unowned(decode_text(entity), is_busy, why))
 
         if seen is None:
-            free = [(_decode_text(entity), bool(is_busy)) for entity, is_busy in self._fetch_rows(_FREE, limit, limit)]
+            free = [(decode_text(entity), bool(is_busy)) for entity, is_busy in self._fetch_rows(_FREE, limit, limit)]
             seen = Survey([], self.dead_holders(), free)
         _, dead, free = seen
         for no, why in dead:
@@ -331,9 +360,10 @@ class NodeTables(Store):
             "on conflict (entity) do update set head = excluded.head",
             (tree.root, head),
         )
-        return deaths if row is not None and _decode_text(row[0]) == head else 0
+        return deaths if row is not None and decode_text(row[0]) == head else 0
 
 
+_LEASES = "select token, owner, deaths, {} from leases left join holders on holders.no = holder"
 _NEW_RELEASE = (
     "insert into releases (release, no) select cast(? as text), coalesce(max(no), 0) + 1 from releases where true "
     "on conflict (release) do nothing"
@@ -370,7 +400,3 @@ _SWEEP = (
     "left join trees on trees.no = entities.no where holder = ? and coalesce(life, 1) <> 0 "
     "and coalesce(trees.loads, 0) = 0 limit ?)"
 )
-
-
-def _decode_text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode()

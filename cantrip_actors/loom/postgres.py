@@ -50,7 +50,8 @@ from cantrip_actors.loom.rules import Plan, Tree
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
-from cantrip_actors.loom.tables import Connection, KnownRows, TableStore, read_link
+from cantrip_actors.loom.table_rows import Connection, KnownRows, read_link
+from cantrip_actors.loom.tables import TableStore
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.seal import NOTHING
@@ -148,7 +149,7 @@ class PostgresStore(TableStore):
         self._renewer: psycopg.Connection[TupleRow] | None = None
         self._hints_from = 0
         """The server's id of the connection that sends hints."""
-        self._where = _name_database(url)
+        self.where = _name_database(url)
         try:
             self._ask(self._check)
         except LoomError:
@@ -169,7 +170,7 @@ class PostgresStore(TableStore):
             else:
                 connection.execute(self._compose_settings("set"))
         except psycopg.Error as error:
-            raise LoomError(f"cannot reach {self._where}: {_describe_error(error)}") from error
+            raise LoomError(f"cannot reach {self.where}: {_describe_error(error)}") from error
         return connection
 
     def _compose_settings(self, how: Literal["set", "set local"], *, appends: bool = False) -> sql.Composed:
@@ -202,7 +203,7 @@ class PostgresStore(TableStore):
         """Make missing tables, or upgrade tables of an earlier version."""
         self._version = self._find_version(connection)
         if self.read_only and not self._version:
-            raise LoomError(f"{self._where} holds no loom")
+            raise LoomError(f"{self.where} holds no loom")
         if self.read_only or (self._version == VERSION and not self._seal_key):
             self.seal = self._open_seal(_Sql(connection), self._seal_key, makes=False)
             return
@@ -215,12 +216,12 @@ class PostgresStore(TableStore):
                 self._keep_small(_Sql(connection), BUSY)
                 connection.execute("insert into version (version, readable_by) values (%s, %s)", (VERSION, READABLE_BY))
             elif found < VERSION:
-                check_migration(self._migrate, self._where, found)
+                check_migration(self._migrate, self.where, found)
                 copy = None
                 if self._migrate != "in_place":
                     copy = free_name(lambda again: f"{self.schema}_v{found}{again}", self._is_schema_of(connection))
                     self._copy_tables(connection, copy)
-                self.migrated = note_migration(self._where, found, copy)
+                self.migrated = note_migration(self.where, found, copy)
                 connection.execute(
                     write_statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else "")
                 )
@@ -272,8 +273,8 @@ class PostgresStore(TableStore):
         # as JSON, because earlier tables do not have the column `readable_by`
         row = connection.execute("select to_jsonb(one) from version as one").fetchone()
         if row is None:
-            raise LoomError(f"{self._where} has a table `version` that is empty: it is not a loom, or was damaged")
-        return choose_version(self._where, int(row[0]["version"]), row[0].get("readable_by"))
+            raise LoomError(f"{self.where} has a table `version` that is empty: it is not a loom, or was damaged")
+        return choose_version(self.where, int(row[0]["version"]), row[0].get("readable_by"))
 
     # -------------------------------------------------------------------------------------------------------- appending
 
@@ -281,9 +282,9 @@ class PostgresStore(TableStore):
         """Do `work` in one transaction. A connection that was lost before its end is replaced, once."""
         with self._writing:
             if self._closed:
-                raise LoomError(f"{self._where} is closed: nothing can be recorded any more")
+                raise LoomError(f"{self.where} is closed: nothing can be recorded any more")
             if self.read_only:
-                raise LoomError(f"{self._where} was opened read-only: nothing can be recorded")
+                raise LoomError(f"{self.where} was opened read-only: nothing can be recorded")
             for again in (True, False):
                 if self._writer is None or _is_lost(self._writer):
                     self._writer = self._connect()
@@ -340,7 +341,7 @@ class PostgresStore(TableStore):
         row = db.execute("select body from records where seq = ?", (known.number,)).fetchone()
         if row is None or read_link(row[0]) != known.link:  # else another process has added a reward
             raise LoomError(
-                f"entity {tree.root} cannot continue from memory: {self._where} does not have its last records, "
+                f"entity {tree.root} cannot continue from memory: {self.where} does not have its last records, "
                 "because the server failed over or was restored. It continues from the loom once it is read again"
             )
 
@@ -391,7 +392,7 @@ class PostgresStore(TableStore):
                 ". The connection was lost while this was being committed: it may be recorded or not, read it again"
             )
         kind = Unsure if unsure else LoomError
-        raise kind(f"{what} {self._where}: {_describe_error(error)}{advice}") from error
+        raise kind(f"{what} {self.where}: {_describe_error(error)}{advice}") from error
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
@@ -458,7 +459,7 @@ class PostgresStore(TableStore):
         """Do `work` on the connection of renewals: in a transaction, unless it `is_single`, of one statement."""
         with self._renewing:
             if self._closed:
-                raise LoomError(f"{self._where} is closed: no lease can be renewed any more")
+                raise LoomError(f"{self.where} is closed: no lease can be renewed any more")
             for again in (True, False):
                 if self._renewer is None or _is_lost(self._renewer):
                     self._renewer = self._connect()
@@ -491,7 +492,7 @@ class PostgresStore(TableStore):
         """Vacuum the tables. The server's write-ahead log and backups are the administrator's task (docs/data.md)."""
         with self._writing:
             if self._closed or self.read_only:
-                raise LoomError(f"{self._where} is closed, or was opened read-only: nothing can be vacuumed")
+                raise LoomError(f"{self.where} is closed, or was opened read-only: nothing can be vacuumed")
             try:
                 if self._writer is None or _is_lost(self._writer):
                     self._writer = self._connect()
@@ -594,7 +595,7 @@ class PostgresStore(TableStore):
                         if one.pid != self._hints_from:  # a process ignores its own hints
                             receive()
         except psycopg.Error as error:
-            raise LoomError(f"{self._where}: {_describe_error(error)}") from error
+            raise LoomError(f"{self.where}: {_describe_error(error)}") from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

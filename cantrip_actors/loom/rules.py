@@ -4,20 +4,20 @@ An entity begins once and with a header. The id of a turn is used once (D-008). 
 names a recorded one (LOOM-2). Records for a tree carry the token of the tree's lease.
 
 `plan` goes through a batch record by record, asks `Known` what the store already holds, and changes nothing. It returns
-a `Plan`: the entities that begin, the new turns, the phases of entities' lives. `MailPlan` (`inbox.py`) adds the
-changes of mail, `Store.append` the lines and blobs. A store writes the plan, and then `Known` applies it.
+a `Plan`: the sealed lines, the entities that begin, the new turns, the phases of entities' lives, the blobs. `MailPlan`
+(`inbox.py`) adds the changes of mail. A store writes the plan, and then `Known` applies it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from cantrip_actors.loom.blobs import add_images, add_snapshot
 from cantrip_actors.loom.lease import NO_LEASES, Fenced, name_lease
 from cantrip_actors.loom.seal_key import Head
 from cantrip_actors.machine.project import (
@@ -31,13 +31,10 @@ from cantrip_actors.machine.project import (
 )
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import MailRow, get_key
-from cantrip_actors.records.records import Header, Record
-from cantrip_actors.records.seal import NOTHING, add_link, seal
+from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Header, Record
+from cantrip_actors.records.seal import NOTHING, seal_copied, seal_lines
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.terms.errors import LoomError
-
-NO_LINKS: Iterable[bytes | None] = repeat(None)
-"""The links of any number of lines that have none yet."""
 
 
 class Waiting(NamedTuple):
@@ -104,8 +101,16 @@ class Plan(Struct, eq=False):
     records: Sequence[Record] = ()
     numbers: Sequence[int] = ()
     """The number of each record."""
+    lines: list[bytes] = []
+    """The lines of the records, sealed."""
+    heads: dict[Tree, bytes] = {}
+    """The new last links of trees."""
+    blobs: dict[str, Blob] = {}
+    """The blobs that records, mail and timers bring along, by digest."""
     places: list[Place] = []
     """The place of each record's entity."""
+    runs: list[tuple[Tree, list[bytes]]] = []
+    """The lines of the records, not sealed, in runs that belong to one tree."""
     entities: list[EntityRow] = []
     """The entities that begin."""
     new: dict[str, Place] = {}
@@ -120,12 +125,6 @@ class Plan(Struct, eq=False):
     """Entities that end, and lose all of their timers."""
     keys: list[tuple[Tree, str, int]] = []
     """Keys of mail that records take, and the numbers of these records."""
-    lines: Sequence[bytes] = ()
-    """The lines of the records, sealed."""
-    blobs: Sequence[Blob] = ()
-    """The blobs of the records and the mail."""
-    heads: Mapping[Tree, bytes] = _NONE
-    """The new last links of trees."""
     end: Head | None = None
     """The new head of a sealed loom."""
     posted: Mapping[tuple[str, str], tuple[MailRow, bytes, int | None]] = _NONE
@@ -176,47 +175,81 @@ class Known(ABC):
         places = self.places
         if made.new:
             places.update(made.new)
-        if made.turns or made.lives:
+        if made.turns:
             for turn, entity in made.turns.items():
                 places[entity].tip = turn
+        if made.lives:
             for entity, life in made.lives.items():
                 places[entity].life = life
-        if made.heads or made.waiting:
-            for tree, head in made.heads.items():
-                tree.head = head
+        for tree, head in made.heads.items():
+            tree.head = head
+        if made.waiting:
             for tree, waiting in made.waiting.items():
                 tree.waiting = waiting
-        for entity, _ in made.timers:
-            if entity:
-                places[entity].has_timers = True
+        if made.timers:
+            for entity, _ in made.timers:
+                if entity:
+                    places[entity].has_timers = True
 
 
 def plan(
-    records: Sequence[Record], numbers: Sequence[int], known: Known, leases: Mapping[str, int] = NO_LEASES
+    records: Sequence[Record],
+    lines: Sequence[bytes],
+    numbers: Sequence[int],
+    known: Known,
+    leases: Mapping[str, int] = NO_LEASES,
 ) -> Plan:
-    """Return the plan for `records` with these numbers. Raises LoomError for a record that may not come next."""
+    """Return the plan for records with these lines and numbers. Raises LoomError for one that may not come next."""
     made = Plan(records, numbers)
+    places, blobs = made.places, made.blobs
     entity = place = tree = token = None
-    for number, record in zip(numbers, records, strict=True):
+    run: list[bytes] = []
+    for at, record in enumerate(records):
+        kind = record.__class__
         if record.entity_id != entity:
             entity = record.entity_id
             place = known.find_place(entity) or made.new.get(entity)
-        if place is None or record.__class__ in NOTED:
+        if place is None or kind in NOTED:
             header = as_header(record)
             if place is None or header is not None:
                 header = _check_header(header, record.entity_id, place, made, known)
                 _check_name(header, leases, known)
-                place = begin(header, number, made, known)
+                place = begin(header, numbers[at], made, known)
             else:
                 _check(record, place, made, known)
-                follow(record, number, place, made)
+                follow(record, numbers[at], place, made)
         if place.tree is not tree:
             tree = place.tree
             token = leases.get(tree.root) if leases else None
+            run = []
+            made.runs.append((tree, run))
         if token != tree.token and (token is not None or is_for_lease_holder(record)):
             raise Fenced.out(record.entity_id, tree.root, token, tree.token)
-        made.places.append(place)
+        if kind in WITH_SNAPSHOT:
+            if record.snapshot is not None:  # type: ignore[union-attr]  # its type says so
+                add_snapshot(record.snapshot, blobs)  # type: ignore[union-attr]  # likewise
+        elif kind in WITH_IMAGES and record.images:  # type: ignore[union-attr]  # likewise
+            add_images(record.images, blobs)  # type: ignore[union-attr]  # likewise
+        places.append(place)
+        run.append(lines[at])
     return made
+
+
+def seal_plan(
+    made: Plan, find_head: Callable[[Tree], bytes], key: bytes = b"", links: Sequence[bytes | None] = ()
+) -> None:
+    """Seal each line of a plan after the one before it in its tree; add the new last link of each tree.
+
+    `find_head` looks up a head that is not known. For lines of another store `links` has the links of tombstones, and
+    None for each other line.
+    """
+    heads, links_left = made.heads, iter(links)
+    for tree, lines in made.runs:
+        head = heads.get(tree, tree.head)
+        if head is None:
+            head = find_head(tree)
+        sealed, heads[tree] = seal_copied(lines, links_left, head, key) if links else seal_lines(lines, head, key)
+        made.lines += sealed
 
 
 def lease_of_name(header: Header) -> str | None:
@@ -280,6 +313,8 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
         if entity and place is None:
             raise LoomError(f"timer {timer.id!r} is set for entity {entity}, which is not in this loom")
         line = b"" if timer.due is None and timer.schedule is None else encode_timer(timer)
+        if line and timer.mail is not None:
+            add_images(timer.mail.images, made.blobs)
         changed[entity, timer.id] = timer, line, None if at is None else made.numbers[at]
     made.timers = changed
     ended = {entity for entity, _ in changed if made.lives.get(entity) is Life.OVER}
@@ -319,27 +354,3 @@ def _check(record: Record, place: Place, made: Plan, known: Known) -> None:
 
 def _find_owner(turn: str, made: Plan, known: Known) -> str | None:
     return made.turns.get(turn) or known.find_owner(turn)
-
-
-def seal_lines(
-    made: Plan,
-    lines: Iterable[bytes],
-    find_head: Callable[[Tree], bytes],
-    links: Iterable[bytes | None] = NO_LINKS,
-    key: bytes = b"",
-) -> None:
-    """Add the lines to a plan, each sealed after the one before it in its tree, and the new last link of each tree.
-
-    `links` has the links of tombstones that come from another store, and None for each other line.
-    """
-    sealed: list[bytes] = []
-    heads: dict[Tree, bytes] = {}
-    for line, place, link in zip(lines, made.places, links, strict=False):
-        tree = place.tree
-        if link is None:
-            before = heads.get(tree, tree.head)
-            line, heads[tree] = seal(line, find_head(tree) if before is None else before, key)
-        else:
-            line, heads[tree] = add_link(line, link), link
-        sealed.append(line)
-    made.lines, made.heads = sealed, heads

@@ -36,7 +36,8 @@ from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.schema import READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability
-from cantrip_actors.loom.tables import Connection, KnownRows, TableStore
+from cantrip_actors.loom.table_rows import Connection, KnownRows
+from cantrip_actors.loom.tables import TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
 from cantrip_actors.machine.project import Life
 from cantrip_actors.own_files.claims import APPLICATION, claim_file
@@ -96,7 +97,7 @@ class SqliteStore(TableStore):
         self.migrated: Migrated | None = None
         """The upgrade of tables of an earlier version at opening, if there was one."""
         self._migrate = migrate
-        self._where = str(self.path)
+        self.where = str(self.path)
         self.read_only = read_only
         self.durability = durability
         self.blocking = durability == "power"
@@ -151,7 +152,7 @@ class SqliteStore(TableStore):
         found = self._check(connection)
         copy = None
         if 0 < found < VERSION:
-            check_migration(self._migrate, self._where, found)
+            check_migration(self._migrate, self.where, found)
             if self._migrate != "in_place":
                 copy = free_name(lambda again: self._get_sidecar_path(f".v{found}{again}.bak"), Path.exists)
                 self._copy(copy)
@@ -167,7 +168,7 @@ class SqliteStore(TableStore):
         self.seal = self._open_seal(connection, self._seal_key, makes=True)
         connection.execute("commit")
         if 0 < found < VERSION:
-            self.migrated = note_migration(self._where, found, copy)
+            self.migrated = note_migration(self.where, found, copy)
 
     def _has_table(self, db: Connection, name: str) -> bool:
         return db.execute("select 1 from sqlite_master where name = ?", (name,)).fetchone() is not None
@@ -280,10 +281,10 @@ class SqliteStore(TableStore):
     def _write(self, db: Connection, made: Plan) -> None:
         super()._write(db, made)
         size = sum(map(len, made.lines))
-        if made.posted or made.blobs:
-            size += sum(len(line) for _, line, _ in made.posted.values()) + sum(len(blob.data) for blob in made.blobs)
-        if made.timers:
-            size += sum(len(line) for _, line, _ in made.timers.values())
+        if made.posted or made.timers:
+            size += sum(len(line) for _, line, _ in (*made.posted.values(), *made.timers.values()))
+        if made.blobs:
+            size += sum(len(blob.data) for blob in made.blobs.values())
         self._wal.count_written(size)
 
     def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:

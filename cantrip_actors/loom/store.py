@@ -14,14 +14,14 @@ import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
-from cantrip_actors.loom.blobs import bind_images, collect_blobs
+from cantrip_actors.loom.blobs import bind_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
@@ -40,7 +40,7 @@ from cantrip_actors.loom.lease import (
     make_not_root,
 )
 from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.loom.rules import NO_LINKS, Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_lines
+from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_plan
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.machine.project import Life, as_forgotten, find_settled_at
 from cantrip_actors.records.blob import Blob
@@ -73,6 +73,8 @@ class Store(ABC):
     append only reaches memory or the page cache and may be called from the event loop.
     """
 
+    where: str = "memory:"
+    """Its name in messages: the path of its file, or the name of its database."""
     blocking: bool = False
     shared: bool = True
     """Whether other processes may write to it meanwhile, so that running an entity requires a claim (`lease`)."""
@@ -143,19 +145,11 @@ class Store(ABC):
         """Do the work of `append` in a transaction; return how many bytes of records it has added."""
         if not lines:
             return 0
-        end = self._lock_head(db)
-        mails = [mail for _, mail in post] if post else ()
-        owners = [timer.entity_id for _, timer in timers] if timers else ()
-        numbers, mail_numbers = self._look_up(
-            db, records, lines, mails, [no for _, no in taken] if taken else (), (), owners
-        )
-        made = plan(records, numbers, self._known, leases)
+        made, mail_numbers = self._plan(db, records, lines, leases, taken=taken, post=post, timers=timers)
         if taken or post or made.over:
             MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
         if timers:
             plan_timers(made, self._known, timers)
-        made.blobs = collect_blobs(records, [*mails, *_list_mails(timer for _, timer in timers)] if timers else mails)
-        self._seal_lines(made, lines, end)
         self._write(db, made)
         self._known.apply(made)
         return sum(map(len, made.lines))
@@ -168,39 +162,43 @@ class Store(ABC):
         links = [plain[at][1] if at in plain else None for at in range(len(records))]
 
         def work(db: Any) -> None:
-            if not records:
-                return
-            end = self._lock_head(db)
-            numbers, _ = self._look_up(db, records, lines)
-            self._write_planned(db, self._plan_lines(records, lines, numbers, end, links=links))
+            if records:
+                made, _ = self._plan(db, records, lines, links=links)
+                self._write(db, made)
+                self._known.apply(made)
 
         self._transact(work)
 
-    def _plan_lines(
+    def _plan(
         self,
+        db: Any,
         records: Sequence[Record],
         lines: Sequence[bytes],
-        numbers: Sequence[int],
-        end: Head | None,
         leases: Mapping[str, int] = NO_LEASES,
-        links: Iterable[bytes | None] = NO_LINKS,
-    ) -> Plan:
-        """Return the plan of a batch that neither takes nor posts mail; `end` is the head before it."""
-        made = plan(records, numbers, self._known, leases)
-        made.blobs = collect_blobs(records)
-        self._seal_lines(made, lines, end, links)
-        return made
-
-    def _seal_lines(
-        self, made: Plan, lines: Sequence[bytes], end: Head | None, links: Iterable[bytes | None] = NO_LINKS
-    ) -> None:
-        """Add the lines of a batch to its plan, with their links, and the resulting head."""
+        links: Sequence[bytes | None] = (),
+        *,
+        taken: Sequence[tuple[int, int]] = (),
+        post: Sequence[tuple[int, Mail]] = (),
+        timers: Sequence[tuple[int, Timer]] = (),
+    ) -> tuple[Plan, Iterator[int]]:
+        """Look up the facts that a batch depends on; return the plan of its records, and numbers for its mail."""
+        end = self._lock_head(db)
+        numbers, mail_numbers = self._look_up(
+            db,
+            records,
+            lines,
+            [mail for _, mail in post] if post else (),
+            [no for _, no in taken] if taken else (),
+            entities=[timer.entity_id for _, timer in timers] if timers else (),
+        )
+        made = plan(records, lines, numbers, self._known, leases)
         if not self.sealed:
-            made.lines = lines
-            return
-        seal_lines(made, lines, self._find_head, links, self.seal.chain)
+            made.lines += lines
+            return made, mail_numbers
+        seal_plan(made, self._find_head, self.seal.chain, links)
         if end is not None:
             made.end = self.seal.follow(end, made.lines)
+        return made, mail_numbers
 
     def _lock_head(self, db: Any) -> Head | None:  # noqa: ARG002  # a store with one writer has no lock
         """Return the head of a sealed loom, locked until the transaction ends; else None."""
@@ -209,10 +207,6 @@ class Store(ABC):
     def head(self) -> Head | None:
         """Return the stored head of a sealed loom; None if it is missing or cannot be read."""
         return None
-
-    def _write_planned(self, db: Any, made: Plan) -> None:
-        self._write(db, made)
-        self._known.apply(made)
 
     @abstractmethod
     def prepare_forget(self, wanted: Erasure, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], int]:
@@ -254,7 +248,6 @@ class Store(ABC):
             mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
             results = [mail_plan.post(one) for one in mails]
             if made.posted:
-                made.blobs = collect_blobs((), (one for one in mails if (one.entity_id, one.key) in made.posted))
                 self._write(db, made)
                 self._known.apply(made)
             return results
@@ -340,18 +333,15 @@ class Store(ABC):
             made = Plan()
             mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
             found = self._check_timers(db, which, [old for old, _, _ in changes])
-            done, timers = [], []
+            timers = []
             for at, (_, new, post) in enumerate(changes):
                 if isinstance(found[at], list):
                     found[at] = _plan_mails(mail_plan, post)
                 if isinstance(found[at], list):
                     owner, id = which[at]
                     timers.append((None, new or Timer(id=id, due=None, entity_id=owner)))
-                    done.append(new)
             if timers:
                 plan_timers(made, self._known, timers)
-                posted = [mail for mail in mails if (mail.entity_id, mail.key) in made.posted]
-                made.blobs = collect_blobs((), [*posted, *_list_mails(one for one in done if one is not None)])
                 self._write(db, made)
                 self._known.apply(made)
             return [found[at] for at in range(len(changes))]
@@ -675,7 +665,7 @@ class Store(ABC):
         try:
             mail = decode_mail(line)
         except LoomError as error:
-            raise DamagedLoom(f"mail {no} of {self!r} is damaged: {error}. {REPAIR}") from error
+            raise DamagedLoom(f"mail {no} of {self.where} is damaged: {error}. {REPAIR}") from error
         return Pending(no, replace(mail, images=bind_images(mail.images, self.blob)) if mail.images else mail)
 
     def _decode_timer(self, line: str | bytes) -> Timer:
@@ -802,7 +792,3 @@ def _plan_mails(mail_plan: MailPlan, post: Sequence[Mail]) -> list[MailRow] | Re
             return row
         rows.append(row)
     return rows
-
-
-def _list_mails(timers: Iterable[Timer]) -> list[Mail]:
-    return [timer.mail for timer in timers if timer.mail is not None]

@@ -52,7 +52,8 @@ class Newer(LoomError):
 
 def encode(record: Record) -> bytes:
     """Return `record` as one line, without its newline. Raises LoomError for a value that JSON cannot express."""
-    line = encode_value(record, _FREE_FORM[record.__class__](record))
+    find = _FREE_FORM[record.__class__]
+    line = encode_value(record, () if find is None else find(record))
     if SCHEMA > 1 and b'"schema":' not in line:
         line = b'%b,"schema":%d}' % (line[:-1], SCHEMA)
     return line
@@ -288,17 +289,28 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
 """For each kind of record, the fields that a line must have, with empty values."""
 
 
-def _find_free_values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+def _find_free_values(kind: type) -> Callable[[Any], Sequence[Any]] | None:
     names = [field.name for field in msgspec.structs.fields(kind) if field.type in _ANY_JSON]
     if len(names) == 1:
-        return lambda record: (getattr(record, names[0]),)
-    return attrgetter(*names) if names else lambda _: ()
+        get = attrgetter(names[0])
+        return lambda record: (get(record),)
+    return attrgetter(*names) if names else None
+
+
+_get_args = attrgetter("args")
+
+
+def _find_utterance_values(record: records.Utterance) -> Sequence[Any]:
+    values: list[Any] = [*map(_get_args, record.tool_calls)]
+    if record.blocks or record.metadata:
+        values += (*record.blocks, record.metadata)
+    return values
 
 
 _ANY_JSON: Final = (Any, Mapping[str, Any], Mapping[str, Any] | None)
-_FREE_FORM: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
+_FREE_FORM: Mapping[type, Callable[[Any], Sequence[Any]] | None] = {
     **{kind: _find_free_values(kind) for kind in get_args(Record)},
-    records.Utterance: lambda r: (*[call.args for call in r.tool_calls], *r.blocks, r.metadata),
+    records.Utterance: _find_utterance_values,
     records.Rewarded: lambda r: (r.reward,),
 }
-"""The values of a record that may be any JSON."""
+"""For each kind of record, its values that may be any JSON."""

@@ -11,12 +11,15 @@ Without a key it is not a signature: a person who can write the loom can also wr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 NOTHING = b""
 """The link before the first line of a tree."""
 
 _SIZE = 12
+_UNKEYED = blake2b(digest_size=_SIZE)
+"""A hash to copy, which costs less than a new one."""
 _FIELD = b',"chain":"'
 _TAIL = len(_FIELD) + 2 * _SIZE + len(b'"}')
 SEAL_LENGTH = _TAIL - 1
@@ -36,8 +39,31 @@ def seal(line: bytes, before: bytes, key: bytes = b"") -> tuple[bytes, bytes]:
 
     The link covers the bytes as they are.
     """
-    link = blake2b(before + line, digest_size=_SIZE, key=key).hexdigest().encode()
-    return b'%b%b%b"}' % (line[:-1], _FIELD, link), link
+    (sealed,), link = seal_lines((line,), before, key)
+    return sealed, link
+
+
+def seal_lines(lines: Iterable[bytes], before: bytes, key: bytes = b"") -> tuple[list[bytes], bytes]:
+    """Return lines of one tree, each with its link to the line before it, and the last link."""
+    start = blake2b(digest_size=_SIZE, key=key) if key else _UNKEYED
+    sealed = []
+    for line in lines:
+        whole = start.copy()
+        whole.update(before + line)
+        before = whole.hexdigest().encode()
+        sealed.append(b"".join((line[:-1], _FIELD, before, b'"}')))
+    return sealed, before
+
+
+def seal_copied(
+    lines: Iterable[bytes], links: Iterable[bytes | None], before: bytes, key: bytes = b""
+) -> tuple[list[bytes], bytes]:
+    """Return the same for lines of another loom: a line with an entry in `links` keeps that link."""
+    sealed = []
+    for line, link in zip(lines, links, strict=False):
+        before = compute_link(line, before, key) if link is None else link
+        sealed.append(add_link(line, before))
+    return sealed, before
 
 
 def add_link(line: bytes, link: bytes) -> bytes:

@@ -176,6 +176,8 @@ class LoomWriter(Actor):
         """The entity that wrote last."""
         self._thread = anyio.CapacityLimiter(1)
         """A thread of its own, since the threads of a service may all wait for its writes."""
+        self._is_forgetting = False
+        """Whether the thread forgets entities: nothing is written meanwhile."""
 
     async def init(self) -> None:
         """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
@@ -297,9 +299,10 @@ class LoomWriter(Actor):
             return False
         entity, last = records[0].entity_id, self._last
         self._last = entity
-        if entity != last or self.ref.mailbox_depth or self._group or self._posts or self._ended or self._is_forgetting:
+        if entity != last or self._group or self._posts or self._ended or self._is_forgetting:
             return False
-        if not self.ref.alive:
+        ref = self.ref
+        if ref.mailbox_depth or not ref.alive:
             return False
         post, timers = _split(len(records) - 1, outgoing) if outgoing else ((), ())
         began = time.perf_counter()
@@ -377,6 +380,7 @@ class LoomWriter(Actor):
 
     async def _forget(self, message: Forget, caller: Caller) -> None:
         """Forget entities; the slow part runs in a thread, and nothing is written meanwhile."""
+        self._is_forgetting = True
         try:
             with anyio.CancelScope(shield=True):
                 tokens = dict(self._tokens)
@@ -386,11 +390,8 @@ class LoomWriter(Actor):
                 caller.reply(finish())
         except LoomError as error:
             caller.fail(error)
-
-    @property
-    def _is_forgetting(self) -> bool:
-        """Whether the thread forgets entities. Other work uses the thread only if the store blocks."""
-        return self._thread.borrowed_tokens > 0
+        finally:
+            self._is_forgetting = False
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
         claim = partial(claim_lease, self._store, message.entity_id, self._owner, self._ttl, lift=message.lift)

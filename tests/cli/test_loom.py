@@ -151,7 +151,8 @@ class TestCommands:
             assert cantrip("loom", "export", entity, "--loom", "copy.db").out == cantrip("loom", "export", entity).out
         again = cantrip("loom", "copy", LOOM, "copy.db")
         assert again.code == 1
-        assert "already: nothing was copied" in again.err
+        assert "copy.db holds entity " in again.err
+        assert "<" not in again.err
 
     @pytest.mark.parametrize("command", ["show", "thread", "export", "tree"])
     def test_an_unknown_id_exits_with_2(self, cantrip, told, command):

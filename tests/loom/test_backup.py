@@ -406,7 +406,7 @@ def test_a_repair_restores_the_line_ends_of_a_loom_that_an_editor_has_converted(
     for one in list_loom_files(path):
         if one.suffix in (".jsonl", ".mail", ".timers", ".blobs"):
             one.write_bytes(one.read_bytes().replace(b"\n", b"\r\n"))
-    with pytest.raises(DamagedLoom, match=r"lines end in CRLF.*cantrip loom repair"):
+    with pytest.raises(DamagedLoom, match=r"line 1 ends in CRLF.*cantrip loom repair"):
         open_store(path, seal_key=key)
     with open_store(path, repair=True, seal_key=key) as store:
         assert verify_loom(store).faults == []
@@ -415,6 +415,25 @@ def test_a_repair_restores_the_line_ends_of_a_loom_that_an_editor_has_converted(
         assert [one.mail.key for one in store.pending("b")] == ["k1"]
         assert store.find_timer("", schedule().id) is not None
     if key is None:  # a seal has new salt
+        assert path.read_bytes() == content
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("number", [3, 5, 8], ids=["intent", "gate_started", "last"])
+def test_a_loom_with_one_converted_line_is_refused_for_writing_and_can_be_repaired(tmp_path, number):
+    path = tmp_path / "loom.jsonl"
+    with open_store(path) as store:
+        store.append([*run("a", "a1"), *run("b", "b1")][:7])
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    lines[number - 1] = lines[number - 1].replace(b"\n", b"\r\n")
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(DamagedLoom, match=rf"line {number} ends in CRLF.*cantrip loom repair"):
+        open_store(path)
+    with open_store(path, read_only=True) as reader:
+        assert len([*reader.lines()]) == 7
+        assert not verify_loom(reader).ok
+    with open_store(path, repair=True):
         assert path.read_bytes() == content
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
 from cantrip_actors.loom import Loom, copy_loom, open_store, verify_loom
-from cantrip_actors.loom.blobs import collect_blobs
 from cantrip_actors.loom.jsonl import Disk, JsonlStore
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.redaction import redact_record, redacted_loom
@@ -149,13 +148,15 @@ def test_a_record_with_an_invalid_digest_is_refused(record, named, digest):
         decode(encode(record).replace(f'"{named}"'.encode(), digest.encode()))
 
 
-def test_records_bring_blobs_in_the_order_of_their_digests():
+def test_a_database_writes_blobs_in_the_order_of_their_digests(tmp_path):
     snapshots = [Blob.of_snapshot("toy", bytes([n]), KEY) for n in range(20)]
     records = [record for n, blob in enumerate(snapshots) for record in run(f"e{n}", f"t{n}", snapshot=blob)]
-    records.append(Steered("e1", "look", AT, (IMAGE, OTHER)))
+    records.insert(4, Steered("e0", "look", AT, (IMAGE, OTHER)))
     digests = sorted([IMAGE.digest, OTHER.digest, *(one.digest for one in snapshots)])
-    assert [one.digest for one in collect_blobs(records)] == digests
-    assert collect_blobs(run("e", "t1")) == []
+    with open_store(f"sqlite:{tmp_path}/l.db") as store:
+        store.append(records)
+    with closing(sqlite3.connect(tmp_path / "l.db")) as file:
+        assert [digest for (digest,) in file.execute("select digest from blobs order by rowid")] == digests
 
 
 # -------------------------------------------------------------------------------------------------------------- kept

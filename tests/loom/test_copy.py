@@ -58,7 +58,7 @@ def test_copying_an_entity_that_the_target_has_is_refused_as_a_whole(store, tmp_
     with open_store(tmp_path / "a.jsonl") as source:
         source.append([*run("f", "t2"), *run("e", "t1")])
         store.append([header("e")])
-        with pytest.raises(LoomError, match="holds entity e already: nothing was copied"):
+        with pytest.raises(LoomError, match=r"^[^<]+ holds entity e already: nothing was copied"):
             copy_loom(source, store)
     assert list(store.unfinished()) == ["e"]
 
@@ -76,7 +76,7 @@ def test_a_copy_that_differs_from_its_source_is_refused(tmp_path, monkeypatch):
         source.append([*run("e", "t1"), *run("f", "t2")])
         append = target.append
         monkeypatch.setattr(target, "append", lambda records: append(records[:-1]))
-        with pytest.raises(LoomError, match="differs from its source: its records differ"):
+        with pytest.raises(LoomError, match=r"^the copy in \S+b\.jsonl differs from its source: its records differ"):
             copy_loom(source, target)
 
 
