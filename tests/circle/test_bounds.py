@@ -187,6 +187,37 @@ async def test_arguments_of_a_tool_call_have_the_bounds_of_a_programs(gate: str,
 
 
 @pytest.mark.rule("X-01")
+@pytest.mark.parametrize(
+    "more",
+    [{f"k{n}": n for n in range(200_001)}, {f"k{n}": "\0" * 60_000 for n in range(24)}],
+    ids=["values", "bytes"],
+)
+async def test_flat_arguments_have_bounds_on_all_of_them(more: dict[str, Any]) -> None:
+    @gate
+    async def take(**more: Any) -> str:
+        """Take all that is given."""
+        return f"{len(more)} taken"
+
+    cantrip = Cantrip(scripted([say("take", **more), done("ok")]), circle=Circle(["done", take], [max_turns(4)]))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip, "go")
+    (seen,) = episode.thread[0].gate_calls
+    assert seen.is_error
+    assert "take: its arguments are more than" in seen.content
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("levels", [100, 102])
+def test_a_value_of_a_javascript_program_has_at_most_a_hundred_levels(levels: int) -> None:
+    box = opened("javascript")
+    nested = f"JSON.parse('{'[' * levels}{']' * levels}')"
+    argument, value = box.begin(f"echo({nested})"), box.begin(nested)
+    box.close()
+    assert ("Raised" in str(argument)) == (levels > 101)
+    assert ("nested more than 100 levels deep" in str(value)) == (levels > 101)
+
+
+@pytest.mark.rule("X-01")
 @pytest.mark.real_time
 @pytest.mark.skipif(sys.platform != "linux", reason="no shell here")
 async def test_arguments_of_a_shells_command_that_nest_too_deeply_are_refused() -> None:

@@ -21,7 +21,7 @@ import orjson
 from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
-from cantrip_actors.terms.bounds import TooLarge, check_json, check_value
+from cantrip_actors.terms.bounds import TooLarge, can_nest_too_deeply, check_json, check_value
 
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's text for an exception that raises another exception when it is inspected."""
@@ -54,7 +54,8 @@ def decode_incoming(text: bytes) -> Any:
             value = orjson.loads(_HALF.sub(_replace_surrogate, text.decode("utf-8", "replace")))
         except orjson.JSONDecodeError:
             raise ValueError("expected JSON, got text that is not, or that is nested too deeply") from None
-    check_value(value)
+    if can_nest_too_deeply(text):  # its bytes and its values are bounded already
+        check_value(value)
     try:
         return _read_exact(value) if _MARK in text or _LONG.search(text) else value
     except RecursionError:
