@@ -29,7 +29,7 @@ from cantrip_actors.circle.javascript import gates as javascript_gates
 from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
 from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, compute_identity, pristine
 from cantrip_actors.circle.javascript.memory import Difference, difference, pack, unpack
-from cantrip_actors.circle.javascript.source import prepare
+from cantrip_actors.circle.javascript.source import makes_promises, prepare
 from cantrip_actors.circle.javascript.values import arguments, encode_answer, encode_outgoing, parse_report
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Stepped
@@ -65,6 +65,8 @@ class JavaScriptSandbox(LiveSandbox):
         functions = javascript_gates.describe_functions(gates)
         self._functions = orjson.dumps(functions).decode()
         self._names = frozenset(name for function in functions for name in function["calls"])
+        self._has_promises = False
+        """Whether a program of this sandbox may have made promises, or functions that do."""
         self._work: Waiting[Stepped] | None = None
         """The turn in progress."""
         self._before: Difference | None = None
@@ -116,11 +118,11 @@ class JavaScriptSandbox(LiveSandbox):
     def _run(self, code: str, variables: Mapping[str, Any]) -> Waiting[Stepped]:
         """Run a whole turn. Raises LimitExceeded."""
         guest = self._guest
-        run, await_, report, arm, assign = self._pristine.functions
-        yield from guest.apply(arm, "")  # a program may shadow a gate's name with a variable, but only until it ends
+        run, await_, report, _, assign = self._pristine.functions
         if variables:
             yield from guest.apply(assign, encode_outgoing(dict(variables)))
-        script = prepare(code)
+        self._has_promises = self._has_promises or makes_promises(code)
+        script = prepare(code, is_watched=self._has_promises)
         if script.awaits and (promise := (yield from guest.evaluate(script.code, "eval_async"))) is not None:
             guest.free((yield from guest.run(await_, promise)), promise)
         else:
@@ -173,6 +175,7 @@ class JavaScriptSandbox(LiveSandbox):
                 raise ValueError("the snapshot needs more memory than this sandbox may have") from problem
             self._discard()
             self._guest = made
+            self._has_promises = True  # the snapshot does not say
 
     def close(self) -> None:
         """Release all resources; a step in progress ends as if interrupted."""

@@ -23,6 +23,11 @@ from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.terms.bounds import TooLarge, can_nest_too_deeply, check_json, check_value
 
+SPOILT: Final = (
+    "globalThis must stay extensible and the gates definable, because later programs need that: do not freeze them"
+)
+"""The error for a program after which no other one could define a variable or call a gate."""
+
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's text for an exception that raises another exception when it is inspected."""
 
@@ -138,9 +143,11 @@ def parse_report(report: bytes, code: str, gates: Collection[str], *, scarce: bo
 
     `code` is the text that ran, and `gates` are the names by which it could call gates.
 
-    Raises LimitExceeded if the program ran out of memory.
+    Raises LimitExceeded if the program ran out of memory, or has spoilt the sandbox for later programs.
     """
     kind, text = report[:1], report[1:]
+    if kind == b"g":
+        raise LimitExceeded("crash", SPOILT)
     if kind == b"e":
         return _parse_error(text, code, gates, scarce=scarce)
     try:
