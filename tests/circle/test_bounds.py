@@ -348,6 +348,34 @@ async def test_a_batch_of_too_many_children_starts_none(count: int) -> None:
         assert len(runtime.loom.entities()) == 1
 
 
+@pytest.mark.rule("X-06", "COMP-3")
+@pytest.mark.parametrize("value", ["x" * 6_000_000, [1] * 190_000], ids=["bytes", "values"])
+async def test_results_of_a_batch_have_the_bound_of_one_result(value: Any) -> None:
+    fits = 2 if isinstance(value, str) else 5
+
+    @gate
+    async def wait(seconds: float) -> str:
+        """Wait."""
+        await anyio.sleep(seconds)
+        return "waited"
+
+    def answer(invocation: Any) -> Any:  # the later a child was asked for, the earlier it ends
+        said = invocation.messages[-1]
+        return done(value) if said.role == "tool" else say("wait", seconds=10 - int(said.content))
+
+    crystal = scripted([say("call_agent_batch", intents=[str(n) for n in range(8)]), done("ok")])
+    circle = Circle(["done", "call_agent_batch", wait], [max_turns(9), max_depth(1)])
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(crystal, child_crystal=scripted(answer), circle=circle), "go")
+        assert len(runtime.loom.entities()) == 9
+    (seen,) = [turn.gate_calls[0] for turn in episode.thread if turn.gate_calls][:1]
+    assert not seen.is_error
+    assert [one == value for one in seen.result] == [n < fits for n in range(8)]
+    for one in seen.result[fits:]:
+        assert one["is_error"]
+        assert "the answers of this batch exceed what one call may return" in one["error"]
+
+
 @pytest.mark.rule("X-06")
 async def test_children_count_over_the_life_of_an_entity() -> None:
     batch = say("call_agent_batch", intents=["a", "b"])
