@@ -101,12 +101,12 @@ class AgentDispatcher(Generic[T, R, D]):
         shown = raw if raw is None or len(raw) <= LONGEST else f"{raw[:LONGEST]}… ({len(raw):,} characters)"
         raise AgentExhausted(
             f"Agent '{agent.name}' failed after {self.max_retries} retries (attempts in all). "
-            f"Last error: {_join_in_one_line(wrong)}. Last raw payload: {shown}"
+            f"Last error: {join_in_one_line(wrong)}. Last raw payload: {shown}"
         ) from wrong
 
 
-def _join_in_one_line(wrong: Exception | None) -> str:
-    """Return a validation error in one line."""
+def join_in_one_line(wrong: Exception | None) -> str:
+    """Return an exception in one line; a validation error as what is wrong, without links."""
     if not isinstance(wrong, ValidationError):
         return str(wrong) if wrong is None else f"{type(wrong).__name__}: {wrong}"
     problems = wrong.errors(include_url=False, include_input=False)
