@@ -68,7 +68,7 @@ class AgentDispatcher(Generic[T, R, D]):
         """Ask a worker. Raises ValueError for an unknown one, AgentExhausted, and any exception of the worker."""
         worker = self.workers.get(worker_id)
         if worker is None:
-            raise ValueError(unknown_worker(worker_id, self.workers))
+            raise ValueError(describe_unknown_worker(worker_id, self.workers))
         return await self._call(worker, worker_input)
 
     async def critique(self, critic_input: BaseModel) -> AgentCallResult[Any]:
@@ -131,6 +131,6 @@ def _wrap_agent(agent: AgentProtocol, ask: Ask) -> AgentProtocol:
     return bound
 
 
-def unknown_worker(worker_id: str, known: Any) -> str:
+def describe_unknown_worker(worker_id: str, known: Any) -> str:
     """Return the text for an unknown worker."""
     return f"Unknown worker_id '{worker_id}': there are {', '.join(known) or 'none'}"

@@ -92,7 +92,7 @@ class ToolRegistry:
         """
         tool = self._tools.get(name)
         if tool is None:
-            raise UnknownTool(unknown(name, self._tools))
+            raise UnknownTool(describe_unknown(name, self._tools))
         if not isinstance(args, tool.arg_type):
             raise TypeError(describe_mistyped(name, tool.arg_type, args))
         return tool.function(args)
@@ -139,7 +139,7 @@ class ToolRegistry:
         return f"<ToolRegistry of {', '.join(self._tools) or 'no tools'}>"
 
 
-def unknown(name: str, known: Any) -> str:
+def describe_unknown(name: str, known: Any) -> str:
     """Return the text for an unknown tool."""
     return f"Unknown tool: {name} (there are: {', '.join(known) or 'none'})"
 

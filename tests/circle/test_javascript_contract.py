@@ -553,7 +553,7 @@ def test_close_leaves_no_thread_at_any_point_of_a_program(javascript):
 
 def test_a_bug_of_the_host_is_raised_by_the_step(box, monkeypatch):
     value(box, "var x = 1")
-    monkeypatch.setattr("cantrip_actors.circle.javascript.medium.arguments", lambda *_: 1 / 0)
+    monkeypatch.setattr("cantrip_actors.circle.javascript.medium.read_arguments", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         box.begin("x = 2; try { read('a') } catch (e) { x = 3 }")
     monkeypatch.undo()

@@ -113,7 +113,7 @@ def _replace_surrogate(escape: re.Match[str]) -> str:
     return r"\ufffd" if len(escape.group()) > 2 else escape.group()
 
 
-def arguments(gate: str, text: bytes) -> Mapping[str, Any]:
+def read_arguments(gate: str, text: bytes) -> Mapping[str, Any]:
     """Return the arguments of a gate call. Raises ValueError, which says what is wrong with them."""
     try:
         args = decode_incoming(text)
