@@ -68,7 +68,7 @@ class AgentDispatcher(Generic[T, R, D]):
         """Ask a worker. Raises ValueError for an unknown one, AgentExhausted, and any exception of the worker."""
         worker = self.workers.get(worker_id)
         if worker is None:
-            raise ValueError(unknown_worker(worker_id, self.workers))
+            raise ValueError(describe_unknown_worker(worker_id, self.workers))
         return await self._call(worker, worker_input)
 
     async def critique(self, critic_input: BaseModel) -> AgentCallResult[Any]:
@@ -101,12 +101,12 @@ class AgentDispatcher(Generic[T, R, D]):
         shown = raw if raw is None or len(raw) <= LONGEST else f"{raw[:LONGEST]}… ({len(raw):,} characters)"
         raise AgentExhausted(
             f"Agent '{agent.name}' failed after {self.max_retries} retries (attempts in all). "
-            f"Last error: {_join_in_one_line(wrong)}. Last raw payload: {shown}"
+            f"Last error: {join_in_one_line(wrong)}. Last raw payload: {shown}"
         ) from wrong
 
 
-def _join_in_one_line(wrong: Exception | None) -> str:
-    """Return a validation error in one line."""
+def join_in_one_line(wrong: Exception | None) -> str:
+    """Return an exception in one line; a validation error as what is wrong, without links."""
     if not isinstance(wrong, ValidationError):
         return str(wrong) if wrong is None else f"{type(wrong).__name__}: {wrong}"
     problems = wrong.errors(include_url=False, include_input=False)
@@ -131,6 +131,6 @@ def _wrap_agent(agent: AgentProtocol, ask: Ask) -> AgentProtocol:
     return bound
 
 
-def unknown_worker(worker_id: str, known: Any) -> str:
+def describe_unknown_worker(worker_id: str, known: Any) -> str:
     """Return the text for an unknown worker."""
     return f"Unknown worker_id '{worker_id}': there are {', '.join(known) or 'none'}"

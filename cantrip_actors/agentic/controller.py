@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
 
-from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, unknown_worker
-from cantrip_actors.agentic.tools import ToolRegistry, UnknownTool, describe_mistyped, unknown
+from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, describe_unknown_worker
+from cantrip_actors.agentic.tools import ToolRegistry, UnknownTool, describe_mistyped, describe_unknown
 
 UTTERANCES: Final = 4
 """The most calls of agents in one run: planner, worker, worker again, critic."""
@@ -102,7 +102,7 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
     worker_id = planned.worker_id
     worker = dispatcher.workers.get(worker_id)
     if worker is None:
-        return Fail(ValueError(unknown_worker(worker_id, dispatcher.workers)))
+        return Fail(ValueError(describe_unknown_worker(worker_id, dispatcher.workers)))
 
     to_do = worker.input_schema.model_validate({"task": task})
     work = Ask(ControllerState.WORK, to_do, worker.output_schema, worker_id)
@@ -110,7 +110,7 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
     if (request := worked.tool_request) is not None:
         arg_type = tools.arg_types.get(request.tool_name)
         if arg_type is None:
-            return Fail(UnknownTool(unknown(request.tool_name, tools)))
+            return Fail(UnknownTool(describe_unknown(request.tool_name, tools)))
         if not isinstance(request.args, arg_type):
             return Fail(TypeError(describe_mistyped(request.tool_name, arg_type, request.args)))
         used = yield UseTool(request.tool_name, request.args)

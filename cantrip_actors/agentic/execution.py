@@ -35,7 +35,7 @@ from cantrip_actors import (
     ToolCall,
     ToolDefinition,
 )
-from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher
+from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, join_in_one_line
 from cantrip_actors.agentic.controller import (
     UTTERANCES,
     Action,
@@ -173,7 +173,7 @@ class Controller:
             if self._reads is not None:
                 return self._reads(text)
             shown = text if len(text) <= 200 else f"{text[:199]}…"
-            raise InvalidIntent(f"expected the task as JSON, got {shown!r}: {error}") from error
+            raise InvalidIntent(f"expected the task as JSON, got {shown!r}: {join_in_one_line(error)}") from error
 
 
 def _read_result(action: Action, step: Step | Heard) -> Any:

@@ -54,12 +54,12 @@ class FrozenList(_Fixed, list[Any]):
         return FrozenList, (list(self),)
 
 
-def frozen(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """Return the value with all its mappings and lists frozen, in all depths (A-18)."""
     if isinstance(value, _Fixed):
         return value
     if isinstance(value, Mapping):
-        return Frozen({str(key): frozen(one) for key, one in value.items()})
+        return Frozen({str(key): freeze(one) for key, one in value.items()})
     if isinstance(value, (list, tuple)):
-        return FrozenList([frozen(one) for one in value])
+        return FrozenList([freeze(one) for one in value])
     return value

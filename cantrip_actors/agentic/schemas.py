@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from cantrip_actors import Usage
-from cantrip_actors.agentic.frozen import frozen
+from cantrip_actors.agentic.frozen import freeze
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -185,4 +185,4 @@ class ControllerResponse(FrozenModel):
     @field_validator("task", "worker_output", "critic_decision", "trace", mode="after")
     @classmethod
     def _fixed(cls, value: Any) -> Any:
-        return frozen(value)
+        return freeze(value)

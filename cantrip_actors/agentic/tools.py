@@ -60,13 +60,15 @@ class ToolRegistry:
         As a gate, a plain function gets a worker thread unless `blocking` is False; an `idempotent` one may run again
         after a crash.
 
-        Raises ValueError for a name that is taken (A-40), reserved, or not a gate's name, TypeError if `arg_type` is
-        not a pydantic model.
+        Raises ValueError for a name that is taken (A-40), reserved, or not a gate's name, TypeError if `func` is not
+        callable or `arg_type` is not a pydantic model.
         """
         if name in self._tools:
             raise ValueError(f'tool "{name}" is registered already: a name registers once')
         if name in RESERVED:
             raise ValueError(f'tool "{name}": this name is the runtime\'s own: {", ".join(sorted(RESERVED))}')
+        if not callable(func):
+            raise TypeError(f'tool "{name}": expected a function of its arguments, got {func!r}')
         if not (isinstance(arg_type, type) and issubclass(arg_type, BaseModel)):
             raise TypeError(f'tool "{name}": expected a pydantic model as the type of its arguments, got {arg_type!r}')
         waits = not inspect.iscoroutinefunction(func) if blocking is None else blocking
@@ -90,7 +92,7 @@ class ToolRegistry:
         """
         tool = self._tools.get(name)
         if tool is None:
-            raise UnknownTool(unknown(name, self._tools))
+            raise UnknownTool(describe_unknown(name, self._tools))
         if not isinstance(args, tool.arg_type):
             raise TypeError(describe_mistyped(name, tool.arg_type, args))
         return tool.function(args)
@@ -137,7 +139,7 @@ class ToolRegistry:
         return f"<ToolRegistry of {', '.join(self._tools) or 'no tools'}>"
 
 
-def unknown(name: str, known: Any) -> str:
+def describe_unknown(name: str, known: Any) -> str:
     """Return the text for an unknown tool."""
     return f"Unknown tool: {name} (there are: {', '.join(known) or 'none'})"
 

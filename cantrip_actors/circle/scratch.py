@@ -43,7 +43,7 @@ class _Own:
 _own = _Own()
 
 
-def folder(purpose: str) -> Path:
+def make_folder(purpose: str) -> Path:
     """Return a new, empty folder, mode 0711, that is removed when this process ends, however it ends.
 
     Release it with `remove`. Blocks: the first call sweeps the folders of dead processes. Raises OSError.
@@ -55,7 +55,7 @@ def folder(purpose: str) -> Path:
             _sweep(Path(tempfile.gettempdir()))
             if _own.lock is not None:
                 os.close(_own.lock)
-            _own.path, _own.lock = _make_folder()
+            _own.path, _own.lock = _make_own_folder()
             _own.is_watched = False
         made = Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=_own.path))
     made.chmod(_MODE)
@@ -70,7 +70,7 @@ def watch() -> None:
             _own.is_watched = True
 
 
-def _make_folder() -> tuple[Path, int]:
+def _make_own_folder() -> tuple[Path, int]:
     """Return a new folder under a lock. If another process sweeps it before it is locked, another one is made."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))

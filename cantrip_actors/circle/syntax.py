@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 LONGEST: Final = 200_000
 """The most bytes of a program that are parsed. A usual program takes half a microsecond per byte."""
@@ -32,3 +32,8 @@ def parse(language: Language, source: bytes) -> Node | None:
         return Parser(language).parse(read, progress_callback=is_late).root_node
     except ValueError:  # parsing was stopped because it took too long
         return None
+
+
+def find_nodes(query: Query, root: Node) -> list[Node]:
+    """Return the nodes that a query captures; none in a text that does not parse, where a search may take minutes."""
+    return [] if root.has_error else [node for nodes in QueryCursor(query).captures(root).values() for node in nodes]

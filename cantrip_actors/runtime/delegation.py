@@ -6,6 +6,9 @@ none. So a child's failure is an observation of its parent and does not end it, 
 (D-011).
 
 A parent that waits for long hibernates: it stores the `Delegation`, and calls `wait_for_event` again later.
+
+The results of a batch have the bounds of one gate's result together. They are counted in the order of the requests, and
+a result that exceeds them is dropped as soon as its child has ended, because a batch may have a thousand large ones.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import anyio
 
@@ -24,15 +27,22 @@ from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.loading import sum_usage_under
 from cantrip_actors.runtime.one_shot_event import OneShotEvent
+from cantrip_actors.terms.bounds import RESULT_BYTES, RESULT_VALUES, measure_share
 from cantrip_actors.terms.errors import CantripError, LoomError
+from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import EndReason
 from supervisors import Shutdown, StartFailed
+
+TOO_MUCH: Final = (
+    f"the answers of this batch exceed what one call may return ({RESULT_BYTES:,} bytes, {RESULT_VALUES:,} values), so "
+    "this one is left out: ask for shorter answers, or for fewer at once"
+)
 
 
 class Delegation(Awaited):
     """The children of one call, and their outcomes. `record` writes records of the parent."""
 
-    __slots__ = ("_action", "_at", "_children", "_parent", "_record")
+    __slots__ = ("_action", "_at", "_children", "_parent", "_record", "_shares")
     kind: ClassVar[Literal["", "children", "crystal"]] = "children"
 
     def __init__(self, parent: Cell, action: Spawn, record: Callable[[Sequence[Record]], Awaitable[None]]) -> None:
@@ -40,7 +50,10 @@ class Delegation(Awaited):
         self._action: Spawn | None = action
         """The requested children; None once all of them are started."""
         self._record = record
-        self._children: tuple[Cell | CantripError, ...] = ()
+        self._children: list[Cell | ChildOutcome] = []
+        """The children; in place of one that cannot be cast, and of one whose result is dropped, its outcome."""
+        self._shares: dict[int, float] = {}
+        """The share of the bounds that the result of each child takes, by its index, where there are several."""
         self._at = 0
         """The index of the child that is waited for: the children before it have ended."""
 
@@ -98,7 +111,12 @@ class Delegation(Awaited):
 
     async def _start(self, action: Spawn) -> None:
         parent, services = self._parent, self._parent.services
-        self._children = tuple([await _make_child(parent, action, n) for n in range(len(action.children))])
+        for n in range(len(action.children)):
+            child = await _make_child(parent, action, n)
+            self._children.append(child)
+            if isinstance(child, Cell) and len(action.children) > 1:
+                child.ending.listen(partial(self._drop_excess, n))
+                self._drop_excess(n)
         trace = None if parent.spans is None else parent.spans.trace
         begun = [
             ChildStarted(parent.entity_id, action.turn_id, action.call.id, cell.entity_id, n, trace)
@@ -118,6 +136,21 @@ class Delegation(Awaited):
                 ):  # a child that fails to start has an outcome, too
                     await services.start_child(cell)
 
+    def _drop_excess(self, ended: int) -> None:
+        """Drop the results that exceed the bounds of one call, once the child of that index has ended."""
+        child = self._children[ended]
+        if not isinstance(child, Cell) or child.outcome is None:
+            return
+        self._shares[ended] = measure_share(as_text(child.outcome.result))
+        if sum(self._shares.values()) <= 1:
+            return
+        total = 0.0
+        for n in sorted(self._shares):
+            total += self._shares[n]
+            child = self._children[n]
+            if total > 1 and isinstance(child, Cell) and child.outcome is not None:
+                self._children[n] = ChildOutcome(None, TOO_MUCH, child.outcome.subtree_usage)
+
     async def _stop(self, why: EndReason) -> None:
         children = self._parent.children
         assert children is not None
@@ -131,18 +164,18 @@ def _is_started(cell: Cell) -> bool:
     return cell.supervisor.parent is not None
 
 
-async def _make_child(parent: Cell, action: Spawn, n: int) -> Cell | CantripError:
+async def _make_child(parent: Cell, action: Spawn, n: int) -> Cell | ChildOutcome:
     try:
         return await parent.services.child(parent, action.turn_id, action.children[n], action.started.get(n))
     except LoomError:
         raise
     except CantripError as error:
-        return error
+        return ChildOutcome(None, f"child cannot be cast: {error}")
 
 
-async def _make_outcome(cell: Cell | CantripError) -> ChildOutcome:
-    if isinstance(cell, CantripError):
-        return ChildOutcome(None, f"child cannot be cast: {cell}")
+async def _make_outcome(cell: Cell | ChildOutcome) -> ChildOutcome:
+    if isinstance(cell, ChildOutcome):
+        return cell
     outcome = cell.outcome
     if outcome is None:
         reading = cell.services.reading

@@ -130,7 +130,8 @@ class CircleActor(GatesActor):
     async def _rebuild(self, wanted: Compute) -> None:
         """Replace the sandbox by one with the same state."""
         await self._close()
-        self._engine, sandbox = await self._run_in_thread(self._open_sandbox)
+        # a cancellation waits until it is open, because nothing would close a sandbox that an abandoned thread opens
+        self._engine, sandbox = await anyio.to_thread.run_sync(self._open_sandbox, limiter=_get_limiter())
         self._sandbox = sandbox
         self._idle_account, self._suspended_account = Account(), Account(SMALL_MIDWAY)
         self._programs_run = await self._load(sandbox, wanted)

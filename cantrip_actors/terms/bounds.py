@@ -7,6 +7,8 @@ crosses is bounded here: arguments of gates, their results, values and `done` an
 
 from __future__ import annotations
 
+from itertools import chain
+from sys import getsizeof
 from typing import Final
 
 import orjson
@@ -30,6 +32,8 @@ LONGEST_KEY: Final = 10_000
 """Bytes of a key that is not a string, such as a tuple."""
 
 _PIECE: Final = 64 * 1024
+
+_FLAT: Final = frozenset((str, int, float, bool, type(None)))
 
 OVER: Final = f"more than {BYTES:,} bytes in one"
 """The message for a value with more bytes than may cross."""
@@ -89,8 +93,19 @@ def check_json(text: str | bytes, values: int = VALUES) -> None:
         raise TooLarge(f"more than {values:,} values in one")
 
 
+def can_nest_too_deeply(text: bytes) -> bool:
+    """Return whether JSON has so many brackets that it may have more than DEEPEST levels."""
+    return text.count(b"[") + text.count(b"{") > DEEPEST
+
+
 def check_value(value: object) -> None:
     """Raise TooLarge for parsed JSON that is over a bound: its bytes, its values, or its levels."""
+    if (
+        type(value) is dict
+        and _FLAT.issuperset(map(type, value.values()))
+        and sum(map(getsizeof, chain(value, value.values()))) < _PIECE
+    ):
+        return  # arguments as most calls have them: JSON takes at most six times as many bytes as Python
     meter = Meter()
     meter.count()
     level = [value]
@@ -111,6 +126,12 @@ def check_value(value: object) -> None:
             return
         level = below
     raise TooLarge(f"a value nested more than {DEEPEST} levels deep")
+
+
+def measure_share(text: str) -> float:
+    """Return the share of the bounds on a gate's result that JSON or a text takes: 1 for as much as one may have."""
+    values = sum(map(text.count, (",", "[", "{")))
+    return max(len(text.encode(errors="replace")) / RESULT_BYTES, values / RESULT_VALUES)
 
 
 def is_over(value: object, most: int) -> bool:

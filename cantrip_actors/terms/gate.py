@@ -284,9 +284,10 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def check_name(name: str) -> str:
-    name = ALIASES.get(name, name)
+    given: object = name
+    name = ALIASES.get(name, name) if isinstance(given, str) else ""
     if not name.replace("-", "_").isidentifier() or len(name) > 64:
-        raise InvalidCantrip(f"gate name {name!r}: expected a name of letters, digits, _ and -, at most 64 long")
+        raise InvalidCantrip(f"gate name {given!r}: expected a name of letters, digits, _ and -, at most 64 long")
     return name
 
 

@@ -1,6 +1,7 @@
 """The registry of tools, and the gates made of tools."""
 
 import functools
+import re
 
 import anyio
 import pytest
@@ -71,9 +72,16 @@ class TestRegistering:
         with pytest.raises(ValueError, match="runtime's own"):
             ToolRegistry().register(name, "x", lambda args: args, AddArgs)
 
-    def test_a_name_that_a_gate_cannot_have_is_refused(self):
-        with pytest.raises(ValueError, match="gate name 'a b'"):
-            ToolRegistry().register("a b", "x", lambda args: args, AddArgs)
+    @pytest.mark.rule("A-40")
+    @pytest.mark.parametrize("name", ["a b", "", "x" * 65, None, 5])
+    def test_a_name_that_a_gate_cannot_have_is_refused(self, name):
+        with pytest.raises(ValueError, match=re.escape(f"gate name {name!r}: expected a name of letters")):
+            ToolRegistry().register(name, "x", lambda args: args, AddArgs)
+
+    @pytest.mark.rule("A-39")
+    def test_a_registry_refuses_what_is_not_a_function(self):
+        with pytest.raises(TypeError, match='tool "add": expected a function of its arguments, got 5'):
+            ToolRegistry().register("add", "", 5, AddArgs)
 
     def test_arguments_that_are_not_a_model_are_refused(self):
         with pytest.raises(TypeError, match="expected a pydantic model"):

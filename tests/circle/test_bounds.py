@@ -187,6 +187,37 @@ async def test_arguments_of_a_tool_call_have_the_bounds_of_a_programs(gate: str,
 
 
 @pytest.mark.rule("X-01")
+@pytest.mark.parametrize(
+    "more",
+    [{f"k{n}": n for n in range(200_001)}, {f"k{n}": "\0" * 60_000 for n in range(24)}],
+    ids=["values", "bytes"],
+)
+async def test_flat_arguments_have_bounds_on_all_of_them(more: dict[str, Any]) -> None:
+    @gate
+    async def take(**more: Any) -> str:
+        """Take all that is given."""
+        return f"{len(more)} taken"
+
+    cantrip = Cantrip(scripted([say("take", **more), done("ok")]), circle=Circle(["done", take], [max_turns(4)]))
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(cantrip, "go")
+    (seen,) = episode.thread[0].gate_calls
+    assert seen.is_error
+    assert "take: its arguments are more than" in seen.content
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("levels", [100, 102])
+def test_a_value_of_a_javascript_program_has_at_most_a_hundred_levels(levels: int) -> None:
+    box = opened("javascript")
+    nested = f"JSON.parse('{'[' * levels}{']' * levels}')"
+    argument, value = box.begin(f"echo({nested})"), box.begin(nested)
+    box.close()
+    assert ("Raised" in str(argument)) == (levels > 101)
+    assert ("nested more than 100 levels deep" in str(value)) == (levels > 101)
+
+
+@pytest.mark.rule("X-01")
 @pytest.mark.real_time
 @pytest.mark.skipif(sys.platform != "linux", reason="no shell here")
 async def test_arguments_of_a_shells_command_that_nest_too_deeply_are_refused() -> None:
@@ -315,6 +346,34 @@ async def test_a_batch_of_too_many_children_starts_none(count: int) -> None:
         assert seen.is_error
         assert f"expected at most 1,000 requests, got {count:,}" in seen.content
         assert len(runtime.loom.entities()) == 1
+
+
+@pytest.mark.rule("X-06", "COMP-3")
+@pytest.mark.parametrize("value", ["x" * 6_000_000, [1] * 190_000], ids=["bytes", "values"])
+async def test_results_of_a_batch_have_the_bound_of_one_result(value: Any) -> None:
+    fits = 2 if isinstance(value, str) else 5
+
+    @gate
+    async def wait(seconds: float) -> str:
+        """Wait."""
+        await anyio.sleep(seconds)
+        return "waited"
+
+    def answer(invocation: Any) -> Any:  # the later a child was asked for, the earlier it ends
+        said = invocation.messages[-1]
+        return done(value) if said.role == "tool" else say("wait", seconds=10 - int(said.content))
+
+    crystal = scripted([say("call_agent_batch", intents=[str(n) for n in range(8)]), done("ok")])
+    circle = Circle(["done", "call_agent_batch", wait], [max_turns(9), max_depth(1)])
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(crystal, child_crystal=scripted(answer), circle=circle), "go")
+        assert len(runtime.loom.entities()) == 9
+    (seen,) = [turn.gate_calls[0] for turn in episode.thread if turn.gate_calls][:1]
+    assert not seen.is_error
+    assert [one == value for one in seen.result] == [n < fits for n in range(8)]
+    for one in seen.result[fits:]:
+        assert one["is_error"]
+        assert "the answers of this batch exceed what one call may return" in one["error"]
 
 
 @pytest.mark.rule("X-06")

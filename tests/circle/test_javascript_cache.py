@@ -15,7 +15,7 @@ if sys.platform == "win32":
     pytest.skip("nothing is kept there", allow_module_level=True)
 
 from cantrip_actors.circle.javascript import cache as javascript_cache
-from cantrip_actors.circle.javascript.cache import load_module, place
+from cantrip_actors.circle.javascript.cache import find_path, load_module
 
 WASM = bytes(wasmtime.wat2wasm('(module (func (export "f") (result i32) i32.const 7))'))
 OTHER = bytes(wasmtime.wat2wasm('(module (func (export "f") (result i32) i32.const 8))'))
@@ -40,7 +40,7 @@ def says(engine: wasmtime.Engine, module: wasmtime.Module) -> int:
 
 
 def kept(wasm: bytes = WASM) -> Path:
-    path = place(wasm, "test")
+    path = find_path(wasm, "test")
     assert path is not None
     return path
 

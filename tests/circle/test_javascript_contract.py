@@ -382,6 +382,82 @@ def test_an_exception_says_its_name_its_message_and_where(box, code, error):
     assert step.error == error
 
 
+FAILING = "async function main() { throw new Error('boom') }"
+
+
+@pytest.mark.rule("CIRCLE-5")
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (f"{FAILING}; main(); 1", "Error: boom"),
+        (f"{FAILING}\nfunction start() {{ main() }}\nstart()\nconsole.log('started')", "Error: boom"),
+        (f"{FAILING}\nif (true) {{ main(); print('on') }} 1", "Error: boom"),
+        ("(async () => { null.x })(); 1", "TypeError: cannot read property 'x' of null"),
+        ("[1, 2].forEach(async n => { await 1; throw new Error(`item ${n}`) }); 1", "Error: item 1"),
+        ("new Promise((_, reject) => reject(new Error('made'))); 1", "Error: made"),
+        ("Promise.reject(42); 1", "uncaught 42"),
+        (f"{FAILING}; main().then(() => print('well')); 1", "Error: boom"),
+    ],
+)
+def test_a_rejected_promise_that_nothing_awaits_is_an_error_of_the_program(box, code, error):
+    step = turn(box, code)[1]
+    assert isinstance(step, Raised), step
+    assert step.error.startswith(f"{error}; nothing awaits the promise that it rejected")
+    assert value(box, "1 + 1") == 2
+
+
+@pytest.mark.rule("CIRCLE-5")
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (f"{FAILING}; main().catch(e => print(e.message)); 1", 1),
+        (f"{FAILING}; try {{ await main() }} catch (e) {{ e.message }}", "boom"),
+        (f"{FAILING}; const kept = main(); 1", 1),
+        ("async function good() { return 5 }\ngood(); [2].forEach(async n => n); 1", 1),
+        ("async function good() { return 5 }\ngood()", 5),
+        ("async () => 1; Object.groupBy([1, 2], n => n % 2 ? 'odd' : 'even')", {"odd": [1], "even": [2]}),
+        ("async () => 1; let n = 0; [1, 2].forEach(function (one) { n += one + this.more }, {more: 1}); n", 5),
+    ],
+)
+def test_a_promise_that_is_awaited_or_fulfilled_is_no_error(box, code, expected):
+    assert value(box, code) == expected
+
+
+@pytest.mark.rule("CIRCLE-5")
+def test_a_promise_of_an_earlier_programs_function_is_watched_after_a_restore(box, javascript):
+    value(box, FAILING)
+    other = javascript.open([], Limits())
+    other.load(box.dump())
+    for one in (box, other):
+        assert "Error: boom; nothing awaits" in turn(one, "main(); 1")[1].error
+    other.close()
+
+
+@pytest.mark.rule("CIRCLE-9")
+@pytest.mark.parametrize(
+    "spoils",
+    [
+        "Object.freeze(globalThis)",
+        "Object.seal(globalThis)",
+        "Reflect.preventExtensions(new Proxy(globalThis, {}))",
+        "Object.defineProperty(globalThis, 'done', {value: 1, configurable: false, writable: false})",
+    ],
+)
+def test_a_program_that_would_spoil_later_ones_is_undone(box, spoils):
+    value(box, "var x = 1; 0")
+    step = turn(box, f"x = 2; {spoils}; 0")[1]
+    assert isinstance(step, Exceeded)
+    assert "globalThis must stay extensible" in step.limit
+    assert value(box, "var y = x + 1; y") == 2
+    assert calls(box, "done(y)") == [("done", {"answer": 2})]
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_a_program_may_define_constants_of_its_own(box):
+    value(box, "Object.defineProperty(globalThis, 'fixed', {value: 7}); Object.freeze(fixed); 0")
+    assert value(box, "fixed") == 7
+
+
 def test_clock_and_random_numbers_are_the_same_in_every_run(javascript):
     def numbers():
         box = javascript.open(GATES, LIMITS)
@@ -477,7 +553,7 @@ def test_close_leaves_no_thread_at_any_point_of_a_program(javascript):
 
 def test_a_bug_of_the_host_is_raised_by_the_step(box, monkeypatch):
     value(box, "var x = 1")
-    monkeypatch.setattr("cantrip_actors.circle.javascript.medium.arguments", lambda *_: 1 / 0)
+    monkeypatch.setattr("cantrip_actors.circle.javascript.medium.read_arguments", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         box.begin("x = 2; try { read('a') } catch (e) { x = 3 }")
     monkeypatch.undo()

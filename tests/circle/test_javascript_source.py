@@ -58,6 +58,21 @@ def test_top_level_declarations_become_var(code, rewritten):
 
 
 @pytest.mark.parametrize(
+    ("code", "rewritten"),
+    [
+        ("f(); g()", "f()?.__dropped; g()"),
+        ("f()\n// the end", "f()\n// the end"),
+        ("let x = f(); a.b(c)\nnew D(); 1", "var x = f(); a.b(c)?.__dropped\nnew D()?.__dropped; 1"),
+        ("(async () => { f(); return g() })(); 1", "(async () => { f()?.__dropped; return g() })()?.__dropped; 1"),
+        ("x = f(); await f(); `${f()}`; new D; y => f(); 1", "x = f(); await f(); `${f()}`; new D; y => f(); 1"),
+        ("f(); ) (", "f(); ) ("),
+    ],
+)
+def test_calls_whose_result_is_dropped_are_watched(code, rewritten):
+    assert prepare(code, is_watched=True).code == rewritten
+
+
+@pytest.mark.parametrize(
     ("code", "awaits"),
     [
         ("await f()", True),
@@ -98,7 +113,7 @@ def test_await_outside_of_functions_is_found(code, awaits):
 def test_preparing_any_program_takes_bounded_time(code):
     assert len(code) <= LONGEST
     began = time.process_time()
-    prepare(code)
+    prepare(code, is_watched=True)
     assert time.process_time() - began < 4
 
 

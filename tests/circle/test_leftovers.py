@@ -136,7 +136,7 @@ def test_the_next_process_ends_shells_that_a_host_and_its_watcher_left(where: Pa
                 os.kill(pid, signal.SIGKILL)
         killed.kill()
     assert members(session), "the shell's children outlive the shell where nothing sweeps"
-    sweeper = "from cantrip_actors.circle import scratch; scratch.folder('x')"
+    sweeper = "from cantrip_actors.circle import scratch; scratch.make_folder('x')"
     subprocess.run([sys.executable, "-c", sweeper], env=environment, check=True, timeout=30)
     assert members(session) == []
     assert list(where.iterdir()) == []

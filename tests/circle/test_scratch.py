@@ -23,7 +23,7 @@ from cantrip_actors.circle.medium import Limits, medium
 from cantrip_actors.circle import scratch
 """
 USES = {
-    "nothing but a folder": "scratch.folder('x').joinpath('file').touch()",
+    "nothing but a folder": "scratch.make_folder('x').joinpath('file').touch()",
     "python": "medium('python').open([], Limits()).begin('1')",
     "shell": (
         "box = medium('shell').open([], Limits())\n"
@@ -64,13 +64,13 @@ def test_the_next_process_removes_the_folder_of_a_killed_one(use: str, where: Pa
     done = ran(code, where)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(list(where.iterdir())) == 1
-    assert ran("scratch.folder('y')", where).returncode == 0
+    assert ran("scratch.make_folder('y')", where).returncode == 0
     assert list(where.iterdir()) == []
 
 
 def test_the_folder_of_a_living_process_is_kept(where: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
-    code = HEAD + "print(scratch.folder('x'), flush=True); sys.stdin.read()"
+    code = HEAD + "print(scratch.make_folder('x'), flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as lives:
@@ -78,7 +78,7 @@ def test_the_folder_of_a_living_process_is_kept(where: Path) -> None:
         theirs = Path(lives.stdout.readline().strip())
         (where / "cantrip-sandboxes-of-somebody").mkdir()
         (where / f"{scratch.PREFIX}12345678").symlink_to(theirs.parent)
-        assert ran("scratch.folder('y')", where).returncode == 0
+        assert ran("scratch.make_folder('y')", where).returncode == 0
         assert theirs.is_dir()
         assert (where / "cantrip-sandboxes-of-somebody").is_dir()
         lives.communicate("")
@@ -87,10 +87,10 @@ def test_the_folder_of_a_living_process_is_kept(where: Path) -> None:
 
 def test_a_forked_process_has_a_folder_of_its_own_and_removes_no_others(where: Path) -> None:
     code = """
-mine = scratch.folder("x")
+mine = scratch.make_folder("x")
 child = os.fork()
 if not child:
-    theirs = scratch.folder("x")
+    theirs = scratch.make_folder("x")
     assert theirs.parent != mine.parent
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
@@ -105,8 +105,8 @@ assert len(os.listdir(mine.parent.parent)) == 1
 def test_a_removed_folder_is_created_again(where: Path) -> None:
     code = """
 import shutil
-shutil.rmtree(scratch.folder("x").parent)
-assert scratch.folder("x").is_dir()
+shutil.rmtree(scratch.make_folder("x").parent)
+assert scratch.make_folder("x").is_dir()
 """
     done = ran(code, where)
     assert done.returncode == 0, done.stderr

@@ -107,6 +107,51 @@ def test_variables_persist_when_a_program_exits(box, last, step):
     assert printed(box, 'set +eu; f; echo "${y[1]}"; basename "$PWD"') == "a  b\n2 3\nd\n"
 
 
+@pytest.mark.rule("CIRCLE-9")
+@pytest.mark.parametrize(
+    "spoils",
+    [
+        *(f"exec {way}>&-" for way in range(103, 107)),
+        "exec 104</dev/null",
+        "exec 103>/dev/null",
+        "readonly __program",
+        "readonly __token __status __length __answer",
+        "readonly $(compgen -v | grep '^__')",
+        "declare -n __program=x",
+        "__call() { echo mine; }; readonly -f __call",
+        "call_agent() { echo mine; }; readonly -f call_agent; export -f call_agent",
+    ],
+)
+def test_a_program_that_spoils_its_shell_spoils_no_later_one(box, spoils):
+    printed(box, f"x=1; {spoils}")
+    for _ in range(2):
+        made, text, _ = turn(box, "call_agent 'sub task'; echo $x; echo error >&2", ["child"])
+        assert (made, text) == ([("call_agent", {"intent": "sub task"})], "child\n1\nerror\n")
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_a_function_named_exec_is_not_called_by_the_host_where_a_shell_is_replaced(box):
+    printed(box, "exec() { echo mine; }; builtin exec 104<&-")
+    assert printed(box, "echo theirs") == "theirs\n"
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_a_program_that_can_no_longer_report_its_end_is_undone_at_once(box):
+    printed(box, "x=1")
+    step = turn(box, "x=2; exec 107>&-")[2]
+    assert step == Exceeded("the interpreter broke down")
+    assert printed(box, "echo $x") == "1\n"
+
+
+@pytest.mark.rule("CIRCLE-9")
+def test_readonly_variables_of_a_program_persist_where_its_shell_is_replaced(box):
+    printed(box, "readonly mine='a b' __program; declare -ar list=(1 2)")
+    _, text, step = turn(box, 'echo "$mine" ${list[1]} ${__program-none}; mine=3')
+    assert text.startswith("a b 2 none\n")
+    assert "mine: readonly variable" in text
+    assert isinstance(step, Raised)
+
+
 @pytest.mark.parametrize("gone", ["exec true", "kill -KILL $$"])
 def test_a_shell_that_died_is_replaced_by_one_with_its_last_state(box, gone):
     printed(box, "x=1; cd /tmp")

@@ -45,7 +45,7 @@ sleep 300 &
 """
 SAID = """
 said=$(builtin trap -p EXIT)
-for fd in 103 104 105; do echo "$said" >&$fd; done 2>/dev/null
+for fd in 107 104 105; do echo "$said" >&$fd; done 2>/dev/null
 sleep 300 &
 """
 HEADLESS = """

@@ -36,7 +36,7 @@ def load_module(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime
 
     `settings` names everything else that the machine code depends on. Blocks: compiling takes about a second.
     """
-    path = place(wasm, settings)
+    path = find_path(wasm, settings)
     if path is not None:
         code = _read(path)
         if code is not None:
@@ -49,7 +49,7 @@ def load_module(engine: wasmtime.Engine, wasm: bytes, settings: str) -> wasmtime
     return module
 
 
-def place(wasm: bytes, settings: str) -> Path | None:
+def find_path(wasm: bytes, settings: str) -> Path | None:
     """Return the path for a module's machine code; None if it cannot be stored."""
     if sys.platform == "win32":  # it has no owners and modes to check
         return None

@@ -37,7 +37,7 @@ import wasmtime
 from wasmtime import _ffi as ffi
 
 from cantrip_actors.circle.javascript.cache import load_module
-from cantrip_actors.circle.javascript.memory import Difference, difference
+from cantrip_actors.circle.javascript.memory import Difference, compute_difference
 from cantrip_actors.circle.step import Limit, LimitExceeded
 from cantrip_actors.terms.bounds import BYTES
 
@@ -624,7 +624,7 @@ _lock = threading.Lock()
 _made: list[Pristine] = []
 
 
-def pristine() -> Pristine:
+def get_pristine() -> Pristine:
     """Return this process's pristine guest. The first call compiles the engine, or loads it from the cache."""
     with _lock:
         if not _made:
@@ -642,4 +642,4 @@ def _prepare() -> Pristine:
     functions = tuple(guest.item(parts, index) for index in range(5))
     memory = guest.memory()
     guest.close()
-    return Pristine(engine, memory, difference(fresh, memory, PAGE), functions, compute_identity())
+    return Pristine(engine, memory, compute_difference(fresh, memory, PAGE), functions, compute_identity())

@@ -27,10 +27,10 @@ import orjson
 
 from cantrip_actors.circle.javascript import gates as javascript_gates
 from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
-from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, compute_identity, pristine
-from cantrip_actors.circle.javascript.memory import Difference, difference, pack, unpack
-from cantrip_actors.circle.javascript.source import prepare
-from cantrip_actors.circle.javascript.values import arguments, encode_answer, encode_outgoing, parse_report
+from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, compute_identity, get_pristine
+from cantrip_actors.circle.javascript.memory import Difference, compute_difference, pack, unpack
+from cantrip_actors.circle.javascript.source import makes_promises, prepare
+from cantrip_actors.circle.javascript.values import encode_answer, encode_outgoing, parse_report, read_arguments
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Stepped
 from cantrip_actors.terms.messages import ToolDefinition
@@ -53,7 +53,7 @@ class JavaScript:
 
     def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> JavaScriptSandbox:
         """Return a new, empty sandbox. The process's first one compiles the engine, which takes about a second."""
-        return JavaScriptSandbox(pristine(), gates, limits)
+        return JavaScriptSandbox(get_pristine(), gates, limits)
 
 
 class JavaScriptSandbox(LiveSandbox):
@@ -65,6 +65,8 @@ class JavaScriptSandbox(LiveSandbox):
         functions = javascript_gates.describe_functions(gates)
         self._functions = orjson.dumps(functions).decode()
         self._names = frozenset(name for function in functions for name in function["calls"])
+        self._has_promises = False
+        """Whether a program of this sandbox may have made promises, or functions that do."""
         self._work: Waiting[Stepped] | None = None
         """The turn in progress."""
         self._before: Difference | None = None
@@ -78,7 +80,7 @@ class JavaScriptSandbox(LiveSandbox):
 
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
         self._guest.revive()  # an interrupt may have arrived after the previous turn
-        self._before = difference(self._pristine.memory, self._guest.memory(), PAGE)
+        self._before = compute_difference(self._pristine.memory, self._guest.memory(), PAGE)
         self._clock = self._left + WAITING
         work = self._work = self._run(code, variables)
         return self._advance(lambda: next(work))
@@ -116,11 +118,11 @@ class JavaScriptSandbox(LiveSandbox):
     def _run(self, code: str, variables: Mapping[str, Any]) -> Waiting[Stepped]:
         """Run a whole turn. Raises LimitExceeded."""
         guest = self._guest
-        run, await_, report, arm, assign = self._pristine.functions
-        yield from guest.apply(arm, "")  # a program may shadow a gate's name with a variable, but only until it ends
+        run, await_, report, _, assign = self._pristine.functions
         if variables:
             yield from guest.apply(assign, encode_outgoing(dict(variables)))
-        script = prepare(code)
+        self._has_promises = self._has_promises or makes_promises(code)
+        script = prepare(code, is_watched=self._has_promises)
         if script.awaits and (promise := (yield from guest.evaluate(script.code, "eval_async"))) is not None:
             guest.free((yield from guest.run(await_, promise)), promise)
         else:
@@ -147,7 +149,7 @@ class JavaScriptSandbox(LiveSandbox):
         if request[:1] == b"p":
             return "" if self._print(request[1:].decode("utf-8", "replace")) else "f"
         name, _, json = request[1:].partition(b"\n")
-        outcome = self._call(name.decode("utf-8", "replace"), lambda gate: arguments(gate.name, json))
+        outcome = self._call(name.decode("utf-8", "replace"), lambda gate: read_arguments(gate.name, json))
         if isinstance(outcome, str):
             return f"e{outcome}"
         self._pending = outcome
@@ -173,6 +175,7 @@ class JavaScriptSandbox(LiveSandbox):
                 raise ValueError("the snapshot needs more memory than this sandbox may have") from problem
             self._discard()
             self._guest = made
+            self._has_promises = True  # the snapshot does not say
 
     def close(self) -> None:
         """Release all resources; a step in progress ends as if interrupted."""

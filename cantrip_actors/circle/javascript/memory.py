@@ -29,7 +29,7 @@ class Difference:
     pages: tuple[tuple[int, bytes], ...]
 
 
-def difference(before: bytes, now: bytes, page: int) -> Difference:
+def compute_difference(before: bytes, now: bytes, page: int) -> Difference:
     """Return the change from `before`, extended with zeros, to `now`."""
     old, new, zeros = memoryview(before), memoryview(now), bytes(page)
     pages = []
@@ -42,7 +42,11 @@ def difference(before: bytes, now: bytes, page: int) -> Difference:
 
 def pack(engine: str, pristine: bytes, memory: bytes) -> bytes:
     """Return the snapshot of a guest of `engine` whose memory was `pristine` and is now `memory`."""
-    parts = [part for start, page in difference(pristine, memory, _PAGE).pages for part in (_OFFSET.pack(start), page)]
+    parts = [
+        part
+        for start, page in compute_difference(pristine, memory, _PAGE).pages
+        for part in (_OFFSET.pack(start), page)
+    ]
     return f"{engine}\n".encode() + _SIZE.pack(len(memory)) + zlib.compress(b"".join(parts), 1)
 
 

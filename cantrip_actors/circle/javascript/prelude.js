@@ -5,10 +5,10 @@
   "use strict";
   const { parse, stringify } = JSON;
   const { apply, defineProperty } = Reflect; // this defineProperty answers false where Object's would throw
-  const { keys, getPrototypeOf } = Object;
+  const { keys, getPrototypeOf, isExtensible } = Object;
   const { then } = Promise.prototype;
   const { slice, toWellFormed } = String.prototype;
-  const { includes, push } = Array.prototype;
+  const { forEach, includes, push } = Array.prototype;
   const objectPrototype = Object.prototype;
   const { isPrototypeOf } = objectPrototype;
   const Big = BigInt;
@@ -130,18 +130,21 @@
   };
   // What runs between two programs must not fail, whatever they have done to Object.prototype and to iterators: its
   // objects inherit nothing, and its loops count.
-  const hidden = (name, value) =>
-    defineProperty(root, name, { __proto__: null, value, writable: true, configurable: true, enumerable: false });
+  const hidden = (name, value, owner = root) =>
+    defineProperty(owner, name, { __proto__: null, value, writable: true, configurable: true, enumerable: false });
   let gates = [];
+  // Answers whether the next program will find its gates, and can define variables.
   const arm = (json) => {
     if (json) gates = parse(json);
+    let whole = isExtensible(root);
     for (let i = 0; i < gates.length; i++) {
       const gate = gates[i];
       const value = (...args) => call(gate, args);
       defineProperty(value, "name", { __proto__: null, value: gate.calls[0], configurable: true });
-      for (let j = 0; j < gate.calls.length; j++) hidden(gate.calls[j], value);
+      for (let j = 0; j < gate.calls.length; j++) whole = hidden(gate.calls[j], value) && whole;
     }
     full = false;
+    return whole;
   };
   const assign = (sent) => {
     const values = read(sent);
@@ -170,6 +173,24 @@
   };
   hidden("console", console);
   hidden("print", print);
+
+  // ----------------------------------------------------------------------------------------------- promises not awaited
+
+  // The engine does not say which rejected promises nothing has awaited. So `source.py` marks the statements that drop the
+  // result of a call, and a promise that is dropped there tells its rejection.
+  let lost = [];
+  const watch = (value) => {
+    if (typeof value === "object" && value !== null && isA(Eventual, value))
+      try { apply(then, value, [nothing, (error) => { apply(push, lost, [error]); }]); } catch { /* it is none any more */ }
+    return value;
+  };
+  defineProperty(objectPrototype, "__dropped", { __proto__: null, get() { return watch(this); }, configurable: true });
+  const eventual = getPrototypeOf(async () => {}); // of async functions
+  const watched = (each, self) => (...args) => { watch(apply(each, self, args)); };
+  hidden("forEach", { forEach(each, self) {
+    const isEventual = typeof each === "function" && getPrototypeOf(each) === eventual;
+    return apply(forEach, this, isEventual ? [watched(each, self)] : [each, self]);
+  } }.forEach, Array.prototype);
 
   // ------------------------------------------------------------------------------------------------------------- turn
 
@@ -209,21 +230,25 @@
     return said;
   };
   const cut = (said) => apply(slice, said, [0, 1000000]); // nobody reads that much of an error
-  const told = (error) => {
+  const told = (error, note = "") => {
     try {
       if (isA(BaseError, error))
         return stringify({
-          __proto__: null, name: cut(text(error.name)), message: cut(text(error.message) + behind(error)),
+          __proto__: null, name: cut(text(error.name)), message: cut(text(error.message) + behind(error)) + note,
           stack: cut(text(error.stack)),
         });
-      return stringify({ __proto__: null, name: "", message: cut(show(error)), stack: "" });
+      return stringify({ __proto__: null, name: "", message: cut(show(error)) + note, stack: "" });
     } catch {
       return '{"name":"Error","message":"(an error that cannot be shown)","stack":""}';
     }
   };
   const report = () => {
     const { value, failed, error, waits } = state;
+    const rejected = lost;
     state = { __proto__: null };
+    lost = [];
+    if (!arm("")) return "g";
+    if (!failed && rejected.length) return "e" + told(rejected[0], "; nothing awaits the promise that it rejected");
     if (waits) return 'e{"name":"Error","message":"the program awaits a promise that nothing settles","stack":""}';
     if (failed) return "e" + told(error);
     if (isA(Eventual, value) || typeof value === "symbol") return "v";

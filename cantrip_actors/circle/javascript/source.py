@@ -1,9 +1,14 @@
-"""The change to a program's text before it runs: top-level `let`, `const` and `class` become `var`.
+"""The changes to a program's text before it runs: variables are kept, and dropped promises are watched.
 
 Each turn is a script of its own, but its variables are kept for later turns (CIRCLE-9). In JavaScript a second `let x`
 at the top level is an error, and a `let` declared inside `eval` is lost when the `eval` ends. So top-level declarations
 become `var`. The meaning of `let x;` and of a class declaration is kept: `x` is undefined again, and the next line does
 not become part of the class. Lines stay where they are, so that errors point to the right ones.
+
+A statement that is only a call drops its result. If that is a promise and it is rejected, nothing would say so. So
+`f();` becomes `f()?.__dropped;`, a property by which the prelude watches the promise; the value is the same. The last
+statement is left alone, because its value is the program's. A property takes time, so this is done only where a program
+of the sandbox has made promises.
 
 If the rewritten program does not compile, or parsing takes too long, the original text runs (`prelude.js`).
 """
@@ -16,9 +21,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import tree_sitter_javascript
-from tree_sitter import Language, Node
+from tree_sitter import Language, Node, Query
 
-from cantrip_actors.circle.syntax import parse
+from cantrip_actors.circle.syntax import find_nodes, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +35,40 @@ class Script:
 
 
 _WORTH_A_LOOK: Final = re.compile(r"\b(?:let|const|class|await)\b|use strict")
+_MAKES_PROMISES: Final = re.compile(r"\b(?:async|Promise|fromAsync)\b")
+_WATCHED: Final = b"?.__dropped"
 _FUNCTION: Final = re.compile(r"function|method_definition|class_static_block|field_definition")
 _LANGUAGE: Final = Language(tree_sitter_javascript.language())
+_DROPPING: Final = Query(
+    _LANGUAGE,
+    "(expression_statement"
+    " [(call_expression) (new_expression arguments: (arguments)) (parenthesized_expression)] @dropped)",
+)
+"""Statements that are only a call."""
 
 
-def prepare(code: str) -> Script:
-    """Return the program with its top-level declarations as `var`."""
+def makes_promises(code: str) -> bool:
+    """Return whether a program may make a promise, or define a function that does."""
+    return _MAKES_PROMISES.search(code) is not None
+
+
+def prepare(code: str, *, is_watched: bool = False) -> Script:
+    """Return the program with its top-level declarations as `var`. `is_watched` says to watch dropped promises."""
     source = code.encode("utf-8", "replace")
-    root = parse(_LANGUAGE, source) if _WORTH_A_LOOK.search(code) else None
+    root = parse(_LANGUAGE, source) if is_watched or _WORTH_A_LOOK.search(code) else None
     if root is None:
         return Script(code)
     parts, position = [], 0
-    for start, end, text in _find_edits(root, source):
+    statements = [one for one in root.named_children if one.type not in ("comment", "hash_bang_line")]
+    dropped = _find_dropped(root, statements) if is_watched else ()
+    for start, end, text in sorted([*_find_edits(statements, source), *dropped]):
         parts += [source[position:start], text]
         position = end
     return Script(b"".join([*parts, source[position:]]).decode(), "await" in code and _has_await(root))
 
 
-def _find_edits(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the replacements in the order of the text: start, end, new text."""
-    statements = [one for one in root.named_children if one.type not in ("comment", "hash_bang_line")]
+def _find_edits(statements: list[Node], source: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the replacements for top-level declarations: start, end, new text."""
     for statement in statements:
         start, end = statement.start_byte, statement.end_byte
         if statement.type == "lexical_declaration":
@@ -66,6 +85,14 @@ def _find_edits(root: Node, source: bytes) -> Iterator[tuple[int, int, bytes]]:
             yield start, end, b"var"  # the parser does not recognise a declaration whose names are on the next line
         elif statement is statements[0] and source[start + 1 : start + 11] == b"use strict":
             yield start + 1, start + 11, b"use_strict"  # strict code inside `eval` loses its declarations
+
+
+def _find_dropped(root: Node, statements: list[Node]) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the insertions after calls whose result is dropped."""
+    last = statements[-1].start_byte if statements else None
+    for call in find_nodes(_DROPPING, root):
+        if call.start_byte != last:
+            yield call.end_byte, call.end_byte, _WATCHED
 
 
 def _has_await(root: Node) -> bool:

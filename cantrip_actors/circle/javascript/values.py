@@ -21,7 +21,12 @@ import orjson
 from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
-from cantrip_actors.terms.bounds import TooLarge, check_json, check_value
+from cantrip_actors.terms.bounds import TooLarge, can_nest_too_deeply, check_json, check_value
+
+SPOILT: Final = (
+    "globalThis must stay extensible and the gates definable, because later programs need that: do not freeze them"
+)
+"""The error for a program after which no other one could define a variable or call a gate."""
 
 UNSHOWABLE: Final = "(an error that cannot be shown)"
 """The prelude's text for an exception that raises another exception when it is inspected."""
@@ -54,7 +59,8 @@ def decode_incoming(text: bytes) -> Any:
             value = orjson.loads(_HALF.sub(_replace_surrogate, text.decode("utf-8", "replace")))
         except orjson.JSONDecodeError:
             raise ValueError("expected JSON, got text that is not, or that is nested too deeply") from None
-    check_value(value)
+    if can_nest_too_deeply(text):  # its bytes and its values are bounded already
+        check_value(value)
     try:
         return _read_exact(value) if _MARK in text or _LONG.search(text) else value
     except RecursionError:
@@ -107,7 +113,7 @@ def _replace_surrogate(escape: re.Match[str]) -> str:
     return r"\ufffd" if len(escape.group()) > 2 else escape.group()
 
 
-def arguments(gate: str, text: bytes) -> Mapping[str, Any]:
+def read_arguments(gate: str, text: bytes) -> Mapping[str, Any]:
     """Return the arguments of a gate call. Raises ValueError, which says what is wrong with them."""
     try:
         args = decode_incoming(text)
@@ -137,9 +143,11 @@ def parse_report(report: bytes, code: str, gates: Collection[str], *, scarce: bo
 
     `code` is the text that ran, and `gates` are the names by which it could call gates.
 
-    Raises LimitExceeded if the program ran out of memory.
+    Raises LimitExceeded if the program ran out of memory, or has spoilt the sandbox for later programs.
     """
     kind, text = report[:1], report[1:]
+    if kind == b"g":
+        raise LimitExceeded("crash", SPOILT)
     if kind == b"e":
         return _parse_error(text, code, gates, scarce=scarce)
     try:

@@ -243,7 +243,7 @@ def _make_script(binary: str) -> tuple[Path | None, str]:
         return None, ""
     from cantrip_actors.circle import scratch  # works on POSIX systems only
 
-    path = scratch.folder("python") / "worker"
+    path = scratch.make_folder("python") / "worker"
     scratch.watch()
     text = _render_script(shell, path.with_name(_INTERPRETER), bubblewrap)
     _write(path, text, binary)

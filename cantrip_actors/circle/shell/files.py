@@ -98,7 +98,7 @@ class Files:
 
     def __init__(self, user: int | None) -> None:
         self.user = user
-        self.folder = scratch.folder("shell")
+        self.folder = scratch.make_folder("shell")
         """The folder that contains everything, copies included."""
         self._top = self.folder / "files"
         self.home, self.tmp, self.shared = (self._top / name for name in FOLDERS)

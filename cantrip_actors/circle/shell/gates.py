@@ -59,11 +59,15 @@ def _make_command(name: str) -> str:
     return f"gate_{made}" if made in _OWN else made
 
 
+def name_functions(gates: Sequence[ToolDefinition]) -> Mapping[str, str]:
+    """Return each shell function and the gate that it calls: `done` has the name that `source.py` gives it."""
+    return {COMMAND if command == "done" else command: gate for command, gate in name_commands(gates).items()}
+
+
 def write_definitions(gates: Sequence[ToolDefinition]) -> str:
-    """Return the commands as shell functions, `done` under the name that `source.py` gives it."""
+    """Return the commands as shell functions."""
     lines = []
-    for command, gate in name_commands(gates).items():
-        name = COMMAND if command == "done" else command
+    for name, gate in name_functions(gates).items():
         lines.append(f"builtin unalias {name} 2>/dev/null || builtin :")
         lines.append(f'{name}() {{ __call {shlex.quote(gate)} "$@"; }}')
         lines.append(f"builtin export -f {name}")

@@ -33,9 +33,9 @@ from cantrip_actors.circle.shell.confine import Jail, JailName, jail
 from cantrip_actors.circle.shell.files import Files
 from cantrip_actors.circle.shell.groups import find_delegated
 from cantrip_actors.circle.shell.landlock import SYSTEM
-from cantrip_actors.circle.shell.process import Ended, Gone, Process
+from cantrip_actors.circle.shell.process import OUTPUT, WAYS, Ended, Gone, Process
 from cantrip_actors.circle.shell.source import prepare
-from cantrip_actors.circle.shell.state_text import split_large_variables
+from cantrip_actors.circle.shell.state_text import OWN, split_large_variables
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
@@ -83,7 +83,12 @@ _OWN_NAME: Final = re.compile(r"^/dev/fd/\d+: (?=line \d)", re.MULTILINE)
 
 _DECODER: Final = codecs.getincrementaldecoder("utf-8")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-_PRELUDE: Final = files(__package__).joinpath("prelude.sh").read_text(encoding="utf-8")
+_PRELUDE: Final = (
+    files(__package__)
+    .joinpath("prelude.sh")
+    .read_text(encoding="utf-8")
+    .replace("OWN_VARIABLES", b" ".join(sorted(OWN)).decode())
+)
 
 
 class Shell:
@@ -119,7 +124,11 @@ class ShellSandbox(LiveSandbox):
     def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         super().__init__(gates, limits)
         self._jail = confined
-        self._definitions = shell_gates.write_definitions(gates)
+        own_functions = " ".join(["__call", "__trap", *shell_gates.name_functions(gates)])
+        self._common = "\n".join(
+            [_PRELUDE.replace("OWN_FUNCTIONS", own_functions), shell_gates.write_definitions(gates)]
+        )
+        """What a shell reads before each program."""
         self._files = Files(confined.choose_user())
         machine = find_delegated()
         self._bounds = Bounds(self._files, self._list_processes, shares=machine is not None and machine.bounds_memory)
@@ -225,8 +234,8 @@ class ShellSandbox(LiveSandbox):
         kib = 1024
         processes = PROCESSES + self._jail.count_others()
         limits = f"-c 0 -d {self.limits.memory // kib} -f {FILE // kib} -n 256 -u {processes} -t {PROCESSOR}"
-        moves = " ".join(f"{103 + at}>&{there} {there}>&-" for at, there in enumerate(descriptors))
-        return f"ulimit {limits}\nexec 107>&1 {moves}\nprintf 'end\\0000\\0on\\0\\0\\0\\0\\0' >&103\n"
+        moves = " ".join(f"{way}>&{there} {there}>&-" for way, there in zip(WAYS, descriptors, strict=True))
+        return f"ulimit {limits}\nexec {OUTPUT}>&1 {moves}\nprintf 'end\\0000\\0on\\0\\0\\0\\0\\0' >&{WAYS[0]}\n"
 
     def _list_group_limits(self) -> dict[str, str]:
         """Return the limits of the jail's control group, for a machine that has delegated one."""
@@ -251,7 +260,7 @@ class ShellSandbox(LiveSandbox):
         held = len(code.encode("utf-8", "replace")) <= HELD
         given_as = f"/dev/fd/63 63<<<{text}" if held else f"<(\\builtin printf %s {text})"
         lines = [
-            *(_PRELUDE, self._definitions),
+            self._common,
             f"builtin trap {_quote(self._write_end('exit'))} EXIT",
             f"{_ALIASES}; builtin source {given_as} </dev/null; {self._write_end('on')}\n",
         ]

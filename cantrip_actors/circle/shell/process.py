@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from cantrip_actors.circle import leftovers
@@ -52,6 +53,12 @@ ENDS: Final = 1000
 ABOVE: Final = 300
 """The lowest file descriptor of the pipes that a shell gets; it may use 256 descriptors of its own."""
 
+WAYS: Final = (107, 104, 105, 106)
+"""The shell's own descriptors of the pipes that it starts with (`prelude.sh`)."""
+
+OUTPUT: Final = 103
+"""The shell's own descriptor of its output."""
+
 LOOK: Final = 0.02
 """Seconds between two checks of the shell's resources."""
 
@@ -69,7 +76,7 @@ are expanded."""
 
 
 _ANSWER: Final = (
-    b"POSIXLY_CORRECT=; \\unset -f builtin unset; \\unset POSIXLY_CORRECT; \\builtin printf '%%s\\0' idle %b >&103\n"
+    b"POSIXLY_CORRECT=; \\unset -f builtin unset; \\unset POSIXLY_CORRECT; \\builtin printf '%%s\\0' idle %b >&107\n"
 )
 """A line that a shell reads and answers after it has reported the end of its program."""
 
@@ -89,7 +96,7 @@ class Ended:
     status: int
     state: bytes
     leaves: bool
-    """True if the shell ends with the program, as after `exit`."""
+    """True if the shell ends with the program, as after `exit`, or can run no other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +152,8 @@ class Process:
         self._first = _open_handle(started.first)
         self._shell_pid, self._shell, self._fixed = 0, -1, frozenset[int]()
         """The shell itself, and the jail's other processes that are there without a program."""
-        self._limits = b""
-        """The shell's resource limits, which a program can lower but not raise again."""
+        self._fitness = b""
+        """The shell's resource limits and its ways to the host, which a program can lower or close, and not restore."""
         self._claimed: _Claimed | None = None
         self._claims = 0
         for descriptor in (self._stdin, self._stdout, self._ask, self._answer):
@@ -180,8 +187,13 @@ class Process:
                 return False
             self._shell_pid = below[0]
         self._shell = os.pidfd_open(self._shell_pid)
-        self._limits = process_tree.read_limits(self._shell_pid)
+        self._fitness = self._read_fitness()
         return True
+
+    def _read_fitness(self) -> bytes:
+        """Return what the shell needs to run a program, as the kernel lists it. Raises OSError if a way is closed."""
+        ways = (Path(f"/proc/{self._shell_pid}/fd/{there}").readlink() for there in (0, OUTPUT, *WAYS))
+        return b"\n".join((process_tree.read_limits(self._shell_pid), *map(os.fsencode, ways)))
 
     def list_processes(self) -> Iterator[int]:
         """Yield the jail's processes, without those of the host."""
@@ -192,8 +204,8 @@ class Process:
         """Stop the shell, and return True if it can run another program; `begin` continues it.
 
         Nothing else in the jail may live: only the shell can then start processes, and it is stopped, so nothing runs.
-        Returns False if it does not stop, if something else lives or may live, or if the program has lowered a limit,
-        with which the next one might not even start: kill the shell then.
+        Returns False if it does not stop, if something else lives or may live, or if the program has lowered a limit
+        or closed a way to the host, without which the next one might not even start: kill the shell then.
         """
         ends = time.monotonic() + QUIET
         try:
@@ -205,7 +217,7 @@ class Process:
                 if process_tree.is_stopped(self._shell_pid):
                     found = self._list_below(self._shell_pid) | self._list_below(self._first_pid)
                     if found == before and all(map(process_tree.is_dead, found)):
-                        return process_tree.read_limits(self._shell_pid) == self._limits
+                        return self._read_fitness() == self._fitness
                 before = found
                 if found:
                     time.sleep(0.001)
@@ -388,7 +400,7 @@ class Process:
         if status.isdigit() and len(status) < 4:
             self._claims += 1
             word = secrets.token_hex(8).encode()
-            self._claimed = _Claimed(Ended(int(status) & 255, write_restore(*left), leaves=how == b"exit"), word)
+            self._claimed = _Claimed(Ended(int(status) & 255, write_restore(*left), leaves=how != b"on"), word)
             if how != b"exit":  # after `exit` it reads nothing more: it ends
                 self._to_shell += _ANSWER % word
 

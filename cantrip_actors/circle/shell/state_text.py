@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+OWN: Final = frozenset(
+    b"__program __left __exit __bye __shows __token __status __length __answer __name __others".split()
+)
+"""The variables that the host's own code uses in a shell, and that are gone between two programs."""
+
 _ALIAS: Final = re.compile(rb"alias ((?:-- )?[^=\n]+=(?:'[^']*'|\\')+\n)")
 _EXPANDED: Final = b"shopt -s expand_aliases\n"
 
@@ -14,27 +19,33 @@ def write_restore(first: bytes, functions: bytes, options: bytes, aliases: bytes
 
     `first` uses no word that a program may have redefined: it is read before any function is defined, with the options
     that change how functions are read (`extglob`). The parts that must follow the functions bypass them with `builtin`.
-    Aliases are not expanded in this text, because a function's aliases were expanded when it was defined.
+    Aliases are not expanded in this text, because a function's aliases were expanded when it was defined. Nothing of
+    the host's own is restored: a program has made it readonly.
     """
+    if any(name in first for name in OWN):
+        first = _DECLARED.sub(lambda found: b"" if found["name"] in OWN else found[0], first)
     expands = _EXPANDED in first
     return b"".join(
         (
             first.replace(_EXPANDED, b"", 1) if expands else first,
-            functions,
-            *(b"builtin " + line for line in options.splitlines(keepends=True)),
+            _READONLY.sub(b"declare -f\\1 ", functions),
+            *(b"builtin " + line for line in _READONLY.sub(b"declare -f\\1 ", options).splitlines(keepends=True)),
             _ALIAS.sub(rb"builtin alias \1", aliases),
             b"__o=s\n" if expands else b"__o=u\n",
         )
     )
 
 
+_READONLY: Final = re.compile(rb"^declare -fr(x?) ", re.MULTILINE)
+"""The mark of a function that no later program could define anew, as the host does with gates."""
+
 LARGE: Final = 256 * 1024
 """The size in bytes from which a variable is passed separately, because parsing it would take ten times the memory."""
 
 _DECLARED: Final = re.compile(
-    rb"^declare -(?P<how>[-\w]+) (?P<name>\w+)="
-    rb"(?:\$'(?P<ansi>(?:[^'\\]++|\\.)*+)'|\"(?P<plain>(?:[^\"\\]++|\\.)*+)\""
-    rb"|\((?:[^\"'$()\\]++|\\.|\$?'(?:[^'\\]++|\\.)*+'|\"(?:[^\"\\]++|\\.)*+\"|\$)*+\))\n",
+    rb"^declare -(?P<how>[-\w]+) (?P<name>\w+)"
+    rb"(?:=(?:\$'(?P<ansi>(?:[^'\\]++|\\.)*+)'|\"(?P<plain>(?:[^\"\\]++|\\.)*+)\""
+    rb"|\((?:[^\"'$()\\]++|\\.|\$?'(?:[^'\\]++|\\.)*+'|\"(?:[^\"\\]++|\\.)*+\"|\$)*+\)))?\n",
     re.MULTILINE | re.DOTALL,
 )
 """A variable as `declare -p` prints it. Arrays match too, so that nothing inside one is taken for a variable."""
