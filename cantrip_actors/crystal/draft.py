@@ -121,6 +121,8 @@ class Draft:
     _careful: bool = False
     _half: dict[str, str] = field(default_factory=dict)
     _served: dict[str, dict[str, Any]] = field(default_factory=dict)
+    flowing: Item | None = None
+    """The item that `flow` extends."""
 
     def take(self) -> list[Payload]:
         """Return the payloads that were made since the last call."""
@@ -147,12 +149,31 @@ class Draft:
         self._out.append(ItemStart(item.number, kind))
         return item
 
+    def flow(self, kind: Literal["message", "reasoning"], text: object) -> None:
+        """Extend the message or the reasoning that pieces arrive for; a piece of the other kind begins another item.
+
+        For streams whose items come one after the other. Non-strings and empty strings are ignored.
+        """
+        if text and isinstance(text, str):
+            item = self.flowing
+            if item is None or item.kind != kind:
+                self.end_flow()
+                item = self.flowing = self.begin(kind)
+            self.add(item, text)
+
+    def end_flow(self) -> None:
+        """End the item that `flow` extends, if there is one."""
+        if self.flowing is not None:
+            self.end(self.flowing)
+            self.flowing = None
+
     def call(self, name: object, call_id: object = None) -> Item:
-        """Begin a call. If the server gave no id, or one that is taken, the call gets a new id.
+        """Begin a call, which ends what flows. If the server gave no id, or one that is taken, the call gets a new id.
 
         Raises ProviderError if it has no name.
         """
         self.start()
+        self.end_flow()
         if not isinstance(name, str) or not name:
             raise ProviderError(f"{self.provider} sent a tool call without a name")
         calls = 1 + sum(item.kind == "function_call" for item in self._items)
@@ -328,6 +349,11 @@ class Draft:
         return [item for item in self._items if item.kind == "function_call"]
 
     @property
+    def thoughts(self) -> list[str]:
+        """Return the pieces of reasoning, in order."""
+        return [item.text for item in self._items if item.kind == "reasoning" and item.parts]
+
+    @property
     def content(self) -> str | None:
         """Return the text, in order."""
         made = ""
@@ -359,7 +385,6 @@ class Draft:
             raise CrystalError(
                 f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
             )
-        thinking = "\n\n".join(item.text for item in self._items if item.kind == "reasoning" and item.parts)
         usage = StreamUsage(counts.prompt, counts.completion, counts.cached, counts.written)
         self._out.append(ResponseDone("completed", reason if isinstance(reason, str) else None, None, usage))
         kept = {**metadata, "provider": self.provider}
@@ -380,7 +405,7 @@ class Draft:
                 for c in calls
             ),
             usage=counts.usage(),
-            thinking=thinking or None,
+            thinking="\n\n".join(self.thoughts) or None,
             blocks=blocks,
             metadata=kept,
             images=tuple(self.images),

@@ -78,8 +78,6 @@ class ChatDecoder(Decoder):
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
         self._newest = 0
-        self._text: Item | None = None
-        self._thought: Item | None = None
         self._field = ""
         self._details: list[dict[str, Any]] = []
         self._images: dict[str, dict[str, Any]] = {}
@@ -97,7 +95,8 @@ class ChatDecoder(Decoder):
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """Read one chunk, or a whole completion."""
-        if self._text is not None and not name and self._goes_on(self._text, value):
+        text = self.draft.flowing
+        if text is not None and not name and self._goes_on(text, value):
             return
         # the second form is that of older vLLM, the third is an event named `error`
         if value.get("error") or value.get("object") == "error" or name == "error":
@@ -134,7 +133,7 @@ class ChatDecoder(Decoder):
             return False
         if ("provider" in value and "served_by" not in self.metadata) or "error" in choice or "message" in choice:
             return False
-        if choice.get("finish_reason") or choice.get("logprobs") or choice.get("index") or not text.open:
+        if choice.get("finish_reason") or choice.get("logprobs") or choice.get("index") or text.kind != "message":
             return False
         if value.get("id") != self._id or self._is_repeat:
             return False
@@ -182,9 +181,9 @@ class ChatDecoder(Decoder):
         kept: dict[str, Any] = {}
         if self._details:
             kept["reasoning_details"] = self._details
-        thoughts = "".join(self._thought.parts) if self._thought is not None and self._field else ""
+        thoughts = self.draft.thoughts if self._field else []
         if thoughts:  # without calls, `Response.thinking` has the text, and this field only the name
-            kept[self._field] = thoughts if self._calls else ""
+            kept[self._field] = thoughts[-1] if self._calls else ""
         extras = {call.item.call_id: call.extra for call in self._calls if call.extra and call.item is not None}
         if extras:
             kept["extra_content"] = extras
@@ -221,7 +220,7 @@ class ChatDecoder(Decoder):
         if content:
             for kind, text in parts_of_content(content):
                 if kind == "thinking":
-                    self._think(text)
+                    self.draft.flow("reasoning", text)
                 else:
                     self._say(text)
         for part in (*objects(delta.get("images")), *(objects(content) if isinstance(content, list) else ())):
@@ -254,8 +253,7 @@ class ChatDecoder(Decoder):
         given = part.get("image_url")
         url = given.get("url") if isinstance(given, Mapping) else given
         if url is not None:
-            self._end(self._thought)
-            self._end(self._text)
+            self.draft.end_flow()
             kept = self.draft.image(url)
             if kept is not None and self.draft.provider == "openrouter":
                 self._images[kept] = {"type": "image_url", "image_url": {"url": f"{url.partition(',')[0]},{kept}"}}
@@ -268,16 +266,10 @@ class ChatDecoder(Decoder):
             thought = delta.get(field)
             if isinstance(thought, str) and thought:
                 self._field, told = self._field or field, True
-                self._think(thought)
+                self.draft.flow("reasoning", thought)
                 break
         for detail in objects(delta.get("reasoning_details")):
             self._detail(detail, told=not told)
-
-    def _think(self, text: str) -> None:
-        if self._thought is None or not self._thought.open:
-            self._end(self._text)
-            self._thought = self.draft.begin("reasoning")
-        self.draft.add(self._thought, text)
 
     def _say(self, text: str) -> None:
         """Add text, whose beginning may be reasoning in tags."""
@@ -299,7 +291,7 @@ class ChatDecoder(Decoder):
             self._tail = "" if tag else _find_overlap(text, _CLOSE)
             thought = before if tag else text[: len(text) - len(self._tail)]
             if thought:
-                self._think(thought if self._thought is not None else thought.lstrip())
+                self.draft.flow("reasoning", thought if self.draft.flowing is not None else thought.lstrip())
             if not tag:
                 return
             self._inside, self._after = False, True
@@ -307,11 +299,7 @@ class ChatDecoder(Decoder):
         if self._after:
             text = text.lstrip()
             self._after = not text
-        if text:
-            if self._text is None or not self._text.open:
-                self._end(self._thought)
-                self._text = self.draft.begin("message")
-            self.draft.add(self._text, text)
+        self.draft.flow("message", text)
 
     def _close_text(self) -> None:
         if self._head:
@@ -319,7 +307,7 @@ class ChatDecoder(Decoder):
             if head.strip() or not self._calls:
                 self._say(head)
         if self._tail:
-            self._think(self._tail)
+            self.draft.flow("reasoning", self._tail)
             self._tail = ""
 
     def _detail(self, detail: dict[str, Any], *, told: bool) -> None:
@@ -328,7 +316,7 @@ class ChatDecoder(Decoder):
         same = last is not None and all(last.get(name) == detail.get(name) for name in ("type", "index"))
         text = detail.get("text") or detail.get("summary")
         if told and isinstance(text, str) and text:
-            self._think(text)
+            self.draft.flow("reasoning", text)
         if last is None or not same or detail.get("type") == "reasoning.encrypted":
             self._details.append(dict(detail))
             return
@@ -361,7 +349,6 @@ class ChatDecoder(Decoder):
         self._newest = index
         call = self._at.get(index)
         if call is None or self._is_another(call, str(own or ""), str(name or ""), arguments):
-            self._end(self._thought)
             call = _Call(str(own or ""))
             self._calls.append(call)
             self._at[index] = call
@@ -394,7 +381,6 @@ class ChatDecoder(Decoder):
     def _show(self, call: _Call) -> None:
         """Emit a call once its name is complete: its arguments arrive, or the name is that of an offered tool."""
         if call.item is None and call.name and (call.arguments or call.name in self.tools):
-            self._end(self._text)
             call.item = self.draft.call(call.name, call.id)
         if call.item is not None:
             for piece in call.arguments[call.shown :]:
@@ -416,10 +402,6 @@ class ChatDecoder(Decoder):
                 call.item.parts = [whole(str(given))]
             call.item.name = whole(call.name)
             self.draft.end(call.item)
-
-    def _end(self, item: Item | None) -> None:
-        if item is not None:
-            self.draft.end(item)
 
 
 def parts_of_content(content: Any) -> Iterator[tuple[str, str]]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.draft import Counts, Decoder, tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
 from cantrip_actors.crystal.encode import json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
-from cantrip_actors.crystal.families.pieces import PiecesDecoder
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.schemas import as_is
@@ -31,10 +30,14 @@ EFFORT: Final[Mapping[str, int]] = {
 """Tokens for thinking."""
 
 
-class CohereDecoder(PiecesDecoder):
+class CohereDecoder(Decoder):
     """The stream of a message."""
 
     provider: ClassVar[str] = "cohere"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._open_call: Item | None = None
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """One event, or a whole message."""
@@ -43,7 +46,7 @@ class CohereDecoder(PiecesDecoder):
         if kind in ("content-delta", "content-start"):
             self._add_content(mapping(message.get("content")))
         elif kind == "tool-plan-delta":
-            self._add_text("message", message.get("tool_plan"))
+            self.draft.flow("message", message.get("tool_plan"))
         elif kind == "tool-call-start":
             self._call(mapping(message.get("tool_calls")))
         elif kind == "tool-call-delta":
@@ -67,7 +70,7 @@ class CohereDecoder(PiecesDecoder):
         message = mapping(value["message"])
         self.draft.start(self.asked)
         self.note(id=value.get("id"))
-        self._add_text("message", message.get("tool_plan"))
+        self.draft.flow("message", message.get("tool_plan"))
         for part in objects(message.get("content")):
             self._add_content(part)
             self._end()
@@ -79,18 +82,23 @@ class CohereDecoder(PiecesDecoder):
         self._finish_message(value)
 
     def _add_content(self, part: Mapping[str, Any]) -> None:
-        self._add_text("reasoning", part.get("thinking"))
-        self._add_text("message", part.get("text"))
+        self.draft.flow("reasoning", part.get("thinking"))
+        self.draft.flow("message", part.get("text"))
 
     def _call(self, call: Mapping[str, Any]) -> None:
         self._end()
-        self._open = self.draft.call(mapping(call.get("function")).get("name"), call.get("id"))
+        self._open_call = self.draft.call(mapping(call.get("function")).get("name"), call.get("id"))
         self._arguments(call)
 
     def _arguments(self, call: Mapping[str, Any]) -> None:
-        if self._open is not None and self._open.kind == "function_call":
-            self.moves = True
-            self.draft.add(self._open, mapping(call.get("function")).get("arguments"))
+        if self._open_call is not None:
+            self.draft.add(self._open_call, mapping(call.get("function")).get("arguments"))
+
+    def _end(self) -> None:
+        self.draft.end_flow()
+        if self._open_call is not None:
+            self.draft.end(self._open_call)
+            self._open_call = None
 
     def _cite(self, citation: Mapping[str, Any]) -> None:
         for source in objects(citation.get("sources")):
@@ -113,6 +121,11 @@ class CohereDecoder(PiecesDecoder):
         self._end()
         self.note(stop_reason=reason)
         self.complete = self.over = True
+
+    def own_content(self) -> Any:
+        """Return the thoughts, which are sent back with the calls that followed them."""
+        thoughts = "".join(self.draft.thoughts)
+        return {"thinking": thoughts} if thoughts and self.draft.calls else None
 
 
 class CohereWriter(ChatWriter):

@@ -56,7 +56,6 @@ class GoogleDecoder(Decoder):
     def __init__(self, model: str = "", **more: Any) -> None:
         super().__init__(model, **more)
         self._parts: list[dict[str, Any]] = []
-        self._open: Item | None = None
         self._more: list[str] = []
         """Pieces of text that have not been added to the last part yet."""
         self._call: Item | None = None  # the call whose arguments are incomplete
@@ -72,7 +71,8 @@ class GoogleDecoder(Decoder):
 
     def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
         """Read one chunk, or a whole response: both have the same shape."""
-        if self._open is not None and self._goes_on(self._open, value):
+        text = self.draft.flowing
+        if text is not None and self._goes_on(text, value):
             return
         self._join()
         if value.get("error"):
@@ -126,7 +126,7 @@ class GoogleDecoder(Decoder):
             return False
         if "usageMetadata" in value:
             self._count_tokens(value["usageMetadata"])
-        self.moves = self._is_steady = True
+        self._is_steady = True
         self.draft.more(item, text)
         self._more.append(text)
         return True
@@ -142,7 +142,7 @@ class GoogleDecoder(Decoder):
         self._join()
         if self.complete:
             self._end_call()
-            self._end_text()
+            self.draft.end_flow()
             if self._grounding or self._fetched:
                 self._ground()
             reason = self.metadata.get("stop_reason")
@@ -227,7 +227,6 @@ class GoogleDecoder(Decoder):
     def _part(self, part: dict[str, Any]) -> None:
         call = mapping(part.get("functionCall"))
         if call.get("name") or (call and self._call is not None):  # one without a name goes on with that before (R-11)
-            self._end_text()
             self._add_call(call, part)
             return
         self._end_call()
@@ -236,16 +235,12 @@ class GoogleDecoder(Decoder):
         if not part:
             return
         if not _THEIRS.isdisjoint(part):
-            self._end_text()
+            self.draft.end_flow()
             self._theirs(part)
         text = part.get("text")
         if isinstance(text, str):
-            kind = "reasoning" if part.get("thought") else "message"
             if text:
-                if self._open is None or self._open.kind != kind:
-                    self._end_text()
-                    self._open = self.draft.begin("reasoning" if part.get("thought") else "message")
-                self.draft.add(self._open, text)
+                self.draft.flow("reasoning" if part.get("thought") else "message", text)
             elif not part.get("thoughtSignature"):
                 return  # an empty part (trap 4.4.10)
             last = self._parts[-1] if self._parts else {}
@@ -262,7 +257,7 @@ class GoogleDecoder(Decoder):
         """Add the image of a part; return the text that replaces its bytes in the parts."""
         if not str(data.get("mimeType") or "").startswith("image/"):
             return None
-        self._end_text()
+        self.draft.end_flow()
         return self.draft.image(data.get("data"))
 
     def _add_call(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
@@ -299,11 +294,6 @@ class GoogleDecoder(Decoder):
                 self._call.given = self._arguments
             self.draft.end(self._call)
             self._call, self._half = None, ""
-
-    def _end_text(self) -> None:
-        if self._open is not None:
-            self.draft.end(self._open)
-            self._open = None
 
 
 def _by_modality(details: Any) -> dict[str, Any]:

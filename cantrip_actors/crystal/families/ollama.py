@@ -13,7 +13,6 @@ from cantrip_actors.crystal.draft import Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Answer, Shown, json_bytes
 from cantrip_actors.crystal.failures import failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
-from cantrip_actors.crystal.families.pieces import PiecesDecoder
 from cantrip_actors.crystal.images import Takes, pixel_tokens
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.schemas import as_is
@@ -23,7 +22,7 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message
 
 
-class OllamaDecoder(PiecesDecoder):
+class OllamaDecoder(Decoder):
     """The lines of an answer, each with a piece of its message."""
 
     provider: ClassVar[str] = "ollama"
@@ -35,8 +34,8 @@ class OllamaDecoder(PiecesDecoder):
         self.draft.start(value.get("model"))
         self.note(model=value.get("model"))
         message = mapping(value.get("message"))
-        self._add_text("reasoning", message.get("thinking"))
-        self._add_text("message", message.get("content"))
+        self.draft.flow("reasoning", message.get("thinking"))
+        self.draft.flow("message", message.get("content"))
         for call in objects(message.get("tool_calls")):
             self._add_call(mapping(call.get("function")), call.get("id"))
         self.logprobs += tokens_of(value.get("logprobs"))
@@ -44,18 +43,21 @@ class OllamaDecoder(PiecesDecoder):
             self._done(value)
 
     def _add_call(self, function: Mapping[str, Any], call_id: Any) -> None:
-        self._end()
-        self.moves = True
         item = self.draft.call(function.get("name"), call_id)
         given = function.get("arguments")
         self.draft.add(item, given if isinstance(given, str) else json_bytes(given or {}).decode())
         self.draft.end(item)
 
     def _done(self, value: Mapping[str, Any]) -> None:
-        self._end()
+        self.draft.end_flow()
         self.counts = Counts(prompt=tokens(value.get("prompt_eval_count")), completion=tokens(value.get("eval_count")))
         self.note(stop_reason=value.get("done_reason") or "stop")
         self.complete = self.over = True
+
+    def own_content(self) -> Any:
+        """Return the thoughts, which are sent back with the calls that followed them."""
+        thoughts = "".join(self.draft.thoughts)
+        return {"thinking": thoughts} if thoughts and self.draft.calls else None
 
 
 class OllamaWriter(ChatWriter):
