@@ -93,10 +93,8 @@ class Request(NamedTuple):
     body: bytes
     utterance: int = 1
     tools: frozenset[str] = frozenset()
-    sent: frozenset[str] = frozenset()
-    """The parameters that a provider may refuse; see `Family.learn`."""
-    values: Mapping[str, bytes] = {}
-    """The value of each sent parameter, as JSON."""
+    sent: Mapping[str, bytes] = {}
+    """The parameters that a provider may refuse (`Family.learn`), with the JSON of a value that it may refuse."""
     wanted: frozenset[str] = frozenset()
     """The parameters that the query asked for, also the omitted ones."""
     effort: str | None = None

@@ -254,51 +254,49 @@ class Family(ABC):
         if effort is not None and (level := self._level(effort)) != effort:
             adjusted["effort"] = Adjusted(effort, level)
             asked = asked._replace(settings=asked.settings._replace(effort=level))
-        body: dict[str, Any] = {}
-        wanted = {IMAGES: b""} if encoded.pictured else {}
-        parts: list[tuple[str, Mapping[str, Any]]] = []
-        lacking = self._find_lacking(asked.settings)
         typed = self._write_typed_settings(asked) if asked.settings.typed else ()
-        for parameter, fields in (*typed, *self.fields(asked, encoded.system)):
-            given = {name: value for name, value in fields.items() if value is not None}
-            if given:
-                parts.append((parameter, given))
-                wanted[parameter] = json_bytes(given) if parameter in VALUES else b""
-        company, excluded = frozenset(wanted), self.exclude(asked)
-        left_out = [
-            parameter
-            for parameter, value in wanted.items()
-            if not self.takes(parameter)
-            or parameter in excluded
-            or self.lessons_learnt.has_value(parameter, value, company)
+        parts = [
+            (parameter, given)
+            for parameter, fields in (*typed, *self.fields(asked, encoded.system))
+            if (given := {name: value for name, value in fields.items() if value is not None})
         ]
+        values = {parameter: json_bytes(given) if parameter in VALUES else b"" for parameter, given in parts}
+        if encoded.pictured:
+            values = {IMAGES: b"", **values}
+        wanted, excluded = frozenset(values), self.exclude(asked)
+        sent = {
+            parameter: value
+            for parameter, value in values.items()
+            if self.takes(parameter)
+            and parameter not in excluded
+            and not self.lessons_learnt.has_value(parameter, value, wanted)
+        }
+        body: dict[str, Any] = {}
         for parameter, part in parts:
-            if parameter not in left_out:
+            if parameter in sent:
                 merge(body, part if LISTS.isdisjoint(part) else join_lists(body, part))
-        sent = frozenset(wanted) - set(left_out)
         served = self.translate_server_tools(asked)
         if served is not NOTHING:
             _add(body, served)
         merge(body, join_lists(body, asked.settings.more))
-        pieces: list[bytes | bytearray] = [json_bytes(body)[:-1]]
-        pieces.append(b'%b"%b":[' % (b"," if body else b"", self.items.encode()))
+        pieces: list[bytes | bytearray] = [
+            json_bytes(body)[:-1],
+            b"," if body else b"",
+            b'"%b":[' % self.items.encode(),
+        ]
         for n, message in enumerate(encoded.parts):  # these are already JSON
             pieces += [b",", message] if n else [message]
-        whole = b"".join([*pieces, b"]}"])
-        tools = frozenset([tool.name for tool in asked.tools])
         withheld = (FILES,) if encoded.withheld else ()
-        unsent = [parameter for parameter in left_out if parameter not in OUR_OWN] if left_out else ()
-        told = (*inexpressible, *withheld, *lacking, *unsent)
+        unsent = [parameter for parameter in values if parameter not in sent and parameter not in OUR_OWN]
         return Request(
             path=self.path,
-            body=whole,
+            body=b"".join([*pieces, b"]}"]),
             utterance=encoded.utterance,
-            tools=tools,
+            tools=frozenset([tool.name for tool in asked.tools]),
             sent=sent,
-            values=wanted,
-            wanted=company,
+            wanted=wanted,
             effort=asked.settings.effort,
-            left_out=told,
+            left_out=(*inexpressible, *withheld, *self._find_lacking(asked.settings), *unsent),
             adjusted=adjusted,
             headers=served.headers,
             secrets=served.secrets,
@@ -378,7 +376,7 @@ class Family(ABC):
             if learnt.note_level(request.effort, said) is None:
                 learnt.note(parameter)
         elif parameter in VALUES:
-            learnt.note_value(parameter, request.values[parameter], request.wanted)
+            learnt.note_value(parameter, request.sent[parameter], request.wanted)
         else:
             learnt.note(parameter)
 
