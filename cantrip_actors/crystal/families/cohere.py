@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import json_bytes
-from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
-from cantrip_actors.crystal.images import Takes, pixel_tokens
+from cantrip_actors.crystal.encode import encode_json
+from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.families.chat import Chat, ChatWriter, write_functions
+from cantrip_actors.crystal.images import Takes, estimate_by_pixels
 from cantrip_actors.crystal.provider import Asked
-from cantrip_actors.crystal.schemas import as_is
+from cantrip_actors.crystal.schemas import keep_schema
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import COHERE, Table
 from cantrip_actors.terms.messages import Message, find_named_gate
@@ -48,25 +48,25 @@ class CohereDecoder(Decoder):
         elif kind == "tool-plan-delta":
             self.draft.flow("message", message.get("tool_plan"))
         elif kind == "tool-call-start":
-            self._call(mapping(message.get("tool_calls")))
+            self._begin_call(mapping(message.get("tool_calls")))
         elif kind == "tool-call-delta":
-            self._arguments(mapping(message.get("tool_calls")))
+            self._add_arguments(mapping(message.get("tool_calls")))
         elif kind in ("content-end", "tool-call-end"):
             self._end()
         elif kind == "citation-start":
             self._cite(mapping(message.get("citations")))
         elif kind == "message-start":
-            self.begins(value.get("id"))
+            self.note_beginning(value.get("id"))
             self.draft.start(self.asked)
             self.note(id=value.get("id"))
         elif kind == "message-end":
             self._finish_message(mapping(value.get("delta")))
         elif isinstance(value.get("message"), Mapping):
-            self._body(value)
+            self._read_body(value)
         elif kind == "error" or "message" in value or "error" in value:
-            raise failure(self.draft.provider, None, value)
+            raise make_failure(self.draft.provider, None, value)
 
-    def _body(self, value: Mapping[str, Any]) -> None:
+    def _read_body(self, value: Mapping[str, Any]) -> None:
         message = mapping(value["message"])
         self.draft.start(self.asked)
         self.note(id=value.get("id"))
@@ -75,7 +75,7 @@ class CohereDecoder(Decoder):
             self._add_content(part)
             self._end()
         for call in objects(message.get("tool_calls")):
-            self._call(call)
+            self._begin_call(call)
             self._end()
         for citation in objects(message.get("citations")):
             self._cite(citation)
@@ -85,12 +85,12 @@ class CohereDecoder(Decoder):
         self.draft.flow("reasoning", part.get("thinking"))
         self.draft.flow("message", part.get("text"))
 
-    def _call(self, call: Mapping[str, Any]) -> None:
+    def _begin_call(self, call: Mapping[str, Any]) -> None:
         self._end()
         self._open_call = self.draft.call(mapping(call.get("function")).get("name"), call.get("id"))
-        self._arguments(call)
+        self._add_arguments(call)
 
-    def _arguments(self, call: Mapping[str, Any]) -> None:
+    def _add_arguments(self, call: Mapping[str, Any]) -> None:
         if self._open_call is not None:
             self.draft.add(self._open_call, mapping(call.get("function")).get("arguments"))
 
@@ -115,14 +115,14 @@ class CohereDecoder(Decoder):
         )
         if isinstance(reason, str) and reason in FAILED:
             message = told.get("error") or f"the answer ended with {reason}"
-            raise failure(self.draft.provider, FAILED[reason], {"message": message})
+            raise make_failure(self.draft.provider, FAILED[reason], {"message": message})
         if reason == "MAX_TOKENS":
             self.draft.cut_off()
         self._end()
         self.note(stop_reason=reason)
         self.complete = self.over = True
 
-    def own_content(self) -> Any:
+    def get_own_content(self) -> Any:
         """Return the thoughts, which are sent back with the calls that followed them."""
         thoughts = "".join(self.draft.thoughts)
         return {"thinking": thoughts} if thoughts and self.draft.calls else None
@@ -136,7 +136,7 @@ class CohereWriter(ChatWriter):
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance: a plan and calls, or a text."""
         made: dict[str, Any] = {"role": "assistant"}
-        thoughts = mapping(self.own(message)).get("thinking") if message.blocks else None
+        thoughts = mapping(self.find_own_content(message)).get("thinking") if message.blocks else None
         if thoughts:
             made["content"] = [{"type": "thinking", "thinking": thoughts}]
         if ids:
@@ -146,7 +146,7 @@ class CohereWriter(ChatWriter):
         elif message.content:
             made["content"] = message.content
         if len(made) > 1:
-            yield json_bytes(made)
+            yield encode_json(made)
 
 
 class Cohere(Chat):
@@ -170,14 +170,14 @@ class Cohere(Chat):
     writes: ClassVar[type[ChatWriter]] = CohereWriter
     path = "/chat"
     decodes: ClassVar[type[Decoder]] = CohereDecoder
-    fit = staticmethod(as_is)
+    fit = staticmethod(keep_schema)
 
     @property
     def has_budget(self) -> bool:
         """A level is sent as a number of tokens."""
         return True
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields except the messages."""
         settings = asked.settings
         budget = 0 if settings.effort in (None, "none") else EFFORT[str(settings.effort)]
@@ -193,21 +193,21 @@ class Cohere(Chat):
             schema = self.fit_schema(settings.schema).schema
             yield "schema", {"response_format": {"type": "json_object", "json_schema": schema}}
         if asked.tools:
-            yield from self._tools(asked)
+            yield from self._write_tools(asked)
 
     def exclude(self, asked: Asked) -> frozenset[str]:
         """It holds no answer to a schema while there are tools."""
         return frozenset({"schema"}) if asked.tools else frozenset()
 
-    def _tools(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_tools(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """One gate is forced by offering no other."""
         gate, offered = find_named_gate(asked.choice), asked.tools
         if gate is not None:
             offered = [tool for tool in offered if tool.name == gate] or offered
-        yield "", {"tools": self.encoder.tools(offered, function_list)}
+        yield "", {"tools": self.encoder.encode_tools(offered, write_functions)}
         if asked.choice == "none":
             yield "tool_choice", {"tool_choice": "NONE"}
         elif asked.choice == "required" or gate is not None:
             yield "tool_choice", {"tool_choice": "REQUIRED"}
 
-    image_tokens = staticmethod(pixel_tokens)
+    image_tokens = staticmethod(estimate_by_pixels)
