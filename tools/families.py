@@ -143,7 +143,7 @@ def clouds() -> list[Family]:
 def request(family: Family, sample: Sample) -> Request:
     """Return the request of a family with a setting."""
     asked = Asked([Message("user", "go")], [READ], sample.choice, Settings.of(sample.options))
-    return family.crystal.family.request(asked)
+    return family.crystal.family.make_request(asked)
 
 
 def additions(before: Any, after: Any) -> Any:

@@ -32,7 +32,7 @@ class Access(ABC):
     """The authentication of requests without a key."""
 
     @abstractmethod
-    async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
+    async def make_headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
         """Return the headers that authenticate a request, which has `content-type: application/json`.
 
         Raises CrystalError if there are no credentials, ProviderError if they cannot be fetched now.
@@ -70,11 +70,11 @@ class TokenAccess(Access):
         self._token: Token | None = None
         self._lock = Lock()  # the queries of several event loops may share a crystal
 
-    async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:  # noqa: ARG002
+    async def make_headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:  # noqa: ARG002
         """Return the token as `authorization`."""
         token = self._token
         if token is None or token.until - self._clock() < EARLY:
-            token = await in_thread(lambda: self._renew(token))
+            token = await run_in_thread(lambda: self._renew(token))
         return {"authorization": f"Bearer {token.text}", **token.more}
 
     def _renew(self, seen: Token | None) -> Token:
@@ -93,7 +93,7 @@ class TokenAccess(Access):
         return {} if self._token is None else {self._name: self._token.text}
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """Return what `work` returns in a worker thread, which is left behind when the query is cancelled."""
     result = await _threads.attempt(work)
     if isinstance(result, Failure):
@@ -101,7 +101,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     return result
 
 
-def extra(name: str, module: str) -> Any:
+def import_extra(name: str, module: str) -> Any:
     """Return a module of an optional dependency. Raises InvalidCantrip, with the extra to install, if it is missing."""
     try:
         return importlib.import_module(module)

@@ -62,12 +62,12 @@ def read_answer(answer: Any, invocation: Invocation, estimator: Estimator | None
         response = Response.of(answer)
     except CrystalError as error:
         if estimator is not None and error.usage is NO_USAGE:
-            error.usage = estimator.usage(invocation)
+            error.usage = estimator.estimate_usage(invocation)
         raise
     if response.handle is not None:
         return response
     if estimator is not None and response.usage is NO_USAGE:
-        response = replace(response, usage=estimator.usage(invocation, response))
+        response = replace(response, usage=estimator.estimate_usage(invocation, response))
     _check_tool_choice(response, invocation)
     return response
 

@@ -18,8 +18,8 @@ from urllib.parse import quote
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.encode import json_bytes
-from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.encode import encode_json
+from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.terms.errors import ProviderError
@@ -60,7 +60,7 @@ class BatchEndpoint(ABC):
         self.crystal = crystal
         self.provider = crystal.family.provider
 
-    def id_of(self, key: str, attempt: int) -> str:
+    def make_id(self, key: str, attempt: int) -> str:
         """Return the id of an attempt at a query in its batch: the same after a crash."""
         return f"{hashlib.sha256(key.encode()).hexdigest()[:40]}-{attempt}"
 
@@ -73,22 +73,22 @@ class BatchEndpoint(ABC):
         """Return whether a batch has all the answers that it will have. Raises ProviderError."""
 
     @abstractmethod
-    async def answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> Answers:
         """Return the answers of a batch that has ended. Raises ProviderError."""
 
     @abstractmethod
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches that were made after `since`, in seconds since the epoch. Raises ProviderError."""
 
-    def body(self, request: Request) -> bytes:
+    def make_body(self, request: Request) -> bytes:
         """Return the body of a request in a batch, whose answer is not a stream."""
         fields: dict[str, Any] = orjson.loads(request.body)
         for name in ("stream", "stream_options"):
             fields.pop(name, None)
-        return json_bytes(fields)
+        return encode_json(fields)
 
     async def _get(self, path: str) -> dict[str, Any]:
-        return self._object(await self.crystal.fetch("GET", path))
+        return self._parse_object(await self.crystal.fetch("GET", path))
 
     async def _list(
         self,
@@ -114,9 +114,9 @@ class BatchEndpoint(ABC):
         return found
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        return self._object(await self.crystal.fetch("POST", path, body, headers))
+        return self._parse_object(await self.crystal.fetch("POST", path, body, headers))
 
-    def _object(self, body: bytes) -> dict[str, Any]:
+    def _parse_object(self, body: bytes) -> dict[str, Any]:
         try:
             value = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -125,11 +125,11 @@ class BatchEndpoint(ABC):
             raise ProviderError(f"{self.provider}: expected a JSON object about a batch, got {body[:80]!r}")
         return value
 
-    def _lines(self, body: bytes) -> Iterator[dict[str, Any]]:
-        return (self._object(line) for line in body.splitlines() if line.strip())
+    def _parse_lines(self, body: bytes) -> Iterator[dict[str, Any]]:
+        return (self._parse_object(line) for line in body.splitlines() if line.strip())
 
-    def _failure(self, status: int | None, body: object) -> ProviderError:
-        return failure(self.provider, status, body)
+    def _make_failure(self, status: int | None, body: object) -> ProviderError:
+        return make_failure(self.provider, status, body)
 
 
 def follow_token(page: Mapping[str, Any], field: str = "nextPageToken", name: str = "pageToken") -> str:
@@ -151,7 +151,7 @@ class AnthropicBatches(BatchEndpoint):
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:
         """Submit requests in one body."""
-        items = (b'{"custom_id":%b,"params":%b}' % (json_bytes(own), body) for own, body in requests.items())
+        items = (b'{"custom_id":%b,"params":%b}' % (encode_json(own), body) for own, body in requests.items())
         made = await self._post("/v1/messages/batches", b'{"requests":[%b]}' % b",".join(items), headers)
         return str(made["id"])
 
@@ -159,17 +159,19 @@ class AnthropicBatches(BatchEndpoint):
         """Return whether its status is `ended`."""
         return (await self._get(f"/v1/messages/batches/{batch}")).get("processing_status") == "ended"
 
-    async def answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> Answers:
         """Return the answers in its file of results."""
         body = await self.crystal.fetch("GET", f"/v1/messages/batches/{batch}/results")
-        return {str(line["custom_id"]): self._answer(mapping(line.get("result"))) for line in self._lines(body)}
+        return {
+            str(line["custom_id"]): self._parse_answer(mapping(line.get("result"))) for line in self._parse_lines(body)
+        }
 
-    def _answer(self, result: Mapping[str, Any]) -> bytes | ProviderError | None:
+    def _parse_answer(self, result: Mapping[str, Any]) -> bytes | ProviderError | None:
         match result.get("type"):
             case "succeeded":
-                return json_bytes(result["message"])
+                return encode_json(result["message"])
             case "errored":
-                return self._failure(None, mapping(result.get("error")))
+                return self._make_failure(None, mapping(result.get("error")))
             case "canceled":
                 return ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
             case _:
@@ -185,7 +187,7 @@ class AnthropicBatches(BatchEndpoint):
             lambda one: parse_time(one["created_at"]) >= since,
         ):
             over = one.get("processing_status") == "ended" and one.get("results_url")
-            ids = frozenset(await self.answers(str(one["id"]))) if over else None
+            ids = frozenset(await self.fetch_answers(str(one["id"]))) if over else None
             found.append(Listed(str(one["id"]), parse_time(one["created_at"]), ids))
         return found
 
@@ -200,7 +202,7 @@ class OpenAIBatches(BatchEndpoint):
         """Upload a file, and start a batch with it. A file without a batch costs nothing."""
         url = f"/v1{self.crystal.family.path}"
         lines = (
-            b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}' % (json_bytes(own), json_bytes(url), body)
+            b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}' % (encode_json(own), encode_json(url), body)
             for own, body in requests.items()
         )
         boundary = secrets.token_hex(16)
@@ -217,43 +219,43 @@ class OpenAIBatches(BatchEndpoint):
             "completion_window": "24h",
             "metadata": {"made_by": MARK},
         }
-        return str((await self._post("/batches", json_bytes(wanted)))["id"])
+        return str((await self._post("/batches", encode_json(wanted)))["id"])
 
     async def has_ended(self, batch: str) -> bool:
         """Return whether the batch has ended, in whatever state."""
         status = (await self._get(f"/batches/{batch}")).get("status")
         return status in ("completed", "failed", "expired", "cancelled")
 
-    async def answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> Answers:
         """Return the answers in its two files."""
         told = await self._get(f"/batches/{batch}")
         if told.get("status") == "failed":
             problems = objects(mapping(told.get("errors")).get("data"))
             problem = problems[0] if problems else {"message": "the batch failed"}
-            return {WHOLE: self._failure(400, {"error": problem})}
+            return {WHOLE: self._make_failure(400, {"error": problem})}
         found: dict[str, bytes | ProviderError | None] = {}
         for name in ("output_file_id", "error_file_id"):
             if told.get(name):
-                for line in self._lines(await self.crystal.fetch("GET", f"/files/{told[name]}/content")):
-                    found[str(line["custom_id"])] = self._answer(line)
+                for line in self._parse_lines(await self.crystal.fetch("GET", f"/files/{told[name]}/content")):
+                    found[str(line["custom_id"])] = self._parse_answer(line)
         return found
 
-    def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
+    def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
         response, error = mapping(line.get("response")), mapping(line.get("error"))
         status = response.get("status_code")
         if status == 200:
-            return json_bytes(response.get("body"))
+            return encode_json(response.get("body"))
         if status is not None:
-            return self._failure(int(status), response.get("body"))
+            return self._make_failure(int(status), response.get("body"))
         if error.get("code") == "batch_expired":
             return None
         if error.get("code") == "batch_cancelled":
             return ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
-        return self._failure(None, {"error": error})
+        return self._make_failure(None, {"error": error})
 
-    async def _ids(self, told: Mapping[str, Any]) -> list[str]:
+    async def _fetch_ids(self, told: Mapping[str, Any]) -> list[str]:
         body = await self.crystal.fetch("GET", f"/files/{told['input_file_id']}/content")
-        return [str(line["custom_id"]) for line in self._lines(body)]
+        return [str(line["custom_id"]) for line in self._parse_lines(body)]
 
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches that were made by this project."""
@@ -269,7 +271,7 @@ class OpenAIBatches(BatchEndpoint):
             lambda one: one["created_at"] >= since - 1,  # whole seconds
         )
         ours = [one for one in listed if mapping(one.get("metadata")).get("made_by") == MARK]
-        return [Listed(str(one["id"]), one["created_at"], frozenset(await self._ids(one))) for one in ours]
+        return [Listed(str(one["id"]), one["created_at"], frozenset(await self._fetch_ids(one))) for one in ours]
 
 
 class GoogleBatches(BatchEndpoint):
@@ -281,9 +283,9 @@ class GoogleBatches(BatchEndpoint):
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
         """Submit requests, with their ids as metadata."""
         items = b",".join(
-            b'{"request":%b,"metadata":{"key":%b}}' % (body, json_bytes(own)) for own, body in requests.items()
+            b'{"request":%b,"metadata":{"key":%b}}' % (body, encode_json(own)) for own, body in requests.items()
         )
-        body = b'{"batch":{"displayName":%b,"inputConfig":{"requests":{"requests":[%b]}}}}' % (json_bytes(MARK), items)
+        body = b'{"batch":{"displayName":%b,"inputConfig":{"requests":{"requests":[%b]}}}}' % (encode_json(MARK), items)
         model = self.crystal.family.path.partition(":")[0]
         return str((await self._post(f"{model}:batchGenerateContent", body))["name"])
 
@@ -291,19 +293,19 @@ class GoogleBatches(BatchEndpoint):
         """Return whether the batch has ended, in whatever state."""
         return _is_over(await self._get(f"/{batch}"))
 
-    async def answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> Answers:
         """Return the answers that came with the batch."""
         told = await self._get(f"/{batch}")
         if told.get("error"):
-            return {WHOLE: self._failure(None, {"error": told["error"]})}
+            return {WHOLE: self._make_failure(None, {"error": told["error"]})}
         made = mapping(told.get("response")) or mapping(mapping(told.get("metadata")).get("output"))
         inlined = mapping(made.get("inlinedResponses")).get("inlinedResponses")
-        return {str(mapping(one.get("metadata")).get("key")): self._answer(one) for one in objects(inlined)}
+        return {str(mapping(one.get("metadata")).get("key")): self._parse_answer(one) for one in objects(inlined)}
 
-    def _answer(self, one: Mapping[str, Any]) -> bytes | ProviderError | None:
+    def _parse_answer(self, one: Mapping[str, Any]) -> bytes | ProviderError | None:
         if one.get("error"):
-            return self._failure(None, {"error": one["error"]})
-        return json_bytes(one["response"]) if one.get("response") else None
+            return self._make_failure(None, {"error": one["error"]})
+        return encode_json(one["response"]) if one.get("response") else None
 
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the batches that were made by this project."""
@@ -312,7 +314,7 @@ class GoogleBatches(BatchEndpoint):
             told = mapping(one.get("metadata"))
             created = parse_time(told["createTime"])
             if created >= since and told.get("displayName") == MARK and not one.get("error"):
-                ids = frozenset(await self.answers(str(one["name"]))) if _is_over(one) else None
+                ids = frozenset(await self.fetch_answers(str(one["name"]))) if _is_over(one) else None
                 found.append(Listed(str(one["name"]), created, ids))
         return found
 

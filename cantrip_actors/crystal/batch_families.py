@@ -28,7 +28,7 @@ ENDPOINTS: Final[Mapping[type[Family], type[BatchEndpoint]]] = {
 """The families whose providers have batches."""
 
 
-def endpoint_of(crystal: object, *, bucket: str | None = None, role: str | None = None) -> BatchEndpoint:
+def make_endpoint(crystal: object, *, bucket: str | None = None, role: str | None = None) -> BatchEndpoint:
     """Return the batch interface of a crystal's provider.
 
     Raises InvalidCantrip if it has none, if it lacks its bucket or role, and if it does not use a given one.

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import orjson
 
 from cantrip_actors.crystal.batch_endpoints import MARK, WHOLE, Answers, BatchEndpoint, Listed, follow_token, parse_time
-from cantrip_actors.crystal.encode import json_bytes
+from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.families.bedrock import SignedAccess
 from cantrip_actors.crystal.families.vertex import VertexClaude
 from cantrip_actors.crystal.provider import ProviderCrystal
@@ -61,27 +61,27 @@ class BucketBatches(BatchEndpoint):
         """Put an object into the bucket. Raises ProviderError."""
 
     @abstractmethod
-    def line(self, own: str, body: bytes) -> bytes:
+    def write_line(self, own: str, body: bytes) -> bytes:
         """Return a request as a line of the file."""
 
     @abstractmethod
-    def id_in(self, line: Mapping[str, Any]) -> str:
+    def read_id(self, line: Mapping[str, Any]) -> str:
         """Return the id of the request of a line."""
 
-    def address(self, name: str) -> str:
+    def make_address(self, name: str) -> str:
         """Return the address of an object of the bucket."""
         return f"{self.scheme}://{self.bucket}/{name}"
 
     def _name_new_file(self) -> str:
         return "/".join(part for part in (self._folder, f"{MARK}-{secrets.token_hex(12)}.jsonl") if part)
 
-    async def _ids(self, address: object) -> frozenset[str]:
+    async def _read_ids(self, address: object) -> frozenset[str]:
         """Return the ids in a file of requests; none if the file is gone or in another bucket: then it is not ours."""
-        mine, name = self.address(""), str(address)
+        mine, name = self.make_address(""), str(address)
         if not name.startswith(mine):
             return frozenset()
         try:
-            return frozenset(map(self.id_in, self._lines(await self.read(name.removeprefix(mine)))))
+            return frozenset(map(self.read_id, self._parse_lines(await self.read(name.removeprefix(mine)))))
         except ProviderError as error:
             if error.status == 404:
                 return frozenset()
@@ -111,60 +111,63 @@ class VertexBatches(BucketBatches):
         where = f"{self._storage}/upload/storage/v1/b/{self.bucket}/o?uploadType=media&name={quote(name, safe='')}"
         await self.crystal.fetch("POST", where, data, {"content-type": "application/jsonl"})
 
-    def line(self, own: str, body: bytes) -> bytes:
+    def write_line(self, own: str, body: bytes) -> bytes:
         """Claude's lines have an id, Gemini's a label."""
         if self._is_claude:
-            return b'{"custom_id":%b,"request":%b}' % (json_bytes(own), body)
-        labels = b'"labels":{"%b":%b}' % (LABEL.encode(), json_bytes(own))
+            return b'{"custom_id":%b,"request":%b}' % (encode_json(own), body)
+        labels = b'"labels":{"%b":%b}' % (LABEL.encode(), encode_json(own))
         return b'{"request":{%b,%b}' % (labels, body[1:])
 
-    def id_in(self, line: Mapping[str, Any]) -> str:
+    def read_id(self, line: Mapping[str, Any]) -> str:
         """Return the id, or the id in the label."""
         return str(line.get("custom_id") or mapping(mapping(line.get("request")).get("labels")).get(LABEL))
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
         """Upload a file, and start a job with it. A file without a job costs nothing."""
         file = self._name_new_file()
-        await self.write(file, b"\n".join(self.line(own, body) for own, body in requests.items()))
-        output = self.address(file.removesuffix(".jsonl"))
+        await self.write(file, b"\n".join(self.write_line(own, body) for own, body in requests.items()))
+        output = self.make_address(file.removesuffix(".jsonl"))
         maker = "anthropic" if self._is_claude else "google"
         job = {
             "displayName": MARK,
             "model": f"publishers/{maker}/models/{self.crystal.family.model}",
-            "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": [self.address(file)]}},
+            "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": [self.make_address(file)]}},
             "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": output}},
         }
-        return str((await self._post("/batchPredictionJobs", json_bytes(job)))["name"]).rpartition("/")[2]
+        return str((await self._post("/batchPredictionJobs", encode_json(job)))["name"]).rpartition("/")[2]
 
     async def has_ended(self, batch: str) -> bool:
         """Return whether the job has ended, in whatever state."""
         state = str((await self._get(f"/batchPredictionJobs/{batch}")).get("state"))
         return state.endswith(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
 
-    async def answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> Answers:
         """Return the answers in the files that the job wrote."""
         job = await self._get(f"/batchPredictionJobs/{batch}")
         found: dict[str, bytes | ProviderError | None] = {}
-        folder = str(mapping(job.get("outputInfo")).get("gcsOutputDirectory") or "").removeprefix(self.address(""))
+        folder = str(mapping(job.get("outputInfo")).get("gcsOutputDirectory") or "").removeprefix(self.make_address(""))
         if folder:
             prefix = quote(f"{folder.rstrip('/')}/", safe="")
             where = f"{self._storage}/storage/v1/b/{self.bucket}/o?prefix={prefix}"
             for file in await self._list(where, "items", follow_token):
                 name = str(file.get("name"))
                 if name.endswith(".jsonl"):
-                    found |= {self.id_in(line): self._answer(line) for line in self._lines(await self.read(name))}
+                    found |= {
+                        self.read_id(line): self._parse_answer(line)
+                        for line in self._parse_lines(await self.read(name))
+                    }
         state = str(job.get("state"))
         if state.endswith("CANCELLED"):
             found[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
         elif state.endswith("FAILED"):
-            found[WHOLE] = self._failure(None, {"error": job.get("error") or "the batch failed"})
+            found[WHOLE] = self._make_failure(None, {"error": job.get("error") or "the batch failed"})
         return found
 
-    def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
+    def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
         status, response = line.get("status"), line.get("response")
         if isinstance(status, str) and status:
-            return self._failure(None, _parse_status(status))
-        return json_bytes(response) if response else None
+            return self._make_failure(None, _parse_status(status))
+        return encode_json(response) if response else None
 
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the jobs that were made by this project."""
@@ -175,7 +178,7 @@ class VertexBatches(BucketBatches):
             created = parse_time(one["createTime"])
             uris = mapping(mapping(one.get("inputConfig")).get("gcsSource")).get("uris") or [""]
             if created >= since and one.get("displayName") == MARK:
-                found.append(Listed(str(one["name"]).rpartition("/")[2], created, await self._ids(uris[0])))
+                found.append(Listed(str(one["name"]).rpartition("/")[2], created, await self._read_ids(uris[0])))
         return found
 
 
@@ -198,7 +201,7 @@ class BedrockBatches(BucketBatches):
         assert isinstance(crystal.access, SignedAccess), "a crystal of Bedrock signs"
         self._access = crystal.access
 
-    def id_of(self, key: str, attempt: int) -> str:
+    def make_id(self, key: str, attempt: int) -> str:
         """Return the id: Bedrock's have eleven letters and digits."""
         number = int.from_bytes(hashlib.sha256(f"{key}-{attempt}".encode()).digest())
         return "".join(ID[number // len(ID) ** place % len(ID)] for place in range(11))
@@ -214,18 +217,18 @@ class BedrockBatches(BucketBatches):
         """Put an object into the bucket."""
         await self.crystal.fetch("PUT", self._build_object_url(name), data)
 
-    def line(self, own: str, body: bytes) -> bytes:
+    def write_line(self, own: str, body: bytes) -> bytes:
         """Return a record."""
-        return b'{"recordId":%b,"modelInput":%b}' % (json_bytes(own), body)
+        return b'{"recordId":%b,"modelInput":%b}' % (encode_json(own), body)
 
-    def id_in(self, line: Mapping[str, Any]) -> str:
+    def read_id(self, line: Mapping[str, Any]) -> str:
         """Return the id of a record."""
         return str(line.get("recordId"))
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
         """Upload a file, and start a job with it. A file without a job costs nothing."""
         file = self._name_new_file()
-        await self.write(file, b"\n".join(self.line(own, body) for own, body in requests.items()))
+        await self.write(file, b"\n".join(self.write_line(own, body) for own, body in requests.items()))
         name = file.rpartition("/")[2].removesuffix(".jsonl")
         job = {
             "jobName": name,
@@ -234,29 +237,29 @@ class BedrockBatches(BucketBatches):
             "modelId": self.crystal.family.model,
             "modelInvocationType": "Converse",
             "inputDataConfig": {
-                "s3InputDataConfig": {"s3InputFormat": "JSONL", "s3Uri": self.address(file)},
+                "s3InputDataConfig": {"s3InputFormat": "JSONL", "s3Uri": self.make_address(file)},
             },
-            "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": self.address(f"{file.removesuffix('.jsonl')}/")}},
+            "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": self.make_address(f"{file.removesuffix('.jsonl')}/")}},
         }
-        return str((await self._post(f"{self._access.control}/model-invocation-job", json_bytes(job)))["jobArn"])
+        return str((await self._post(f"{self._access.control}/model-invocation-job", encode_json(job)))["jobArn"])
 
-    async def _job(self, batch: str) -> dict[str, Any]:
+    async def _get_job(self, batch: str) -> dict[str, Any]:
         return await self._get(f"{self._access.control}/model-invocation-job/{quote(batch, safe='')}")
 
     async def has_ended(self, batch: str) -> bool:
         """Return whether the job has ended, in whatever state."""
-        status = (await self._job(batch)).get("status")
+        status = (await self._get_job(batch)).get("status")
         return status in ("Completed", "PartiallyCompleted", "Failed", "Stopped", "Expired")
 
-    async def answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> Answers:
         """Return the answers in the file that the job wrote; a job without a file has worked on no request."""
-        job = await self._job(batch)
+        job = await self._get_job(batch)
         status, said = job.get("status"), str(job.get("message") or "the batch failed")
         if status == "Failed":
-            return {WHOLE: self._failure(400, {"error": {"message": said}})}
+            return {WHOLE: self._make_failure(400, {"error": {"message": said}})}
         file = _find_input_uri(job).rpartition("/")[2]
         output = str(mapping(mapping(job.get("outputDataConfig")).get("s3OutputDataConfig")).get("s3Uri"))
-        folder = output.removeprefix(self.address("")).rstrip("/")
+        folder = output.removeprefix(self.make_address("")).rstrip("/")
         found: dict[str, bytes | ProviderError | None] = {}
         try:
             written = await self.read(f"{folder}/{batch.rpartition('/')[2]}/{file}.out")
@@ -264,20 +267,20 @@ class BedrockBatches(BucketBatches):
             if error.status != 404:
                 raise
         else:
-            found |= {self.id_in(line): self._answer(line) for line in self._lines(written)}
+            found |= {self.read_id(line): self._parse_answer(line) for line in self._parse_lines(written)}
         if status == "Stopped":
             found[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
         return found
 
-    def _answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
+    def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
         error, made = mapping(line.get("error")), line.get("modelOutput")
         if error.get("expired"):
             return None
         if error:
             status = error.get("errorCode")
             known = status if isinstance(status, int) and status >= 400 else None
-            return self._failure(known, {"error": {"message": str(error.get("errorMessage") or "no message")}})
-        return json_bytes(made) if made else None
+            return self._make_failure(known, {"error": {"message": str(error.get("errorMessage") or "no message")}})
+        return encode_json(made) if made else None
 
     async def list_batches(self, since: float) -> list[Listed]:
         """Return the jobs that were made by this project."""
@@ -289,7 +292,7 @@ class BedrockBatches(BucketBatches):
             lambda page: follow_token(page, "nextToken", "nextToken"),
         )
         return [
-            Listed(str(one["jobArn"]), parse_time(one["submitTime"]), await self._ids(_find_input_uri(one)))
+            Listed(str(one["jobArn"]), parse_time(one["submitTime"]), await self._read_ids(_find_input_uri(one)))
             for one in listed
         ]
 

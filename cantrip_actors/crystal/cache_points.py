@@ -51,7 +51,7 @@ class CachePoints:
         return (not (self.system and system)) if self.tools is None else self.tools
 
 
-def cache_points(given: object, family: str) -> CachePoints | None:
+def parse_cache_points(given: object, family: str) -> CachePoints | None:
     """Return the marks for a `cache` setting: "5m", "1h", None or CachePoints. Raises InvalidCantrip for others."""
     if given is None or isinstance(given, CachePoints):
         return given

@@ -121,22 +121,24 @@ async def _run_probe(crystal: Crystal, probe: Probe, timeout: float) -> Found:
     return Found(probe.name, state, why, tuple(dict.fromkeys(left_out)), spent, time.monotonic() - began)
 
 
-def _user(text: str, *images: Image) -> Message:
+def _make_message(text: str, *images: Image) -> Message:
     return Message("user", text, images=tuple(images))
 
 
-def _says(response: Response, *words: str) -> str:
+def _check_words(response: Response, *words: str) -> str:
     text = (response.content or "").lower()
     missing = [word for word in words if word.lower() not in text]
     return f"expected {', '.join(map(repr, missing))} in the answer, got {text[:200]!r}" if missing else ""
 
 
-def _calls(response: Response, gate: str) -> str:
+def _check_call(response: Response, gate: str) -> str:
     names = [call.gate for call in response.tool_calls]
     return "" if gate in names else f"expected a call of {gate}, got {names or (response.content or '')[:200]!r}"
 
 
-def _probe(name: str, shows: str) -> Callable[[Callable[[Tried], Awaitable[str]]], Callable[[Tried], Awaitable[str]]]:
+def _add_probe(
+    name: str, shows: str
+) -> Callable[[Callable[[Tried], Awaitable[str]]], Callable[[Tried], Awaitable[str]]]:
     def add(run: Callable[[Tried], Awaitable[str]]) -> Callable[[Tried], Awaitable[str]]:
         PROBES.append(Probe(name, shows, run))
         return run
@@ -148,68 +150,76 @@ PROBES: Final[list[Probe]] = []
 """The probes, in order."""
 
 
-@_probe("text", "it answers")
-async def _text(tried: Tried) -> str:
-    return _says(await tried.ask([_user("Answer with the one word PONG.")], max_tokens=2000), "pong")
+@_add_probe("text", "it answers")
+async def _try_text(tried: Tried) -> str:
+    return _check_words(await tried.ask([_make_message("Answer with the one word PONG.")], max_tokens=2000), "pong")
 
 
-@_probe("streaming", "its answer comes in pieces")
-async def _explain_no_streaming(tried: Tried) -> str:
-    await tried.ask([_user("Count from 1 to 40, one number a line.")], max_tokens=4000)
+@_add_probe("streaming", "its answer comes in pieces")
+async def _try_streaming(tried: Tried) -> str:
+    await tried.ask([_make_message("Count from 1 to 40, one number a line.")], max_tokens=4000)
     pieces = sum(type(payload).__name__ == "ItemDelta" for payload in tried.seen)
     return "" if pieces > 1 else f"expected several pieces, got {pieces}"
 
 
-@_probe("system", "it follows its call")
-async def _system(tried: Tried) -> str:
+@_add_probe("system", "it follows its call")
+async def _try_system(tried: Tried) -> str:
     call = Message("system", "You answer every question with the one word BLUE.")
-    return _says(await tried.ask([call, _user("What is two and two?")], max_tokens=2000), "blue")
+    return _check_words(await tried.ask([call, _make_message("What is two and two?")], max_tokens=2000), "blue")
 
 
-@_probe("memory", "it remembers earlier messages")
-async def _memory(tried: Tried) -> str:
-    said = [_user("Remember the word OBELISK."), Message("assistant", "I will.", ()), _user("Which word was it?")]
-    return _says(await tried.ask(said, max_tokens=2000), "obelisk")
+@_add_probe("memory", "it remembers earlier messages")
+async def _try_memory(tried: Tried) -> str:
+    said = [
+        _make_message("Remember the word OBELISK."),
+        Message("assistant", "I will.", ()),
+        _make_message("Which word was it?"),
+    ]
+    return _check_words(await tried.ask(said, max_tokens=2000), "obelisk")
 
 
-@_probe("unicode", "characters beyond ASCII come back")
-async def _unicode(tried: Tried) -> str:
-    return _says(await tried.ask([_user("Repeat exactly: žluťoučký 猫 🔑")], max_tokens=2000), "žluťoučký", "猫", "🔑")
+@_add_probe("unicode", "characters beyond ASCII come back")
+async def _try_unicode(tried: Tried) -> str:
+    return _check_words(
+        await tried.ask([_make_message("Repeat exactly: žluťoučký 猫 🔑")], max_tokens=2000), "žluťoučký", "猫", "🔑"
+    )
 
 
-@_probe("usage", "tokens are counted")
-async def _usage(tried: Tried) -> str:
-    usage = (await tried.ask([_user("Say yes.")], max_tokens=2000)).usage
+@_add_probe("usage", "tokens are counted")
+async def _try_usage(tried: Tried) -> str:
+    usage = (await tried.ask([_make_message("Say yes.")], max_tokens=2000)).usage
     return "its tokens are an estimate" if usage.estimated_tokens else "" if usage.total_tokens else "no tokens"
 
 
-@_probe("call", "it calls a gate")
-async def _call(tried: Tried) -> str:
-    response = await tried.ask([_user("Read the file notes.txt with your tool.")], [_READ], max_tokens=2000)
-    problem = _calls(response, "read_file")
+@_add_probe("call", "it calls a gate")
+async def _try_call(tried: Tried) -> str:
+    response = await tried.ask([_make_message("Read the file notes.txt with your tool.")], [_READ], max_tokens=2000)
+    problem = _check_call(response, "read_file")
     return problem or ("" if (response.tool_calls[0].args or {}).get("path") == "notes.txt" else "other arguments")
 
 
-@_probe("forced call", "it calls where it has to")
-async def _force_call(tried: Tried) -> str:
-    response = await tried.ask([_user("Good morning.")], [_READ], tool_choice="required", max_tokens=2000)
-    return _calls(response, "read_file")
+@_add_probe("forced call", "it calls where it has to")
+async def _try_forced_call(tried: Tried) -> str:
+    response = await tried.ask([_make_message("Good morning.")], [_READ], tool_choice="required", max_tokens=2000)
+    return _check_call(response, "read_file")
 
 
-@_probe("no call", "it does not call where it must not")
-async def _none(tried: Tried) -> str:
-    response = await tried.ask([_user("Read notes.txt.")], [_READ], tool_choice="none", max_tokens=2000)
+@_add_probe("no call", "it does not call where it must not")
+async def _try_no_call(tried: Tried) -> str:
+    response = await tried.ask([_make_message("Read notes.txt.")], [_READ], tool_choice="none", max_tokens=2000)
     return "" if not response.tool_calls else "it called"
 
 
-@_probe("two calls", "it calls twice in one answer, or says one after the other")
-async def _two(tried: Tried) -> str:
+@_add_probe("two calls", "it calls twice in one answer, or says one after the other")
+async def _try_two_calls(tried: Tried) -> str:
     wanted = "Call add for 1 and 2, and add for 3 and 4, both now, in parallel."
-    return _calls(await tried.ask([_user(wanted)], [_ADD], max_tokens=2000), "add")
+    return _check_call(await tried.ask([_make_message(wanted)], [_ADD], max_tokens=2000), "add")
 
 
-async def _after_call(tried: Tried, result: str, *, is_error: bool = False, images: tuple[Image, ...] = ()) -> Response:
-    asked = [_user("Read the file notes.txt with your tool, then tell me in one word what is in it.")]
+async def _answer_call(
+    tried: Tried, result: str, *, is_error: bool = False, images: tuple[Image, ...] = ()
+) -> Response:
+    asked = [_make_message("Read the file notes.txt with your tool, then tell me in one word what is in it.")]
     first = await tried.ask(asked, [_READ], max_tokens=2000)
     if not first.tool_calls:
         return first
@@ -220,103 +230,109 @@ async def _after_call(tried: Tried, result: str, *, is_error: bool = False, imag
     return await tried.ask([*asked, said, *told], [_READ], max_tokens=2000)
 
 
-@_probe("result", "it reads what a gate returned")
-async def _result(tried: Tried) -> str:
-    return _says(await _after_call(tried, "MARMALADE"), "marmalade")
+@_add_probe("result", "it reads what a gate returned")
+async def _try_result(tried: Tried) -> str:
+    return _check_words(await _answer_call(tried, "MARMALADE"), "marmalade")
 
 
-@_probe("failed result", "it sees the failure of a gate")
-async def _see_failure(tried: Tried) -> str:
-    response = await _after_call(tried, "no such file: notes.txt", is_error=True)
+@_add_probe("failed result", "it sees the failure of a gate")
+async def _try_failed_result(tried: Tried) -> str:
+    response = await _answer_call(tried, "no such file: notes.txt", is_error=True)
     return "" if response.content or response.tool_calls else "it said nothing"
 
 
-@_probe("picture in a result", "it sees a gate's picture")
-async def _picture_result(tried: Tried) -> str:
-    response = await _after_call(tried, "a picture of one colour follows", images=(_RED,))
-    return _says(response, "red") if response.content else ""
+@_add_probe("picture in a result", "it sees a gate's picture")
+async def _try_picture_result(tried: Tried) -> str:
+    response = await _answer_call(tried, "a picture of one colour follows", images=(_RED,))
+    return _check_words(response, "red") if response.content else ""
 
 
-@_probe("another's history", "it continues the thread of another model")
-async def _history(tried: Tried) -> str:
+@_add_probe("another's history", "it continues the thread of another model")
+async def _try_history(tried: Tried) -> str:
     block = {"provider": "somebody-else", "model": "m", "content": [{"type": "thinking", "thinking": "?"}]}
     call = ToolCall("call_other/1", "add", {"a": 20, "b": 3})
     said = Message("assistant", None, (call,), thinking="I add.", blocks=(block,))
     told = Message("tool", "23", (), "call_other/1", "add")
-    return _says(await tried.ask([_user("What is 20 + 3?"), said, told], [_ADD], max_tokens=2000), "23")
+    return _check_words(await tried.ask([_make_message("What is 20 + 3?"), said, told], [_ADD], max_tokens=2000), "23")
 
 
-@_probe("schema", "an answer follows a schema")
-async def _schema(tried: Tried) -> str:
-    response = await tried.ask([_user("Ada is 36 years old.")], output_schema=_PERSON, max_tokens=2000)
+@_add_probe("schema", "an answer follows a schema")
+async def _try_schema(tried: Tried) -> str:
+    response = await tried.ask([_make_message("Ada is 36 years old.")], output_schema=_PERSON, max_tokens=2000)
     return "" if json.loads(response.content or "null") == {"name": "Ada", "age": 36} else f"got {response.content!r}"
 
 
-@_probe("schema with a map", "and one that few providers can express")
-async def _map(tried: Tried) -> str:
+@_add_probe("schema with a map", "and one that few providers can express")
+async def _try_map(tried: Tried) -> str:
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
-    response = await tried.ask([_user("Ada is 36, Bob is 7: ages by name.")], output_schema=schema, max_tokens=2000)
+    response = await tried.ask(
+        [_make_message("Ada is 36, Bob is 7: ages by name.")], output_schema=schema, max_tokens=2000
+    )
     return "" if json.loads(response.content or "null") == {"Ada": 36, "Bob": 7} else f"got {response.content!r}"
 
 
-@_probe("thinking", "it thinks before it answers")
-async def _thinking(tried: Tried) -> str:
-    return _says(await tried.ask([_user("What is 17 * 23?")], effort="low", max_tokens=4000), "391")
+@_add_probe("thinking", "it thinks before it answers")
+async def _try_thinking(tried: Tried) -> str:
+    return _check_words(await tried.ask([_make_message("What is 17 * 23?")], effort="low", max_tokens=4000), "391")
 
 
-@_probe("thinking and calls", "and its thinking goes back to it")
-async def _thinking_calls(tried: Tried) -> str:
-    asked = [_user("Use your tool to add 17 and 23, and tell me the sum.")]
+@_add_probe("thinking and calls", "and its thinking goes back to it")
+async def _try_thinking_calls(tried: Tried) -> str:
+    asked = [_make_message("Use your tool to add 17 and 23, and tell me the sum.")]
     first = await tried.ask(asked, [_ADD], effort="low", max_tokens=4000)
-    if problem := _calls(first, "add"):
+    if problem := _check_call(first, "add"):
         return problem
     said = Message("assistant", first.content, first.tool_calls, thinking=first.thinking, blocks=first.blocks)
     told = [Message("tool", "40", (), call.id, call.gate) for call in first.tool_calls]
-    return _says(await tried.ask([*asked, said, *told], [_ADD], effort="low", max_tokens=4000), "40")
+    return _check_words(await tried.ask([*asked, said, *told], [_ADD], effort="low", max_tokens=4000), "40")
 
 
-@_probe("temperature", "it takes a temperature")
-async def _temperature(tried: Tried) -> str:
-    return _says(await tried.ask([_user("Answer PONG.")], temperature=0.0, max_tokens=2000), "pong")
+@_add_probe("temperature", "it takes a temperature")
+async def _try_temperature(tried: Tried) -> str:
+    return _check_words(await tried.ask([_make_message("Answer PONG.")], temperature=0.0, max_tokens=2000), "pong")
 
 
-@_probe("stop", "it stops at a stop sequence")
-async def _stop(tried: Tried) -> str:
-    response = await tried.ask([_user("Count: 1 2 3 4 5 6 7 8 9, with spaces.")], stop=["6"], max_tokens=2000)
+@_add_probe("stop", "it stops at a stop sequence")
+async def _try_stop(tried: Tried) -> str:
+    response = await tried.ask([_make_message("Count: 1 2 3 4 5 6 7 8 9, with spaces.")], stop=["6"], max_tokens=2000)
     return (
         "" if "9" not in (response.content or "") or "stop" in response.metadata.get("left_out", ()) else "it went on"
     )
 
 
-@_probe("limit", "an answer keeps to its length")
-async def _limit(tried: Tried) -> str:
-    response = await tried.ask([_user("Write a story of a thousand words.")], max_tokens=64)
+@_add_probe("limit", "an answer keeps to its length")
+async def _try_limit(tried: Tried) -> str:
+    response = await tried.ask([_make_message("Write a story of a thousand words.")], max_tokens=64)
     return "" if response.usage.completion_tokens <= 256 else f"{response.usage.completion_tokens} tokens of 64"
 
 
-@_probe("picture", "it sees a picture")
-async def _picture(tried: Tried) -> str:
-    return _says(await tried.ask([_user("Which colour is this? One word.", _RED)], max_tokens=2000), "red")
+@_add_probe("picture", "it sees a picture")
+async def _try_picture(tried: Tried) -> str:
+    return _check_words(
+        await tried.ask([_make_message("Which colour is this? One word.", _RED)], max_tokens=2000), "red"
+    )
 
 
-@_probe("long context", "it finds a word in 20,000 characters")
-async def _long(tried: Tried) -> str:
+@_add_probe("long context", "it finds a word in 20,000 characters")
+async def _try_long_context(tried: Tried) -> str:
     text = " ".join(f"line {n} says nothing." for n in range(500)) + " The password is HELIOTROPE. " + "More. " * 1500
-    return _says(await tried.ask([_user(f"{text}\nWhat is the password? One word.")], max_tokens=2000), "heliotrope")
+    return _check_words(
+        await tried.ask([_make_message(f"{text}\nWhat is the password? One word.")], max_tokens=2000), "heliotrope"
+    )
 
 
-@_probe("cache", "what it has read before costs less")
-async def _cache(tried: Tried) -> str:
+@_add_probe("cache", "what it has read before costs less")
+async def _try_cache(tried: Tried) -> str:
     call = Message("system", "You are terse. " + "These are the rules of the house, rule by rule. " * 400)
-    await tried.ask([call, _user("Say one.")], max_tokens=2000)
-    usage = (await tried.ask([call, _user("Say two.")], max_tokens=2000)).usage
+    await tried.ask([call, _make_message("Say one.")], max_tokens=2000)
+    usage = (await tried.ask([call, _make_message("Say two.")], max_tokens=2000)).usage
     return "" if usage.cached_tokens else f"none of {usage.prompt_tokens} tokens came from the cache"
 
 
-@_probe("errors", "what it refuses has a status and words")
-async def _errors(tried: Tried) -> str:
+@_add_probe("errors", "what it refuses has a status and words")
+async def _try_errors(tried: Tried) -> str:
     try:
-        await tried.ask([_user("Say one.")], temperature=-17.0, max_tokens=2000)
+        await tried.ask([_make_message("Say one.")], temperature=-17.0, max_tokens=2000)
     except ProviderError as error:
         return "" if error.status is not None and str(error) else f"got {error!r}"
     return ""

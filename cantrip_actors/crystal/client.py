@@ -40,7 +40,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.draft import Decoder
-from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.lessons import Adjusted
 from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
 from cantrip_actors.crystal.sse import Event
@@ -93,10 +93,8 @@ class Request(NamedTuple):
     body: bytes
     utterance: int = 1
     tools: frozenset[str] = frozenset()
-    sent: frozenset[str] = frozenset()
-    """The parameters that a provider may refuse; see `Family.learn`."""
-    values: Mapping[str, bytes] = {}
-    """The value of each sent parameter, as JSON."""
+    sent: Mapping[str, bytes] = {}
+    """The parameters that a provider may refuse (`Family.learn`), with the JSON of a value that it may refuse."""
     wanted: frozenset[str] = frozenset()
     """The parameters that the query asked for, also the omitted ones."""
     effort: str | None = None
@@ -153,13 +151,13 @@ def _find_redirect_address(response: httpx.Response) -> str | None:
     return str(moved) if moved.host == asked.host and is_safe and is_same_port and moved != asked else None
 
 
-def _in_xml(text: str) -> Mapping[str, Any] | None:
+def _parse_xml_error(text: str) -> Mapping[str, Any] | None:
     """Return the error in a page of a bucket, None for another page."""
     code, message = _CODE.search(text), _MESSAGE.search(text)
     return None if code is None or message is None else {"error": {"message": f"{message[1]} ({code[1]})"}}
 
 
-def _secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _find_secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the values of headers with the name of a secret, without the word before them (`Bearer …`)."""
     found = {name: _SCHEME.sub("", value, count=1) for name, value in headers.items() if _SAYS_SO.search(name)}
     return {name: value for name, value in found.items() if len(value) >= _SHORTEST}
@@ -176,7 +174,7 @@ def _move_password(address: str, headers: Mapping[str, str]) -> tuple[str, Mappi
 
 
 @cache
-def _certificates() -> ssl.SSLContext:
+def _load_certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # 20 ms: once for all clients
 
 
@@ -211,7 +209,7 @@ class Client:
         self._key_header, self._before_key = key_header
         self._headers = dict(headers)
         self._access = access
-        self._secret_headers = _secret_headers(self._headers)
+        self._secret_headers = _find_secret_headers(self._headers)
         self._client = client
         self._record = None if record is None else Path(record)
         self._open: dict[EventLoopToken, tuple[httpx.AsyncClient, int]] = {}
@@ -253,7 +251,7 @@ class Client:
         """
         try:
             with anyio.fail_after(self.timeouts.first):
-                async with self._request(method, self.url(path), body, headers) as response:
+                async with self._request(method, self.make_url(path), body, headers) as response:
                     if response.status_code >= 300:
                         raise await self._read_refusal(response)
                     return await response.aread()
@@ -266,7 +264,7 @@ class Client:
         """Read until the end, or until the answer is complete: then the scope is cancelled, so that reading ends where
         it waits. Breaking out of the loop would leave httpx's generators to the garbage collector.
         """
-        url = self.url(request.path)
+        url = self.make_url(request.path)
         for _ in range(REDIRECTS):
             async with self._request("POST", url, request.body, request.headers) as response:
                 moved = _find_redirect_address(response)
@@ -301,7 +299,7 @@ class Client:
     def _is_shared(self) -> bool:
         return self._client is not None or bool(self._open)
 
-    def url(self, path: str) -> str:
+    def make_url(self, path: str) -> str:
         """Return the address of a path, with the query of the base address and that of the path (R-12).
 
         A whole address, as that of a bucket, is unchanged.
@@ -318,16 +316,16 @@ class Client:
         self, method: str, url: str, body: bytes, own: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
         """Return the response to a request; if its credentials are refused, that to the same request with new ones."""
-        async with self._ready() as client:
+        async with self._open_client() as client:
             async with self._send(client, method, url, body, own) as response:
-                if self._access is None or self._key_for(url) or response.status_code not in _NO_ACCESS:
+                if self._access is None or self._choose_key(url) or response.status_code not in _NO_ACCESS:
                     yield response
                     return
             self._access.forget()
             async with self._send(client, method, url, body, own) as response:
                 yield response
 
-    def _key_for(self, url: str) -> str | None:
+    def _choose_key(self, url: str) -> str | None:
         """Return the key of a request to this address; None if another access is meant for it."""
         return None if self._access is not None and self._access.is_alone_at(url) else self._key()
 
@@ -335,7 +333,7 @@ class Client:
     async def _send(
         self, client: httpx.AsyncClient, method: str, url: str, body: bytes, own: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
-        key = self._key_for(url)
+        key = self._choose_key(url)
         if key and not (key.isascii() and key.isprintable()):
             raise CrystalError(f"{self.provider}: the API key has characters that no key has: was more copied than it?")
         headers = {
@@ -351,13 +349,13 @@ class Client:
         for name, value in own.items():
             headers[name] = f"{headers[name]},{value}" if name in headers and name != "content-type" else value
         if not key and self._access is not None:
-            headers.update(await self._access.headers(method, url, body))
+            headers.update(await self._access.make_headers(method, url, body))
         timeout = httpx.Timeout(None, connect=self.timeouts.connect)
         async with client.stream(method, url, content=body, headers=headers, timeout=timeout) as response:
             yield response
 
     @asynccontextmanager
-    async def _ready(self) -> AsyncIterator[httpx.AsyncClient]:
+    async def _open_client(self) -> AsyncIterator[httpx.AsyncClient]:
         shared = self._client
         if shared is None and self._open:
             shared = self._open.get(current_token(), (None, 0))[0]
@@ -371,7 +369,7 @@ class Client:
     def _make_client() -> httpx.AsyncClient:
         # the crystal actor limits the number of connections
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=50)
-        return httpx.AsyncClient(verify=_certificates(), limits=limits)
+        return httpx.AsyncClient(verify=_load_certificates(), limits=limits)
 
     async def __aenter__(self) -> Self:
         """Keep connections from now on, in this event loop. May be nested."""
@@ -410,8 +408,8 @@ class Client:
         except orjson.JSONDecodeError:
             told = text
             if text.lstrip().startswith("<"):
-                told = _in_xml(text) or f"a page with status {response.status_code} instead of an answer"
-        return failure(self.provider, response.status_code, told, response.headers, time.time())
+                told = _parse_xml_error(text) or f"a page with status {response.status_code} instead of an answer"
+        return make_failure(self.provider, response.status_code, told, response.headers, time.time())
 
     def _make_stall_error(self, decoder: Decoder) -> ProviderError:
         if decoder.draft.started:

@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 
 from cantrip_actors.crystal.encode import Answer
-from cantrip_actors.crystal.images import data_url
-from cantrip_actors.crystal.shapes import json_object, mapping, objects
+from cantrip_actors.crystal.images import make_data_url
+from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 
@@ -21,18 +21,18 @@ _OURS: Final = ("shell_call", "local_shell_call", "apply_patch_call", "tool_sear
 """A tuple, because a recorded type may be a value that has no hash."""
 
 
-def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | File]) -> dict[str, Any] | None:
+def make_output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | File]) -> dict[str, Any] | None:
     """Return the item that answers a call of such a tool, None for others. `parts` are its text and images."""
     if call.get("type") not in _OURS:  # all results pass here, and most are of other gates
         return None
     named = {"type": f"{call.get('type')}_output", "call_id": answer.id}
-    given = json_object(answer.content) or {}
+    given = parse_object(answer.content) or {}
     match call.get("type"):
         case "shell_call":
             printed = given or {"stderr" if answer.is_error else "stdout": answer.content}
             entries = objects(given.get("output")) or [printed]
             most = mapping(call.get("action")).get("max_output_length")
-            item = {**named, "output": [_command_output(entry, failed=answer.is_error) for entry in entries]}
+            item = {**named, "output": [_make_command_output(entry, failed=answer.is_error) for entry in entries]}
             return item if most is None else {**item, "max_output_length": most}
         case "local_shell_call":
             text = answer.content if given else orjson.dumps(answer.text).decode()
@@ -42,7 +42,7 @@ def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | F
             told = given.get("output", answer.content)
             return {**named, "status": "failed" if failed else "completed", "output": str(told)}
         case "tool_search_call":
-            found = [] if answer.is_error else _tools(answer.content)
+            found = [] if answer.is_error else _parse_tools(answer.content)
             return {
                 "type": "tool_search_output",
                 "call_id": answer.id,
@@ -54,10 +54,10 @@ def output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | F
             image = next((part for part in parts if isinstance(part, Image)), None)
             if image is None:
                 return None
-            return {**named, "output": {"type": "computer_screenshot", "image_url": data_url(image)}}
+            return {**named, "output": {"type": "computer_screenshot", "image_url": make_data_url(image)}}
 
 
-def _command_output(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
+def _make_command_output(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
     """Return the output of one command, and how it ended."""
     code = entry.get("exit_code", mapping(entry.get("outcome")).get("exit_code"))
     outcome: dict[str, Any] = {"type": "exit", "exit_code": code if isinstance(code, int) else int(failed)}
@@ -66,7 +66,7 @@ def _command_output(entry: Mapping[str, Any], *, failed: bool) -> dict[str, Any]
     return {"stdout": str(entry.get("stdout") or ""), "stderr": str(entry.get("stderr") or ""), "outcome": outcome}
 
 
-def _tools(content: str) -> list[dict[str, Any]]:
+def _parse_tools(content: str) -> list[dict[str, Any]]:
     """Return the found tools: a list, or a mapping with `tools`; a tool without a type is a function."""
     try:
         found = orjson.loads(content)

@@ -11,17 +11,17 @@ import os
 from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
-from cantrip_actors.crystal.access import Access, extra
-from cantrip_actors.crystal.cache_points import cache_points
+from cantrip_actors.crystal.access import Access, import_extra
+from cantrip_actors.crystal.cache_points import parse_cache_points
 from cantrip_actors.crystal.constructors import Settings, make_crystal
-from cantrip_actors.crystal.families.azure import AzureChat, AzureResponses, entra_access
+from cantrip_actors.crystal.families.azure import AzureChat, AzureResponses, make_entra_access
 from cantrip_actors.crystal.families.bedrock import Bedrock, SignedAccess
-from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini, default_access
+from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini, make_default_access
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.terms.errors import InvalidCantrip
 
 
-def _environment(*names: str) -> str | None:
+def _read_environment(*names: str) -> str | None:
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 
@@ -41,25 +41,27 @@ def bedrock(
 
     Raises InvalidCantrip for an invalid setting, and if no region is known.
     """
-    extra("bedrock", "botocore.eventstream")
-    region = region or _environment("AWS_REGION", "AWS_DEFAULT_REGION")
-    region = region or extra("bedrock", "botocore.session").Session(profile=profile).get_config_variable("region")
+    import_extra("bedrock", "botocore.eventstream")
+    region = region or _read_environment("AWS_REGION", "AWS_DEFAULT_REGION")
+    region = region or import_extra("bedrock", "botocore.session").Session(profile=profile).get_config_variable(
+        "region"
+    )
     if not region:
         raise InvalidCantrip(f'bedrock "{model}": no region: set AWS_REGION, or pass region="us-east-1"')
 
     def find() -> Any:
         if credentials is not None:
             return credentials
-        return extra("bedrock", "botocore.session").Session(profile=profile).get_credentials()
+        return import_extra("bedrock", "botocore.session").Session(profile=profile).get_credentials()
 
     top = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     if settings.get("base_url") is None:
         own = f"https://bedrock-runtime.{region}.{top}"
-        settings["base_url"] = _environment("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or own
-    control = _environment("AWS_ENDPOINT_URL_BEDROCK") or f"https://bedrock.{region}.{top}"
-    s3 = _environment("AWS_ENDPOINT_URL_S3") or f"https://s3.{region}.{top}"
+        settings["base_url"] = _read_environment("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or own
+    control = _read_environment("AWS_ENDPOINT_URL_BEDROCK") or f"https://bedrock.{region}.{top}"
+    s3 = _read_environment("AWS_ENDPOINT_URL_S3") or f"https://s3.{region}.{top}"
     access = SignedAccess(region, find, control=control.rstrip("/"), s3=s3.rstrip("/"))
-    return make_crystal(Bedrock, model, settings, access=access, cache=cache_points(cache, "bedrock"))
+    return make_crystal(Bedrock, model, settings, access=access, cache=parse_cache_points(cache, "bedrock"))
 
 
 def vertex(
@@ -78,9 +80,9 @@ def vertex(
 
     Raises InvalidCantrip for an invalid setting, and if no project is known.
     """
-    extra("vertex", "google.auth")
-    project = project or _environment("GOOGLE_CLOUD_PROJECT")
-    location = location or _environment("GOOGLE_CLOUD_LOCATION") or "global"
+    import_extra("vertex", "google.auth")
+    project = project or _read_environment("GOOGLE_CLOUD_PROJECT")
+    location = location or _read_environment("GOOGLE_CLOUD_LOCATION") or "global"
     if not project:
         raise InvalidCantrip(f'vertex "{model}": no project: set GOOGLE_CLOUD_PROJECT, or pass project="…"')
     if not isinstance(model, str) or not model.startswith(("claude", "gemini")):
@@ -88,9 +90,9 @@ def vertex(
     if settings.get("base_url") is None:
         host = "aiplatform.googleapis.com" if location == "global" else f"{location}-aiplatform.googleapis.com"
         settings["base_url"] = f"https://{host}/v1/projects/{project}/locations/{location}"
-    access: Access = default_access(credentials)
+    access: Access = make_default_access(credentials)
     if model.startswith("claude"):
-        return make_crystal(VertexClaude, model, settings, access=access, cache=cache_points(cache, "vertex"))
+        return make_crystal(VertexClaude, model, settings, access=access, cache=parse_cache_points(cache, "vertex"))
     return make_crystal(VertexGemini, model, settings, access=access)
 
 
@@ -111,8 +113,8 @@ def azure(
 
     Raises InvalidCantrip for an invalid setting, and if no endpoint is known.
     """
-    endpoint = (endpoint or _environment("AZURE_OPENAI_ENDPOINT") or "").rstrip("/")
-    api_version = api_version or _environment("OPENAI_API_VERSION")
+    endpoint = (endpoint or _read_environment("AZURE_OPENAI_ENDPOINT") or "").rstrip("/")
+    api_version = api_version or _read_environment("OPENAI_API_VERSION")
     if settings.get("base_url") is None:
         if not endpoint.startswith(("http://", "https://")):
             raise InvalidCantrip(
@@ -121,4 +123,4 @@ def azure(
         classic = f"{endpoint}/openai/deployments/{quote(deployment, safe='')}?api-version={api_version}"
         settings["base_url"] = classic if api_version else f"{endpoint}/openai/v1"
     family = AzureChat if chat or api_version else AzureResponses
-    return make_crystal(family, deployment, settings, access=entra_access(credentials))
+    return make_crystal(family, deployment, settings, access=make_entra_access(credentials))

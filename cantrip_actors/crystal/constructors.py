@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Unpack
 
 from cantrip_actors.crystal.access import Access
-from cantrip_actors.crystal.cache_points import CachePoints, cache_points
+from cantrip_actors.crystal.cache_points import CachePoints, parse_cache_points
 from cantrip_actors.crystal.client import Connection
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.families.chat import Chat
@@ -73,7 +73,7 @@ def anthropic(
 
     Raises InvalidCantrip for an invalid setting.
     """
-    return make_crystal(Anthropic, model, settings, cache=cache_points(cache, "anthropic"))
+    return make_crystal(Anthropic, model, settings, cache=parse_cache_points(cache, "anthropic"))
 
 
 def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> ProviderCrystal:
@@ -101,7 +101,7 @@ def openrouter(
     """
     if cache == "auto":
         cache = "5m" if isinstance(model, str) and model.removeprefix("~").startswith("anthropic/") else None
-    points = cache_points(cache, "openrouter")
+    points = parse_cache_points(cache, "openrouter")
     if points is not None and points.tools:
         raise InvalidCantrip("openrouter: cache: expected no mark on tools: that of the system prompt covers them")
     return make_crystal(OpenRouter, model, settings, cache=points)

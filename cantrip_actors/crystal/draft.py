@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
-from cantrip_actors.crystal.shapes import json_object
+from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
@@ -46,7 +46,7 @@ from cantrip_actors.terms.image_header import detect_media_type
 from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 
 KEPT: Final = "sha256:"
-"""The prefix to an image's digest, which replaces the image's bytes in a block (`encode.with_bytes`)."""
+"""The prefix to an image's digest, which replaces the image's bytes in a block (`encode.restore_bytes`)."""
 
 Kind = Literal["message", "reasoning", "function_call", "image", "server_call", "server_result"]
 
@@ -70,7 +70,7 @@ class Counts(NamedTuple):
     modalities: Mapping[str, Mapping[str, int]] | None = None
     """The tokens of `prompt` ("input") and of `completion` ("output") by modality, if the provider reports them."""
 
-    def usage(self) -> Usage:
+    def make_usage(self) -> Usage:
         """The counts that are part of the contract."""
         return Usage(self.prompt, self.completion, min(self.cached, self.prompt), self.cost or 0.0)
 
@@ -121,6 +121,8 @@ class Draft:
     _careful: bool = False
     _half: dict[str, str] = field(default_factory=dict)
     _served: dict[str, dict[str, Any]] = field(default_factory=dict)
+    flowing: Item | None = None
+    """The item that `flow` extends."""
 
     def take(self) -> list[Payload]:
         """Return the payloads that were made since the last call."""
@@ -134,7 +136,7 @@ class Draft:
         if not self.started:
             self.started = True
             if isinstance(model, str) and model:
-                self.model = self.model or whole(model)
+                self.model = self.model or join_surrogates(model)
             self._out.append(ResponseStart(self.model, self.provider))
 
     def begin(self, kind: Literal["message", "reasoning"]) -> Item:
@@ -142,28 +144,47 @@ class Draft:
         self.start()
         before = next((one for one in reversed(self._items) if not one.kind.startswith("server")), None)
         follows = kind == "message" and before is not None and before.kind == "message"
-        item = Item(self._number(), kind, [], follows=follows)
+        item = Item(self._make_number(), kind, [], follows=follows)
         self._items.append(item)
         self._out.append(ItemStart(item.number, kind))
         return item
 
+    def flow(self, kind: Literal["message", "reasoning"], text: object) -> None:
+        """Extend the message or the reasoning that pieces arrive for; a piece of the other kind begins another item.
+
+        For streams whose items come one after the other. Non-strings and empty strings are ignored.
+        """
+        if text and isinstance(text, str):
+            item = self.flowing
+            if item is None or item.kind != kind:
+                self.end_flow()
+                item = self.flowing = self.begin(kind)
+            self.add(item, text)
+
+    def end_flow(self) -> None:
+        """End the item that `flow` extends, if there is one."""
+        if self.flowing is not None:
+            self.end(self.flowing)
+            self.flowing = None
+
     def call(self, name: object, call_id: object = None) -> Item:
-        """Begin a call. If the server gave no id, or one that is taken, the call gets a new id.
+        """Begin a call, which ends what flows. If the server gave no id, or one that is taken, the call gets a new id.
 
         Raises ProviderError if it has no name.
         """
         self.start()
+        self.end_flow()
         if not isinstance(name, str) or not name:
             raise ProviderError(f"{self.provider} sent a tool call without a name")
         calls = 1 + sum(item.kind == "function_call" for item in self._items)
-        name = whole(name)
-        own = whole(call_id) if isinstance(call_id, str) else ""
+        name = join_surrogates(name)
+        own = join_surrogates(call_id) if isinstance(call_id, str) else ""
         if self.utterance:
             own = own or f"call_{self.utterance}_{calls}"
             while own in self._taken:
                 own += "_"
             self._taken.add(own)
-        item = Item(self._number(), "function_call", [], name, own)
+        item = Item(self._make_number(), "function_call", [], name, own)
         self._items.append(item)
         self._out.append(ItemStart(item.number, "function_call", None, name, own))
         return item
@@ -174,8 +195,8 @@ class Draft:
         `name` is the function within a tool that has several.
         """
         self.start()
-        own = whole(call_id) if isinstance(call_id, str) and call_id else f"server_{len(self._served) + 1}"
-        item = Item(self._number(), "server_call", [], tool, own)
+        own = join_surrogates(call_id) if isinstance(call_id, str) and call_id else f"server_{len(self._served) + 1}"
+        item = Item(self._make_number(), "server_call", [], tool, own)
         self._served[own] = {"tool": tool, "id": own, **({"name": name} if name else {}), "args": {}}
         if self.shows_served:
             self._items.append(item)
@@ -199,12 +220,12 @@ class Draft:
         told["result"] = result
         if is_error:
             told["is_error"] = True
-        self._output(own, result, is_error=is_error)
+        self._add_output(own, result, is_error=is_error)
 
-    def _output(self, call_id: str, result: Any, *, is_error: bool) -> None:
+    def _add_output(self, call_id: str, result: Any, *, is_error: bool) -> None:
         if not self.shows_served:
             return
-        item = Item(self._number(), "server_result", [], call_id=call_id, open=False)
+        item = Item(self._make_number(), "server_result", [], call_id=call_id, open=False)
         self._items.append(item)
         text = "" if result is None else as_text(result)
         self._out.append(ItemStart(item.number, "function_call_output", call_id=call_id))
@@ -213,11 +234,11 @@ class Draft:
     def cite(self, url: object = None, title: object = None, text: object = None) -> None:
         """Add a source that the answer cites."""
         given = {"url": url, "title": title, "text": text}
-        told = {name: whole(one) for name, one in given.items() if isinstance(one, str) and one}
+        told = {name: join_surrogates(one) for name, one in given.items() if isinstance(one, str) and one}
         if told and told not in self.citations:
             self.citations.append(told)
 
-    def _number(self) -> str:
+    def _make_number(self) -> str:
         return str(self.first + len(self._items))
 
     def add(self, item: Item, text: object) -> None:
@@ -231,7 +252,7 @@ class Draft:
             if item.kind != "server_call" or self.shows_served:
                 self._out.append(ItemDelta(item.number, text))
 
-    def more(self, item: Item, text: str) -> None:
+    def extend(self, item: Item, text: str) -> None:
         """Extend an open message or piece of reasoning by `text`, which is not empty: the fast path of most chunks."""
         if self._careful:
             self.add(item, text)
@@ -244,7 +265,7 @@ class Draft:
         """Whether the text may contain halves of characters."""
         return self._careful
 
-    def careful(self) -> None:
+    def expect_halves(self) -> None:
         """Expect pieces of text that end with half a character (JSON escapes, divided between surrogates)."""
         self._careful = True
 
@@ -253,17 +274,17 @@ class Draft:
         if "\ud800" <= text[-1] <= "\udbff":
             self._half[item.number] = text[-1]
             text = text[:-1]
-        return whole(text)
+        return join_surrogates(text)
 
     def end(self, item: Item, text: str | None = None) -> None:
         """End an item. `text`, if given, is its full text according to the provider."""
         if not item.open:
             return
         if self._half and (half := self._half.pop(item.number, "")):
-            item.parts.append(whole(half))
+            item.parts.append(join_surrogates(half))
         item.open = False
         if text is not None:
-            item.parts = [whole(text) if self._careful else text]
+            item.parts = [join_surrogates(text) if self._careful else text]
         final: FinalMessage | FinalReasoning | FinalFunctionCall
         if item.kind == "message":
             final = FinalMessage(item.text, "agent")
@@ -271,7 +292,7 @@ class Draft:
             final = FinalReasoning(item.text, self.provider)
         else:
             if item.given is None:
-                item.given = _object(item.text)
+                item.given = _parse_arguments(item.text)
             elif self._careful:
                 item.given = _repair_surrogates(item.given)
             # the gate refuses arguments that are not an object; an observer of the stream sees no arguments
@@ -289,13 +310,13 @@ class Draft:
         self.add(item, text)
         self.end(item)
 
-    def image(self, given: object) -> str | None:
+    def add_image(self, given: object) -> str | None:
         """Add an image, in base64 or as an address; adding it again changes nothing.
 
         Returns the text that replaces its bytes in recorded blocks. Returns None for an address, and for data that is
         not an image, which is not added. Raises ProviderError if it is too large to be recorded.
         """
-        made = _image(given)
+        made = _parse_image(given)
         if made is None:
             return None
         if made.size > LARGEST:
@@ -303,7 +324,7 @@ class Draft:
             raise ProviderError(f"{problem}; ask for a smaller one", retryable=False)
         if made not in self.images:
             self.start()
-            item = Item(self._number(), "image", [], open=False)
+            item = Item(self._make_number(), "image", [], open=False)
             self.images.append(made)
             self._items.append(item)
             self._out.append(ItemStart(item.number, "image"))
@@ -328,6 +349,11 @@ class Draft:
         return [item for item in self._items if item.kind == "function_call"]
 
     @property
+    def thoughts(self) -> list[str]:
+        """Return the pieces of reasoning, in order."""
+        return [item.text for item in self._items if item.kind == "reasoning" and item.parts]
+
+    @property
     def content(self) -> str | None:
         """Return the text, in order."""
         made = ""
@@ -336,7 +362,7 @@ class Draft:
                 made += (self.joint if item.follows else "\n\n") + text if made else text
         return made or None
 
-    def response(
+    def make_response(
         self,
         counts: Counts,
         metadata: Mapping[str, Any],
@@ -352,14 +378,13 @@ class Draft:
         self.end_all()
         for own, told in self._served.items():
             if "result" not in told and "tool" in told and not unfinished:
-                self._output(own, None, is_error=False)
+                self._add_output(own, None, is_error=False)
         reason = metadata.get("stop_reason")
         content, calls = self.content, self.calls
         if not (content or calls or self.images or unfinished):
             raise CrystalError(
                 f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
             )
-        thinking = "\n\n".join(item.text for item in self._items if item.kind == "reasoning" and item.parts)
         usage = StreamUsage(counts.prompt, counts.completion, counts.cached, counts.written)
         self._out.append(ResponseDone("completed", reason if isinstance(reason, str) else None, None, usage))
         kept = {**metadata, "provider": self.provider}
@@ -379,15 +404,15 @@ class Draft:
                 ToolCall.of({"id": c.call_id, "gate": c.name, "args": c.text if c.given is None else c.given})
                 for c in calls
             ),
-            usage=counts.usage(),
-            thinking=thinking or None,
+            usage=counts.make_usage(),
+            thinking="\n\n".join(self.thoughts) or None,
             blocks=blocks,
             metadata=kept,
             images=tuple(self.images),
         )
 
 
-def _image(given: object) -> Image | None:
+def _parse_image(given: object) -> Image | None:
     """Return an image from base64, from a data: URL, or from an https address; None for anything else."""
     if not isinstance(given, str):
         return None
@@ -402,24 +427,24 @@ def _image(given: object) -> Image | None:
         return None
 
 
-def _object(arguments: str) -> Mapping[str, Any] | None:
+def _parse_arguments(arguments: str) -> Mapping[str, Any] | None:
     """Return the arguments as an object: {} if there are none, None if they are not an object."""
-    return json_object(arguments) if arguments.strip() else {}
+    return parse_object(arguments) if arguments.strip() else {}
 
 
-def whole(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Return the text with its surrogates joined to characters; a lone one becomes the replacement character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _repair_surrogates(value: Any) -> Any:
-    """Return a value with `whole` texts, and with integers past 64 bits as floats, as orjson reads them."""
+    """Return a value without half characters, and with integers past 64 bits as floats, as orjson reads them."""
     if isinstance(value, str):
-        return whole(value)
+        return join_surrogates(value)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         return float(value)
     if isinstance(value, Mapping):
-        return {whole(name): _repair_surrogates(one) for name, one in value.items()}
+        return {join_surrogates(name): _repair_surrogates(one) for name, one in value.items()}
     return [_repair_surrogates(one) for one in value] if isinstance(value, list) else value
 
 
@@ -435,7 +460,7 @@ MODALITIES: Final = ("text", "image", "audio")
 """The kinds of tokens that are counted apart."""
 
 
-def modalities(read: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def count_modalities(read: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return the tokens of each modality from details as `{"audio_tokens": 7}`, of what was read and what was made."""
     both = {
         side: {one: count for one in MODALITIES if (count := tokens(details.get(f"{one}_tokens")))}
@@ -476,7 +501,7 @@ class Decoder(ABC):
         self.resumes = False
         """Whether this part continues an interrupted one."""
         self.logprobs: list[list[Any]] = []
-        """Log probabilities of the answer's tokens, if the query asked for them (`typed_settings.tokens_of`)."""
+        """Log probabilities of the answer's tokens, if the query asked for them (`typed_settings.read_logprobs`)."""
         self.moves = False
         """Whether the last event is progress, even if it emitted no payload, as the work of a server tool."""
         self._first_id: str | None = None
@@ -502,17 +527,17 @@ class Decoder(ABC):
         elif self._is_steady and self.complete:
             return False
         elif given == self._first_id or (begins and self._is_steady):
-            raise self.second_message()
+            raise self.make_second_message_error()
         self._id, self._is_steady = given, False
         return True
 
-    def begins(self, given: Any) -> None:
+    def note_beginning(self, given: Any) -> None:
         """Handle the beginning of a message with this id. Raises ProviderError if another one has begun (R-04)."""
         known = self.metadata.get("id")
         if known and given and known != given:
-            raise self.second_message()
+            raise self.make_second_message_error()
 
-    def second_message(self) -> ProviderError:
+    def make_second_message_error(self) -> ProviderError:
         """The error of a stream in which a second message begins before the first one has ended (R-04)."""
         return ProviderError(f"{self.draft.provider}: a second message began within the first one", retryable=True)
 
@@ -531,7 +556,7 @@ class Decoder(ABC):
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError:
-            value = self._leniently(data)
+            value = self._parse_leniently(data)
         if not isinstance(value, dict):
             if value is None or value == "":
                 return []
@@ -543,7 +568,7 @@ class Decoder(ABC):
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: a value has the wrong type") from error
         return self.draft.take()
 
-    def _leniently(self, data: bytes) -> Any:
+    def _parse_leniently(self, data: bytes) -> Any:
         """Parse JSON that orjson refuses: half a character, a number past 64 bits, NaN."""
         import json
 
@@ -553,7 +578,7 @@ class Decoder(ABC):
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: not JSON") from error
-        self.draft.careful()
+        self.draft.expect_halves()
         return value
 
     @abstractmethod
@@ -573,18 +598,18 @@ class Decoder(ABC):
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
         if self.logprobs:
             self.metadata["logprobs"] = self.logprobs
-        return self.draft.response(self.counts, self.metadata, self.blocks(), unfinished=self.unfinished)
+        return self.draft.make_response(self.counts, self.metadata, self.make_blocks(), unfinished=self.unfinished)
 
-    def blocks(self) -> tuple[Mapping[str, Any], ...]:
+    def make_blocks(self) -> tuple[Mapping[str, Any], ...]:
         """Return the data to send back unchanged to this provider and model, as one block that names both."""
-        content = self.own_content()
+        content = self.get_own_content()
         if not content:
             return ()
         if self.draft.is_careful:  # a provider refuses half a character
             content = _repair_surrogates(content)
         return ({"provider": self.draft.provider, "model": self.asked or self.draft.model, "content": content},)
 
-    def own_content(self) -> Any:
+    def get_own_content(self) -> Any:
         """Return the provider's own blocks, if a `Response` does not keep all of them."""
         return None
 
@@ -598,13 +623,13 @@ class Decoder(ABC):
         self.draft.start()
         status = getattr(error, "status", None)
         code = f"HTTP_{status}" if status is not None else type(error).__name__
-        return [*self.draft.take(), ResponseError(StreamError(code, whole(str(error))))]
+        return [*self.draft.take(), ResponseError(StreamError(code, join_surrogates(str(error))))]
 
     def note(self, **metadata: object) -> None:
         """Keep metadata of the provider; values of None are ignored."""
         for name, value in metadata.items():
             if isinstance(value, str) and value:
-                self.metadata[name] = value if value.isascii() else whole(value)
+                self.metadata[name] = value if value.isascii() else join_surrogates(value)
 
 
 def _quote(data: bytes) -> str:

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import orjson
 
 from cantrip_actors.crystal.draft import KEPT
-from cantrip_actors.crystal.images import Shown, Takes, parts_of
+from cantrip_actors.crystal.images import Shown, Takes, list_parts
 from cantrip_actors.terms.call import TYPED
 from cantrip_actors.terms.context import View
 from cantrip_actors.terms.file import File
@@ -104,7 +104,7 @@ class Writer(ABC):
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance. `ids` are those of its calls, in order."""
 
-    def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
+    def can_show_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
         """Return whether `write_utterance` sends the images of an utterance; otherwise they are sent right after it."""
         return False
 
@@ -116,13 +116,13 @@ class Writer(ABC):
         """Return the last fragment of an older run, marked for the provider's cache."""
         return fragment
 
-    def parts(self, text: str | Shown) -> list[str | File]:
+    def list_parts(self, text: str | Shown) -> list[str | File]:
         """Return a text with its images as they are sent: in order; a single text if there are no images."""
-        return [text] if isinstance(text, str) else parts_of(text.text, text.images, self.takes)
+        return [text] if isinstance(text, str) else list_parts(text.text, text.images, self.takes)
 
-    def results(self, answer: Answer, text: str) -> list[str | File]:
+    def list_result_parts(self, answer: Answer, text: str) -> list[str | File]:
         """Return the parts of a result, whose text is `text`."""
-        return parts_of(text, answer.images, self.takes) if answer.images else [text]
+        return list_parts(text, answer.images, self.takes) if answer.images else [text]
 
     def blind(self) -> None:
         """Send no more images."""
@@ -132,13 +132,13 @@ class Writer(ABC):
         """Send files of these media types, and no others."""
         self.takes = replace(self.takes, files=tuple(kinds))
 
-    def own(self, message: Message) -> Any:
+    def find_own_content(self, message: Message) -> Any:
         """Return the content of the message's block by this provider and this model, None if it has none."""
         if self.replays:
             for block in message.blocks:
                 if block.get("provider") == self.named and block.get("model") == self.model:
                     content = block.get("content")
-                    return with_bytes(content, message.images) if message.images else content
+                    return restore_bytes(content, message.images) if message.images else content
         return None
 
 
@@ -186,9 +186,9 @@ class _Transcript:
                 if place is not None:
                     self.runs.append(place)
                 self.said, self.run = message, []
-                self.ids = [self._id(call.id) for call in message.tool_calls]
+                self.ids = [self._make_id(call.id) for call in message.tool_calls]
                 self._add(writer.write_utterance(message, self.ids))
-                if message.images and not writer.shows_images(message, self.ids):
+                if message.images and not writer.can_show_images(message, self.ids):
                     self._hear(Message("user", MADE, images=message.images), writer)
             elif message.role == "system" and self.open:
                 if message.content:
@@ -238,7 +238,7 @@ class _Transcript:
             texts.append(GO_ON)
         return writer.write_messages(answers, texts, last=last) if answers or texts else ()
 
-    def _id(self, given: str) -> str:
+    def _make_id(self, given: str) -> str:
         own = given
         if not _SOUND_ID.fullmatch(own):
             own = f"call_{hashlib.blake2b(given.encode(), digest_size=9).hexdigest()}"
@@ -310,7 +310,7 @@ class Encoder:
         self._kept.clear()
         self._size = 0
 
-    def tools(self, tools: Sequence[ToolDefinition], make: Any) -> Any:
+    def encode_tools(self, tools: Sequence[ToolDefinition], make: Any) -> Any:
         """Return `make(tools)`; the same tools as last time cost nothing."""
         if self._tools is None or self._tools[0] is not tools:
             self._tools = (tools, make(tools))
@@ -388,7 +388,7 @@ class Settings(NamedTuple):
         )
 
 
-def with_bytes(content: Any, images: Sequence[File]) -> Any:
+def restore_bytes(content: Any, images: Sequence[File]) -> Any:
     """Return a block with the bytes of its images in their places, in base64; None where one of them is lost."""
     by_mark = {f"{KEPT}{image.digest}": image for image in images if image.digest}
     lost = False
@@ -419,7 +419,7 @@ def merge(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def json_bytes(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """Return JSON, also of integers past 64 bits, which orjson refuses."""
     try:
         return orjson.dumps(value)

@@ -1,7 +1,8 @@
 """The meaning of a provider's error: its status, whether a retry can help, and how long to wait first.
 
 Errors come as HTTP statuses, as JSON bodies of four shapes, as plain text, and as events of a stream that began with
-status 200. `failure` reads all of them into one `ProviderError`. The tables below are section 4.6 of the landscape:
+status 200. `make_failure` reads all of them into one `ProviderError`. The tables below are section 4.6 of the
+landscape:
 
 | | retried | not retried |
 | --- | --- | --- |
@@ -94,40 +95,42 @@ _LONGEST: Final = 600
 """Characters of a provider's message that are passed on."""
 
 
-def failure(
+def make_failure(
     provider: str, status: int | None, body: Any, headers: Mapping[str, str] | None = None, now: float = 0.0
 ) -> ProviderError:
     """Return the error of an answer. `status` is None, or 200, for an error inside an answer.
 
     `body` is the parsed JSON, or text. `headers` are looked up in lower case; `now` is in seconds since the epoch.
     """
-    details = _details(body)
-    names = tuple(_names(details))
+    details = _find_details(body)
+    names = tuple(_list_codes(details))
     if status is None or status < 400:
-        status = _status(names, is_text=isinstance(mapping(body).get("error"), str))
-    message = _message(details, body) or "no message"
+        status = _find_status(names, is_text=isinstance(mapping(body).get("error"), str))
+    message = _find_message(details, body) or "no message"
     kind = next((name for name in names if not name.isdecimal()), "")
     if kind in CREDIT:
         message, kind = f"refuses for want of credit ({kind}): {message}; check the account", ""
-    wait = retry_after(headers or {}, now)
+    wait = find_retry_after(headers or {}, now)
     is_retryable = _is_retryable(status, names, details, message, headers or {})
     generated = details.get("failed_generation")
     said = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
     return ProviderError(
-        _text(said),
+        _repair_text(said),
         status=status,
         retry_after=_find_hint(details, now) if wait is None else wait,
         retryable=is_retryable,
-        generated=_text(generated) if is_retryable and isinstance(generated, str) and generated.strip() else None,
+        generated=_repair_text(generated)
+        if is_retryable and isinstance(generated, str) and generated.strip()
+        else None,
     )
 
 
-def _text(told: str) -> str:
+def _repair_text(told: str) -> str:
     """Return a text that can be encoded: half a character, which JSON may contain, is replaced."""
     return told.encode(errors="replace").decode()
 
 
-def _details(body: Any) -> Mapping[str, Any]:
+def _find_details(body: Any) -> Mapping[str, Any]:
     """Return the object that describes the error, wherever it is in the body."""
     while isinstance(body, list) and body:
         body = body[0]
@@ -141,7 +144,7 @@ def _details(body: Any) -> Mapping[str, Any]:
     return body
 
 
-def _names(details: Mapping[str, Any]) -> Iterator[str]:
+def _list_codes(details: Mapping[str, Any]) -> Iterator[str]:
     """Yield the codes of an error, the most specific first."""
     code = mapping(details.get("details")).get("error_code")  # Anthropic's
     if code:
@@ -152,7 +155,7 @@ def _names(details: Mapping[str, Any]) -> Iterator[str]:
             yield str(value)
 
 
-def _status(names: tuple[str, ...], *, is_text: bool) -> int:
+def _find_status(names: tuple[str, ...], *, is_text: bool) -> int:
     for name in names:
         if name in STATUS:
             return STATUS[name]
@@ -162,7 +165,7 @@ def _status(names: tuple[str, ...], *, is_text: bool) -> int:
     return 400 if names or is_text else 500
 
 
-def _message(details: Mapping[str, Any], body: Any) -> str:
+def _find_message(details: Mapping[str, Any], body: Any) -> str:
     found = details.get("message") or details.get("detail") or details.get("error_description")
     if found is None and isinstance(body, str):
         found = body.strip()
@@ -198,7 +201,7 @@ def _is_daily(details: Mapping[str, Any]) -> bool:
 # ------------------------------------------------------------------------------------------------- how long to wait
 
 
-def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+def find_retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Return the wait in seconds that the headers ask for; None if they do not.
 
     It is in `retry-after-ms` or `retry-after` (seconds, or a date), or is the time until an exhausted limit is reset.
@@ -217,7 +220,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
                 continue
         if isfinite(seconds):
             return max(0.0, seconds)
-    return max(_resets(headers, now), default=None)
+    return max(_list_resets(headers, now), default=None)
 
 
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
@@ -229,13 +232,13 @@ _MILLISECONDS: Final = 1e11
 _LIMITS: Final = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
-def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
+def _list_resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
     """Return the seconds until exhausted limits are reset: OpenAI sends a duration, Anthropic and OpenRouter a point in
     time.
     """
     for limit in _LIMITS:
         if headers.get(f"x-ratelimit-remaining-{limit}") == "0":
-            seconds = _seconds(headers.get(f"x-ratelimit-reset-{limit}", ""))
+            seconds = _parse_duration(headers.get(f"x-ratelimit-reset-{limit}", ""))
             if seconds is not None:
                 yield seconds
         if headers.get(f"anthropic-ratelimit-{limit}-remaining") == "0":
@@ -251,7 +254,7 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
         yield max(0.0, at - now) if at > _YEAR else at
 
 
-def _seconds(duration: str) -> float | None:
+def _parse_duration(duration: str) -> float | None:
     """Return the seconds of a duration in Go's notation, "6m0s", or of a number."""
     if duration.isdecimal():
         return float(duration)
@@ -270,6 +273,6 @@ def _find_hint(details: Mapping[str, Any], now: float) -> float | None:
             return float(found[1])
     passed_on = mapping(details.get("metadata")).get("headers")
     if isinstance(passed_on, Mapping):
-        return retry_after({str(name).lower(): str(value) for name, value in passed_on.items()}, now)
+        return find_retry_after({str(name).lower(): str(value) for name, value in passed_on.items()}, now)
     words = _IN_WORDS.search(str(details.get("message")))  # within a stream there are no headers
-    return None if words is None else _seconds(words[1].rstrip("."))
+    return None if words is None else _parse_duration(words[1].rstrip("."))

@@ -58,7 +58,7 @@ class Takes:
     def why_not(self, image: File) -> str | None:
         """Return why an image or another file is not accepted; None if it is."""
         if not isinstance(image, Image):
-            return self._why_no_file(image)
+            return self._explain_no_file(image)
         if not self.any:
             return "this model takes no images"
         if image.url is not None:
@@ -73,26 +73,26 @@ class Takes:
             return _LOST
         return None
 
-    def _why_no_file(self, file: File) -> str | None:
+    def _explain_no_file(self, file: File) -> str | None:
         kind = file.media_type
         if file.file_id is not None:
             return None if file.provider in self.ids else f"only {file.provider} has it"
         if file.url is not None:
-            return None if _matches(kind, self.fetched) else f"this provider fetches no {kind}"
-        if not (_matches(kind, self.files) or file.is_text):
+            return None if _is_among(kind, self.fetched) else f"this provider fetches no {kind}"
+        if not (_is_among(kind, self.files) or file.is_text):
             known = [one for one in self.files if not one.startswith("text/")]
             return f"this model takes {', '.join([*known, 'text'])}"
         return _LOST if file.found() is None else None
 
-    def is_told(self, file: File) -> bool:
+    def is_sent_as_text(self, file: File) -> bool:
         """Return whether a file is sent as text."""
-        return file.is_text and bool(file.digest) and not _matches(file.media_type, self.files)
+        return file.is_text and bool(file.digest) and not _is_among(file.media_type, self.files)
 
 
 _LOST: Final = "its bytes are not in the loom"
 
 
-def _matches(media_type: str, kinds: Sequence[str]) -> bool:
+def _is_among(media_type: str, kinds: Sequence[str]) -> bool:
     """Return whether a media type is among kinds; "audio/*" includes all types of audio."""
     return media_type in kinds or f"{media_type.partition('/')[0]}/*" in kinds or "*/*" in kinds
 
@@ -110,7 +110,7 @@ def find_refused_file(crystal: Crystal, files: Iterable[File]) -> str | None:
     return None
 
 
-def parts_of(text: str, images: Sequence[File], takes: Takes) -> list[str | File]:
+def list_parts(text: str, images: Sequence[File], takes: Takes) -> list[str | File]:
     """Return a text with its images and files, in order, without blank texts; a list of one text if none is sent."""
     parts: list[str | File] = []
     done = 0
@@ -119,7 +119,7 @@ def parts_of(text: str, images: Sequence[File], takes: Takes) -> list[str | File
         _say(parts, text[done:at])
         done = max(done, at)
         why = takes.why_not(image)
-        if why is None and takes.is_told(image):
+        if why is None and takes.is_sent_as_text(image):
             name = image.filename or image.media_type
             _say(parts, f"[file {name}]\n{image.data.decode(errors='replace')}\n[end of file {name}]")
         elif why is None:
@@ -147,12 +147,12 @@ OFFICE: Final = tuple(
 """The media types of .docx, .pptx and .xlsx."""
 
 
-def file_name(file: File) -> str:
+def name_file(file: File) -> str:
     """Return the name of a file, for providers that require one."""
     return file.filename or f"file{mimetypes.guess_extension(file.media_type) or ''}"
 
 
-def data_url(image: File) -> str:
+def make_data_url(image: File) -> str:
     """Return the address of an image or file, or a data: URL with its bytes."""
     return image.url or f"data:{image.media_type};base64,{image.base64()}"
 
@@ -160,30 +160,30 @@ def data_url(image: File) -> str:
 # -------------------------------------------------------------------------------------------------------- what it costs
 
 
-def pixel_tokens(image: File, *, per_token: int = 750, most: int = 4_800) -> int:
+def estimate_by_pixels(image: File, *, per_token: int = 750, most: int = 4_800) -> int:
     """Return the tokens of an image in proportion to its pixels; a larger image is scaled down."""
     if not image.width or not image.height:
         return UNKNOWN
     return min(most, ceil(image.width * image.height / per_token))
 
 
-def openai_tokens(image: File) -> int:
+def estimate_by_patches(image: File) -> int:
     """Return 1.2 tokens for each patch of 32 pixels: at most 10,000 patches, 2,500 in high detail, and 85 tokens in
     low.
     """
     if image.detail == "low":
         return 85
-    return tile_tokens(image, edge=32, each=1.2, most=2_500 if image.detail == "high" else 10_000)
+    return estimate_by_tiles(image, edge=32, each=1.2, most=2_500 if image.detail == "high" else 10_000)
 
 
-def file_tokens(file: File) -> int:
+def estimate_file_tokens(file: File) -> int:
     """Return the tokens of a file other than an image: by the length of a text, else a guess by the bytes."""
     if file.is_text:
         return ceil(file.size * 0.3)
     return max(UNKNOWN, ceil(file.size / 25))
 
 
-def tile_tokens(image: File, *, edge: int, each: float, most: int) -> int:
+def estimate_by_tiles(image: File, *, edge: int, each: float, most: int) -> int:
     """Return the tokens of an image by squares of `edge` pixels."""
     if not image.width or not image.height:
         return UNKNOWN
@@ -206,6 +206,6 @@ _STATUS: Final = frozenset((400, 404, 415, 422, 500, 501))
 """Status codes of such refusals: llama.cpp sends 500, OpenRouter 404."""
 
 
-def refuses_images(error: ProviderError) -> bool:
+def is_image_refusal(error: ProviderError) -> bool:
     """Return whether an error says that the server accepts no images at all, not only that one is too large."""
     return error.status in _STATUS and _REFUSES.search(str(error)) is not None

@@ -85,7 +85,7 @@ class Lessons:
         self._values = {key: until for key, until in self._values.items() if until > now}
         self._values[parameter, value, company] = now + LASTS
 
-    def level(self, asked: str) -> str:
+    def find_level(self, asked: str) -> str:
         """Return the level of thinking to send for this one."""
         sent, seen = asked, {asked}
         while (lesson := self._levels.get(sent)) is not None and lesson.until > self.clock():
@@ -98,18 +98,18 @@ class Lessons:
     def note_level(self, refused: str, said: str) -> str | None:
         """Record that the level was refused with this text; return the level to send instead, None if none is left."""
         gone = {level for level, lesson in self._levels.items() if lesson.until > self.clock()} | {refused}
-        instead = nearest_level(refused, said, gone)
+        instead = find_nearest_level(refused, said, gone)
         if instead is not None:
             self._levels[refused] = _Lesson(self.clock() + LASTS, instead)
         return instead
 
 
-def nearest_level(refused: str, said: str, gone: set[str]) -> str | None:
+def find_nearest_level(refused: str, said: str, gone: set[str]) -> str | None:
     """Return the level nearest to a refused one, the lower of two: of the levels that the refusal names, else of all.
 
-    >>> nearest_level("xhigh", "Supported levels: high, low, max, medium", {"xhigh"})
+    >>> find_nearest_level("xhigh", "Supported levels: high, low, max, medium", {"xhigh"})
     'high'
-    >>> nearest_level("none", "the budget is invalid", {"none"}), nearest_level("banana", "what?", set())
+    >>> find_nearest_level("none", "the budget is invalid", {"none"}), find_nearest_level("banana", "what?", set())
     ('minimal', None)
     """
     if refused not in LEVELS:

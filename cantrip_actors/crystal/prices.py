@@ -107,7 +107,7 @@ class Prices:
         self._alone = alone
         self._own: dict[str, Model] = {}
         for name, given in (models or {}).items():
-            self._own[name] = given if isinstance(given, Model) else _model(name, given)
+            self._own[name] = given if isinstance(given, Model) else _parse_model(name, given)
 
     @classmethod
     def load(cls, file: str | Path) -> Prices:
@@ -138,13 +138,13 @@ class Prices:
 
 def _look_up(name: str, seller: str | None, address: str, batch: bool) -> Model:
     """Return a model of the dataset, with the facts about its kind; UNKNOWN if the dataset has no prices of it."""
-    return _lookups.model(name, seller, address, batch)
+    return _lookups.find_model(name, seller, address, batch)
 
 
 def _price_model(name: str, info: ModelInfo | None, batch: bool, now: datetime) -> Model:
     if info is None:
         return UNKNOWN
-    traits: dict[str, Any] = {"adaptive": True, **_traits().get(_DATED.sub("", _SELLER.sub("", name)), {})}
+    traits: dict[str, Any] = {"adaptive": True, **_load_traits().get(_DATED.sub("", _SELLER.sub("", name)), {})}
     price = _convert_prices(info, now, {})
     if batch:
         price = _convert_prices(info, now, {"processing": "batch"}) if info.price_variants else price.at(HALF)
@@ -161,7 +161,7 @@ class _Lookups:
         self._models: dict[tuple[str, str | None, str, bool], Model] = {}
         """The models looked up in this minute; some prices depend on the time of day."""
 
-    def model(self, name: str, seller: str | None, address: str, batch: bool) -> Model:
+    def find_model(self, name: str, seller: str | None, address: str, batch: bool) -> Model:
         """Return a model at its price of this minute."""
         info, now = self.find(name, seller, address), datetime.now(UTC)
         minute = now.replace(second=0, microsecond=0)
@@ -181,14 +181,14 @@ class _Lookups:
             self._snapshot, self._found, self._models = snapshot, {}, {}
         key = (name, seller, address)
         if key not in self._found:
-            self._found[key] = _info(snapshot, name, seller, address)
+            self._found[key] = _find_info(snapshot, name, seller, address)
         return self._found[key]
 
 
 _lookups: Final = _Lookups()
 
 
-def _info(snapshot: DataSnapshot, name: str, seller: str | None, address: str) -> ModelInfo | None:
+def _find_info(snapshot: DataSnapshot, name: str, seller: str | None, address: str) -> ModelInfo | None:
     tried: list[tuple[str | None, str | None]] = [(None, address)] if address else []
     tried += [(seller, None)] if seller is not None else [(maker, None) for maker in MAKERS] if not address else []
     for seller_id, url in tried:
@@ -217,12 +217,12 @@ def _convert_prices(info: ModelInfo, now: datetime, context: Mapping[str, str]) 
 
 
 @cache
-def _traits() -> Mapping[str, Mapping[str, Any]]:
+def _load_traits() -> Mapping[str, Mapping[str, Any]]:
     with TRAITS.open("rb") as source:
         return tomllib.load(source)
 
 
-def _model(name: str, row: object) -> Model:
+def _parse_model(name: str, row: object) -> Model:
     if not isinstance(row, Mapping):
         raise InvalidCantrip(f"prices: {name}: expected a table, got {row!r}")
     known = {f.name for f in fields(Model)}

@@ -28,18 +28,18 @@ from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Request
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, json_bytes, merge
-from cantrip_actors.crystal.images import pixel_tokens, refuses_images
+from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, encode_json, merge
+from cantrip_actors.crystal.images import estimate_by_pixels, is_image_refusal
 from cantrip_actors.crystal.lessons import LEVELS, Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
 from cantrip_actors.crystal.query import AnsweringCrystal, Query
-from cantrip_actors.crystal.schemas import Fitted, as_is, drop_nulls, fit_answer, in_words
+from cantrip_actors.crystal.schemas import Fitted, describe_schema, drop_nulls, fit_answer, keep_schema
 from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, join_lists
-from cantrip_actors.crystal.shapes import json_object
-from cantrip_actors.crystal.simulated import PlainWriter, extract_call, instructions, schema_of
+from cantrip_actors.crystal.shapes import parse_object
+from cantrip_actors.crystal.simulated import PlainWriter, extract_call, make_schema, write_instructions
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.typed_settings import PATTERNS, Table
 from cantrip_actors.redact.urls import render_url
@@ -188,7 +188,7 @@ class Family(ABC):
             self.refused |= {"temperature", "top_p"}
         if not known.forced:
             self.refused.add("tool_choice")
-        writer = self.writer()
+        writer = self.make_writer()
         writer.named = self.provider
         self.encoder = Encoder(PlainWriter(writer) if by_schema else writer)
 
@@ -203,11 +203,11 @@ class Family(ABC):
         """The path of queries below the base address."""
 
     @abstractmethod
-    def writer(self) -> Writer:
+    def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
 
     @abstractmethod
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields of a request except the messages; fields of one object are merged.
 
         Each has the name of the parameter that a model may refuse, "" if it is always part of the request.
@@ -221,11 +221,11 @@ class Family(ABC):
 
     def fit(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the schema nearest to a user's that this family accepts."""
-        return as_is(schema)
+        return keep_schema(schema)
 
     def fit_schema(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the schema of an answer, fitted to this family."""
-        key = json_bytes(schema)
+        key = encode_json(schema)
         found = self._fits.get(key)
         if found is None:
             if len(self._fits) >= SCHEMAS:
@@ -237,7 +237,7 @@ class Family(ABC):
         """Return the encoded context of a query."""
         return self.encoder.encode(asked.messages, extra=asked.extra, bare=asked.bare, resumes=asked.resumes)
 
-    def request(self, asked: Asked) -> Request:
+    def make_request(self, asked: Asked) -> Request:
         """Return the request for a query, without the parameters that were refused."""
         adjusted: dict[str, Adjusted] = {}
         inexpressible: tuple[str, ...] = ()
@@ -247,58 +247,56 @@ class Family(ABC):
                 inexpressible = ("schema",)
             elif not fitted.strict:
                 adjusted["schema"] = Adjusted("strict", f"not strict: {fitted.why}")
-            if fitted.schema is None or not self.takes("schema") or "schema" in self.exclude(asked):
-                asked = asked._replace(extra="\n".join(text for text in (asked.extra, in_words(schema)) if text))
+            if fitted.schema is None or not self.should_send("schema") or "schema" in self.exclude(asked):
+                asked = asked._replace(extra="\n".join(text for text in (asked.extra, describe_schema(schema)) if text))
         encoded = self.encode(asked)
         effort = asked.settings.effort
-        if effort is not None and (level := self._level(effort)) != effort:
+        if effort is not None and (level := self._choose_level(effort)) != effort:
             adjusted["effort"] = Adjusted(effort, level)
             asked = asked._replace(settings=asked.settings._replace(effort=level))
-        body: dict[str, Any] = {}
-        wanted = {IMAGES: b""} if encoded.pictured else {}
-        parts: list[tuple[str, Mapping[str, Any]]] = []
-        lacking = self._find_lacking(asked.settings)
         typed = self._write_typed_settings(asked) if asked.settings.typed else ()
-        for parameter, fields in (*typed, *self.fields(asked, encoded.system)):
-            given = {name: value for name, value in fields.items() if value is not None}
-            if given:
-                parts.append((parameter, given))
-                wanted[parameter] = json_bytes(given) if parameter in VALUES else b""
-        company, excluded = frozenset(wanted), self.exclude(asked)
-        left_out = [
-            parameter
-            for parameter, value in wanted.items()
-            if not self.takes(parameter)
-            or parameter in excluded
-            or self.lessons_learnt.has_value(parameter, value, company)
+        parts = [
+            (parameter, given)
+            for parameter, fields in (*typed, *self.write_fields(asked, encoded.system))
+            if (given := {name: value for name, value in fields.items() if value is not None})
         ]
+        values = {parameter: encode_json(given) if parameter in VALUES else b"" for parameter, given in parts}
+        if encoded.pictured:
+            values = {IMAGES: b"", **values}
+        wanted, excluded = frozenset(values), self.exclude(asked)
+        sent = {
+            parameter: value
+            for parameter, value in values.items()
+            if self.should_send(parameter)
+            and parameter not in excluded
+            and not self.lessons_learnt.has_value(parameter, value, wanted)
+        }
+        body: dict[str, Any] = {}
         for parameter, part in parts:
-            if parameter not in left_out:
+            if parameter in sent:
                 merge(body, part if LISTS.isdisjoint(part) else join_lists(body, part))
-        sent = frozenset(wanted) - set(left_out)
         served = self.translate_server_tools(asked)
         if served is not NOTHING:
             _add(body, served)
         merge(body, join_lists(body, asked.settings.more))
-        pieces: list[bytes | bytearray] = [json_bytes(body)[:-1]]
-        pieces.append(b'%b"%b":[' % (b"," if body else b"", self.items.encode()))
+        pieces: list[bytes | bytearray] = [
+            encode_json(body)[:-1],
+            b"," if body else b"",
+            b'"%b":[' % self.items.encode(),
+        ]
         for n, message in enumerate(encoded.parts):  # these are already JSON
             pieces += [b",", message] if n else [message]
-        whole = b"".join([*pieces, b"]}"])
-        tools = frozenset([tool.name for tool in asked.tools])
         withheld = (FILES,) if encoded.withheld else ()
-        unsent = [parameter for parameter in left_out if parameter not in OUR_OWN] if left_out else ()
-        told = (*inexpressible, *withheld, *lacking, *unsent)
+        unsent = [parameter for parameter in values if parameter not in sent and parameter not in OUR_OWN]
         return Request(
             path=self.path,
-            body=whole,
+            body=b"".join([*pieces, b"]}"]),
             utterance=encoded.utterance,
-            tools=tools,
+            tools=frozenset([tool.name for tool in asked.tools]),
             sent=sent,
-            values=wanted,
-            wanted=company,
+            wanted=wanted,
             effort=asked.settings.effort,
-            left_out=told,
+            left_out=(*inexpressible, *withheld, *self._find_lacking(asked.settings), *unsent),
             adjusted=adjusted,
             headers=served.headers,
             secrets=served.secrets,
@@ -311,12 +309,12 @@ class Family(ABC):
         own = [name for name in self.lacks if getattr(settings, name, None)]
         return (*own, *[name for name in settings.typed if name not in self.written])
 
-    def _level(self, effort: str) -> str:
+    def _choose_level(self, effort: str) -> str:
         """Return the level of thinking to send: one that the model has and did not refuse. Raises CrystalError."""
         if effort not in LEVELS and self.has_budget:
             expected = ", ".join(f'"{level}"' for level in LEVELS)
             raise CrystalError(f"{self.name}: effort: expected one of {expected}, got {effort!r:.80}")
-        return self.levels.get(found := self.lessons_learnt.level(self.levels.get(effort, effort)), found)
+        return self.levels.get(found := self.lessons_learnt.find_level(self.levels.get(effort, effort)), found)
 
     @property
     def levels(self) -> Mapping[str, str]:
@@ -348,13 +346,13 @@ class Family(ABC):
         """Return the parameters that cannot be combined with the others of a query."""
         return frozenset()
 
-    def decoder(self, request: Request) -> Decoder:
+    def make_decoder(self, request: Request) -> Decoder:
         """Return the decoder for the answer to a request."""
         return self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
         """Return the refused parameter, which is changed or left out from now on; None if the error teaches nothing."""
-        if IMAGES in request.sent and self.takes(IMAGES) and refuses_images(error):
+        if IMAGES in request.sent and self.should_send(IMAGES) and is_image_refusal(error):
             self.show_no_images()
             return IMAGES
         if error.status not in (400, 422) or error.retryable:  # a transient error teaches nothing
@@ -362,7 +360,7 @@ class Family(ABC):
         said = str(error).lower()
         typed = {name: PATTERNS[name] for name in self.written if name in request.sent}
         for parameter, pattern in {**typed, **self.lessons}.items():
-            if parameter in request.sent and self.takes(parameter) and re.search(pattern, said):
+            if parameter in request.sent and self.should_send(parameter) and re.search(pattern, said):
                 is_unknown = parameter == self.level and request.effort is not None and request.effort not in LEVELS
                 if is_unknown or is_mistake(parameter, said):
                     return None
@@ -378,11 +376,11 @@ class Family(ABC):
             if learnt.note_level(request.effort, said) is None:
                 learnt.note(parameter)
         elif parameter in VALUES:
-            learnt.note_value(parameter, request.values[parameter], request.wanted)
+            learnt.note_value(parameter, request.sent[parameter], request.wanted)
         else:
             learnt.note(parameter)
 
-    def takes(self, parameter: str) -> bool:
+    def should_send(self, parameter: str) -> bool:
         """Return whether to send a parameter."""
         return parameter not in self.refused and not self.lessons_learnt.has(parameter)
 
@@ -400,7 +398,7 @@ class Family(ABC):
         """Return why this model is not sent an image or another file; None if it is."""
         return self.encoder.writer.takes.why_not(file)
 
-    image_tokens: Callable[[File], int] = staticmethod(pixel_tokens)
+    image_tokens: Callable[[File], int] = staticmethod(estimate_by_pixels)
     """Return an estimate of the tokens of an image."""
 
     def continue_turn(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
@@ -456,7 +454,7 @@ class ProviderCrystal(AnsweringCrystal):
 
     def image_tokens(self, image: File) -> int:
         """Return an estimate of the tokens of an image, by the formula of the family."""
-        return 0 if not self.family.takes(IMAGES) else self.family.image_tokens(image)
+        return 0 if not self.family.should_send(IMAGES) else self.family.image_tokens(image)
 
     def why_not(self, file: File) -> str | None:
         """Return why the model does not accept an image or another file; None if it does."""
@@ -532,11 +530,11 @@ class ProviderCrystal(AnsweringCrystal):
             known = "anthropic, openai, google, bedrock or vertex"
             raise CrystalError(f"{self.name}: its provider counts tokens only with an answer; expected one of {known}")
         invocation = Invocation(messages, tools)
-        request = self.family.request(Asked(messages, tools, None, Settings.of(options or {})))
-        given = json_object(request.body) or {}
+        request = self.family.make_request(Asked(messages, tools, None, Settings.of(options or {})))
+        given = parse_object(request.body) or {}
         body = counting.wrapped({name: given[name] for name in counting.fields if name in given})
-        answer = await self.fetch("POST", counting.path, json_bytes(body), request.headers)
-        counted = tokens((json_object(answer) or {}).get(counting.answer))
+        answer = await self.fetch("POST", counting.path, encode_json(body), request.headers)
+        counted = tokens((parse_object(answer) or {}).get(counting.answer))
         if not counted:
             raise ProviderError(f"{self.name}: expected a count of tokens in {counting.answer}, got {answer[:80]!r}")
         self.estimator.learn(invocation, Usage(counted))
@@ -567,23 +565,23 @@ class ProviderCrystal(AnsweringCrystal):
         try:
             response = await query.answer()
         except CrystalError as error:
-            error.usage = self._usage(query.counts, batch=batch)
+            error.usage = self._sum_usage(query.counts, batch=batch)
             raise
         answered = response.metadata.get("model")
-        response = replace(response, usage=self._usage(query.counts, answered, batch=batch))
+        response = replace(response, usage=self._sum_usage(query.counts, answered, batch=batch))
         if not response.usage.total_tokens:
             model = self.known_as(answered, self.family.model, batch=batch)
-            estimate = self.estimator.usage(invocation, response)
+            estimate = self.estimator.estimate_usage(invocation, response)
             cost = model.cost(Counts(estimate.prompt_tokens, estimate.completion_tokens))
             response = replace(response, usage=Usage() + replace(estimate, cost=cost))
         return _fit_to_schema(asked.settings.schema, response)
 
-    def _usage(self, counts: Sequence[Counts], answered: object = None, *, batch: bool) -> Usage:
+    def _sum_usage(self, counts: Sequence[Counts], answered: object = None, *, batch: bool) -> Usage:
         """Return the usage, with its cost. In a batch, only the first answer has the price of a batch."""
         names, fees = (answered, self.family.model), FEES.get(self.family.serves, {})
         first = int(batch)
-        usage = usage_of(counts[first:], self.known_as(*names), fees)
-        return usage_of(counts[:first], self.known_as(*names, batch=True), fees) + usage if batch else usage
+        usage = sum_usage(counts[first:], self.known_as(*names), fees)
+        return sum_usage(counts[:first], self.known_as(*names, batch=True), fees) + usage if batch else usage
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
         """Raise InvalidCantrip if the model does not accept one of the tools, or one of their settings (R-21)."""
@@ -630,10 +628,10 @@ class _Query:
         must_call = has_to_call(self.asked.choice)
         if self.family.by_schema:
             return self._report_changes(await self._simulate(native=False))
-        if must_call and not self.family.takes("tool_choice") and self.family.takes("schema"):
+        if must_call and not self.family.should_send("tool_choice") and self.family.should_send("schema"):
             return self._report_changes(await self._simulate(native=True))
         response = await self._ask(self.asked)
-        by_schema = self.family.doubtful and self.family.takes("schema")
+        by_schema = self.family.doubtful and self.family.should_send("schema")
         if must_call and not response.tool_calls and by_schema:
             # some servers accept `tool_choice` and ignore it
             self.family.refuse("tool_choice")
@@ -656,8 +654,8 @@ class _Query:
         """Ask, without the parameters that are refused."""
         lessons: list[str] = []
         for _ in range(LESSONS):
-            request = self.family.request(asked)
-            decoder = self.family.decoder(request)
+            request = self.family.make_request(asked)
+            decoder = self.family.make_decoder(request)
             decoder.draft.first, decoder.draft.shows_served = self.items, True
             decoder.resumes = resumes
             try:
@@ -694,8 +692,8 @@ class _Query:
         else:
             return await self._ask(asked._replace(tools=(), choice=None))
         told = told._replace(
-            settings=asked.settings._replace(schema=schema_of(asked.tools, must_call=must_call)),
-            extra=instructions(asked.tools, must_call=must_call, known=native),
+            settings=asked.settings._replace(schema=make_schema(asked.tools, must_call=must_call)),
+            extra=write_instructions(asked.tools, must_call=must_call, known=native),
         )
         response = await self._ask(told, shown=False)
         made, payloads = extract_call(response, asked.tools, self.utterance, first=self.items)
@@ -778,10 +776,10 @@ def _merge_server_calls(first: Mapping[str, Any], second: Mapping[str, Any]) -> 
     return {name: told for name, told in (("server_calls", list(calls.values())), ("citations", cited)) if told}
 
 
-def usage_of(counts: Sequence[Counts], model: Model, fees: Mapping[str, float] | None = None) -> Usage:
+def sum_usage(counts: Sequence[Counts], model: Model, fees: Mapping[str, float] | None = None) -> Usage:
     """Return the usage of several counts, with its cost. `fees` are US dollars for each use of a server tool."""
     usage = Usage()
     for one in counts:
         extra = sum(times * (fees or {}).get(tool, 0.0) for tool, times in one.uses)
-        usage += replace(one.usage(), cost=model.cost(one) + extra if one.cost is None else one.cost)
+        usage += replace(one.make_usage(), cost=model.cost(one) + extra if one.cost is None else one.cost)
     return usage

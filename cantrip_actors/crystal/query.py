@@ -38,9 +38,9 @@ from cantrip_actors.crystal.answer_contract import (
     quote_output,
     read_answer,
 )
-from cantrip_actors.crystal.failures import retry_after
-from cantrip_actors.crystal.policy.estimate import Estimator, estimator_of
-from cantrip_actors.crystal.signature import arrangement
+from cantrip_actors.crystal.failures import find_retry_after
+from cantrip_actors.crystal.policy.estimate import Estimator, find_estimator
+from cantrip_actors.crystal.signature import find_arrangement
 from cantrip_actors.stream.wire import (
     AttemptFailed,
     Emitted,
@@ -323,18 +323,18 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
         if collect is None:
             name = get_crystal_name(crystal)
             raise CrystalError(f"{name} returned a handle, but has no `collect`: give it `async def collect(handle)`")
-        return _unwrap(crystal, query, await attempt(lambda: collect(query.handle)), _estimator(crystal))
+        return _unwrap(crystal, query, await attempt(lambda: collect(query.handle)), _find_estimator(crystal))
     response = attempt_now(crystal, query)
     if response is not None:
         return response
-    return _unwrap(crystal, query, await _invoke(crystal.invoke, query), _estimator(crystal))
+    return _unwrap(crystal, query, await _invoke(crystal.invoke, query), _find_estimator(crystal))
 
 
 async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
     """Return the result of `invoke`, or the Failure that it raises. A plain function may block, so it gets a thread."""
     asked = query.invocation
     offered = {"messages": asked.messages, "tools": asked.tools, "tool_choice": asked.tool_choice}
-    arrange = arrangement(invoke)
+    arrange = find_arrangement(invoke)
     args, kwargs = arrange({**offered, "options": query.options, "emit": query.emit})
     call = partial(invoke, *args, **kwargs)
     answer = call_now(call) if arrange.is_async else await _threads.attempt(call)
@@ -344,14 +344,14 @@ async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
 _estimators: weakref.WeakKeyDictionary[Any, Estimator] = weakref.WeakKeyDictionary()
 
 
-def _estimator(crystal: Crystal) -> Estimator:
+def _find_estimator(crystal: Crystal) -> Estimator:
     """Return the crystal's estimator, which counts each message of a growing context once."""
     try:
         found = _estimators.get(crystal)
         if found is None:
-            found = _estimators[crystal] = estimator_of(crystal)
+            found = _estimators[crystal] = find_estimator(crystal)
     except TypeError:  # it cannot be referred to weakly, or has no hash
-        found = estimator_of(crystal)
+        found = find_estimator(crystal)
     return found
 
 
@@ -382,7 +382,7 @@ def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
     httpx = sys.modules.get("httpx")  # not imported for this: an exception of httpx means that httpx is imported
     if httpx is not None and isinstance(leaf, httpx.HTTPStatusError):
         return ProviderError(
-            text, status=leaf.response.status_code, retry_after=retry_after(leaf.response.headers, time.time())
+            text, status=leaf.response.status_code, retry_after=find_retry_after(leaf.response.headers, time.time())
         )
     unreached = (ConnectionError, TimeoutError, *(() if httpx is None else (httpx.TransportError,)))
     if isinstance(leaf, unreached):

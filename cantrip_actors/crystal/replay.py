@@ -25,9 +25,9 @@ from cantrip_actors.crystal.families.mistral import MistralDecoder
 from cantrip_actors.crystal.families.ollama import OllamaDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.prices import Prices
-from cantrip_actors.crystal.provider import join_responses, usage_of
+from cantrip_actors.crystal.provider import join_responses, sum_usage
 from cantrip_actors.crystal.query import AnsweringCrystal, Query
-from cantrip_actors.crystal.shapes import json_object, mapping, objects
+from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.sse import Event, Framing
 from cantrip_actors.stream.wire import (
     Envelope,
@@ -101,11 +101,11 @@ def _play(recording: Recording, decoder: Decoder, chunks: Iterable[bytes] | None
 def _frame(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
     for data in events:
         if family in ("anthropic", "openai-responses"):
-            kind = str(_value(data).get("type") or "")
+            kind = str(_parse_value(data).get("type") or "")
             if kind and kind != "message":
                 yield b"event: %b\n" % kind.encode()
         yield b"data: %b\n\n" % data
-    if family in ("openai-chat", "mistral") and not _is_body(_value(events[-1])):
+    if family in ("openai-chat", "mistral") and not _is_body(_parse_value(events[-1])):
         yield b"data: [DONE]\n\n"
 
 
@@ -119,28 +119,30 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
     except OSError as error:
         raise InvalidCantrip(f"recording {file}: cannot read it: {error.strerror}") from error
     try:
-        events = [event for event in _events(Path(file).name, data) if event.data != b"[DONE]"]
+        events = [event for event in _read_events(Path(file).name, data) if event.data != b"[DONE]"]
     except CrystalError as error:
         raise InvalidCantrip(f"recording {file}: {error}") from error
     if not data.strip():
         raise InvalidCantrip(f"recording {file}: there is nothing in it")
-    if not any(_value(event.data) for event in events):
+    if not any(_parse_value(event.data) for event in events):
         start = data.strip()[:60].decode(errors="replace")
         raise InvalidCantrip(
             f"recording {file}: expected a JSON body, a JSON event a line or server-sent events, found {start!r}"
         )
     if family is None:
-        family = next((found for event in events if (found := _family(_value(event.data), event.name))), None)
+        family = next(
+            (found for event in events if (found := _detect_family(_parse_value(event.data), event.name))), None
+        )
     if family is None:
         known = ", ".join(DECODERS)
         raise InvalidCantrip(f"recording {file}: whose is it? Nothing in it tells; expected one of {known}")
     if family not in DECODERS:
         raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {suggest_nearest(family, DECODERS)}')
-    lines = [_line(event) for event in events]
-    return [Recording(family, tuple(part), str(file)) for part in _responses(family, lines)]
+    lines = [_make_line(event) for event in events]
+    return [Recording(family, tuple(part), str(file)) for part in _split_responses(family, lines)]
 
 
-def _events(name: str, data: bytes) -> list[Event]:
+def _read_events(name: str, data: bytes) -> list[Event]:
     framed = data.lstrip().startswith((b"event:", b"data:", b":"))
     if name.endswith(".chunks.txt") and not framed:
         # by its name, because an event may be broken: some were recorded for that
@@ -149,15 +151,15 @@ def _events(name: str, data: bytes) -> list[Event]:
     return [*framing.feed(data), *framing.close()]
 
 
-def _line(event: Event) -> bytes:
+def _make_line(event: Event) -> bytes:
     return event.data.replace(b"\n", b" ").strip()
 
 
-def _value(data: bytes) -> Mapping[str, Any]:
-    return json_object(data) or {}
+def _parse_value(data: bytes) -> Mapping[str, Any]:
+    return parse_object(data) or {}
 
 
-def _family(value: Mapping[str, Any], name: str) -> str | None:
+def _detect_family(value: Mapping[str, Any], name: str) -> str | None:
     kind = str(value.get("type") or name)
     if kind.startswith("response.") or value.get("object") == "response":
         return "openai-responses"
@@ -188,16 +190,16 @@ def _is_body(value: Mapping[str, Any]) -> bool:
     return any(isinstance(choice.get("message"), Mapping) for choice in objects(value.get("choices"))[:1])
 
 
-def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
+def _split_responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
     """Yield the lines of each response."""
     part: list[bytes] = []
     decoder: Decoder | None = None
     last_id: Any = None
     for line in lines:
-        value = _value(line)
+        value = _parse_value(line)
         own_id = value.get("responseId", value.get("id"))
         is_over = decoder is not None and (decoder.over or decoder.complete)
-        if is_over and _begins(family, value, another=bool(own_id and last_id) and own_id != last_id):
+        if is_over and _is_beginning(family, value, another=bool(own_id and last_id) and own_id != last_id):
             yield part
             part, decoder = [], None
         decoder = decoder or DECODERS[family]()
@@ -210,7 +212,7 @@ def _responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
     yield part
 
 
-def _begins(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
+def _is_beginning(family: str, value: Mapping[str, Any], *, another: bool) -> bool:
     """Return whether an event may be the first of a response. `another`: its id is not that of the event before."""
     kind = value.get("type")
     if family == "anthropic":
@@ -281,7 +283,7 @@ class Replay(AnsweringCrystal):
             whole = response if whole is None else join_responses(whole, response, decoder.seam)
             counts.append(decoder.counts)
         assert whole is not None, "an answer has a recording"
-        return replace(whole, usage=usage_of(counts, self._prices.model(whole.metadata.get("model"))))
+        return replace(whole, usage=sum_usage(counts, self._prices.model(whole.metadata.get("model"))))
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self._given)} responses>"

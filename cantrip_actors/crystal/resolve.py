@@ -67,7 +67,7 @@ def _load_script(file: str) -> Crystal:
         raise InvalidCantrip(f'crystal "scripted:{file}": {error}') from error
 
 
-def _python(path: str) -> Crystal:
+def _import_crystal(path: str) -> Crystal:
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise InvalidCantrip(f'crystal "python:{path}": expected "python:module:name"')
@@ -106,21 +106,21 @@ def _make_factory(family: str, module: str = "constructors", **settings: Any) ->
     return make
 
 
-def _local(rest: str) -> Crystal:
+def _make_local(rest: str) -> Crystal:
     from cantrip_actors.crystal.constructors import local
 
     model, at, address = rest.partition("@")
     return local(address if at else "http://localhost:11434/v1", model)
 
 
-def _ollama(rest: str) -> Crystal:
+def _make_ollama(rest: str) -> Crystal:
     from cantrip_actors.crystal.constructors import ollama
 
     model, at, address = rest.partition("@")
     return ollama(model, base_url=address if at else None)
 
 
-def _replay(file: str) -> Crystal:
+def _make_replay(file: str) -> Crystal:
     from cantrip_actors.crystal.replay import replay
 
     return replay(file)
@@ -139,7 +139,7 @@ def _make_poster(policy: str) -> Callable[[str], Crystal]:
 
 FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "scripted": _load_script,
-    "python": _python,
+    "python": _import_crystal,
     "anthropic": _make_factory("anthropic"),
     "openai": _make_factory("openai"),
     "openai-chat": _make_factory("openai", chat=True),
@@ -153,8 +153,8 @@ FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "azure": _make_factory("azure", "clouds"),
     "batch": _make_poster("batched"),
     "background": _make_poster("background"),
-    "ollama": _ollama,
-    "local": _local,
-    "replay": _replay,
+    "ollama": _make_ollama,
+    "local": _make_local,
+    "replay": _make_replay,
 }
 """The families, each with the function that makes a crystal from the rest of the name."""

@@ -21,7 +21,7 @@ from cantrip_actors.terms.json_schema import find_misfits
 Schema = Mapping[str, Any]
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -37,7 +37,7 @@ class _Inexpressible(Exception):
     """The family cannot express a schema; `args[0]` says why."""
 
 
-def as_is(schema: Schema) -> Fitted:
+def keep_schema(schema: Schema) -> Fitted:
     """Return the schema unchanged."""
     return Fitted(schema)
 
@@ -74,7 +74,7 @@ def _map_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]
     return change(made)
 
 
-def _inner(schema: Schema) -> Iterator[Any]:
+def _list_inner(schema: Schema) -> Iterator[Any]:
     for word, value in schema.items():
         if word in _OF_ONE:
             yield value
@@ -89,7 +89,7 @@ def _is_object(schema: Schema) -> bool:
     return kind == "object" or (isinstance(kind, Sequence) and "object" in kind) or "properties" in schema
 
 
-def _one_of_as_any_of(schema: dict[str, Any]) -> dict[str, Any]:
+def _replace_one_of(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema with `anyOf` for `oneOf`, which the check of the answer covers, and without an `allOf` of one
     schema.
     """
@@ -112,7 +112,7 @@ def _one_of_as_any_of(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _without(schema: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:
+def _omit(schema: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:
     return {word: value for word, value in schema.items() if word not in words}
 
 
@@ -123,15 +123,15 @@ def _is_empty(schema: Any) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- OpenAI
 
-_OPENAI_WORDS: Final = _words(
+_OPENAI_WORDS: Final = _split_words(
     "type properties required additionalProperties items enum const anyOf $ref $defs description title "
     "pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minItems maxItems"
 )
-_OPENAI_FORMATS: Final = _words("date-time time date duration email hostname ipv4 ipv6 uuid")
-_OPENAI_NEVER: Final = _words("allOf not if then else dependentSchemas dependentRequired patternProperties")
+_OPENAI_FORMATS: Final = _split_words("date-time time date duration email hostname ipv4 ipv6 uuid")
+_OPENAI_NEVER: Final = _split_words("allOf not if then else dependentSchemas dependentRequired patternProperties")
 
 
-def for_openai(schema: Schema) -> Fitted:
+def fit_for_openai(schema: Schema) -> Fitted:
     """Return the schema for OpenAI's strict mode, which Groq, xAI and others use too.
 
     Every object is closed, and every property is required; an optional one may be null instead. If that is impossible,
@@ -147,9 +147,9 @@ def for_openai(schema: Schema) -> Fitted:
 
 
 def _fit_openai_part(schema: dict[str, Any]) -> dict[str, Any]:
-    schema = _one_of_as_any_of(schema)
+    schema = _replace_one_of(schema)
     _refuse(schema, _OPENAI_NEVER)
-    if _is_empty(schema) or any(isinstance(one, bool) for one in _inner(_without(schema, _REST))):
+    if _is_empty(schema) or any(isinstance(one, bool) for one in _list_inner(_omit(schema, _REST))):
         raise _Inexpressible("a part that may be anything")
     if _is_object(schema):
         _refuse_maps(schema)
@@ -187,11 +187,11 @@ def _refuse_maps(schema: Schema) -> None:
 
 def _allow_null(schema: Any) -> Any:
     """Return a schema that also accepts null."""
-    if _takes_null(schema):
+    if _can_be_null(schema):
         return schema
     kind = schema.get("type")
     if "$ref" in schema or "anyOf" in schema or kind is None or "properties" in schema:
-        inner = _without(dict(schema), frozenset({"description"}))
+        inner = _omit(dict(schema), frozenset({"description"}))
         either = [*inner["anyOf"], {"type": "null"}] if inner.keys() == {"anyOf"} else [inner, {"type": "null"}]
         told = {"description": schema["description"]} if "description" in schema else {}
         return {"anyOf": either, **told}
@@ -201,7 +201,7 @@ def _allow_null(schema: Any) -> Any:
     return made
 
 
-def _takes_null(schema: Any) -> bool:
+def _can_be_null(schema: Any) -> bool:
     if not isinstance(schema, Mapping):
         return schema is True
     kind = schema.get("type")
@@ -209,25 +209,25 @@ def _takes_null(schema: Any) -> bool:
         kind == "null"
         or (isinstance(kind, Sequence) and not isinstance(kind, str) and "null" in kind)
         or (kind is None and None in schema.get("enum", ()))
-        or any(_takes_null(one) for one in schema.get("anyOf", ()))
+        or any(_can_be_null(one) for one in schema.get("anyOf", ()))
     )
 
 
 # ----------------------------------------------------------------------------------------------------------- Anthropic
 
-_ANTHROPIC_WORDS: Final = _words(
+_ANTHROPIC_WORDS: Final = _split_words(
     "type properties required additionalProperties items enum const anyOf allOf $ref $defs description "
     "title pattern format minItems default"
 )
-_ANTHROPIC_FORMATS: Final = _words("date-time time date duration email hostname uri ipv4 ipv6 uuid")
-_ANTHROPIC_NEVER: Final = _words("allOf not if then else dependentSchemas dependentRequired patternProperties")
+_ANTHROPIC_FORMATS: Final = _split_words("date-time time date duration email hostname uri ipv4 ipv6 uuid")
+_ANTHROPIC_NEVER: Final = _split_words("allOf not if then else dependentSchemas dependentRequired patternProperties")
 _LIMITS: Final = (
     *("minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "format"),
 )
 
 
-def for_anthropic(schema: Schema) -> Fitted:
+def fit_for_anthropic(schema: Schema) -> Fitted:
     """Return the schema for Anthropic's structured outputs: objects are closed, and descriptions state the limits.
 
     The provider accepts no maps and no recursion: there is no schema for them.
@@ -244,7 +244,7 @@ def for_anthropic(schema: Schema) -> Fitted:
 
 
 def _fit_anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
-    schema = _one_of_as_any_of(schema)
+    schema = _replace_one_of(schema)
     _refuse(schema, _ANTHROPIC_NEVER)
     if _is_object(schema):
         _refuse_maps(schema)
@@ -271,8 +271,8 @@ def _describe_limits(schema: Schema, kept: dict[str, Any]) -> dict[str, Any]:
 def _is_recursive(schema: Schema) -> bool:
     """Return whether a definition refers to itself, or a reference to the whole schema."""
     defs = schema.get("$defs", {})
-    leads: dict[str, set[str]] = {name: set(_refs(one)) for name, one in defs.items()}
-    if "#" in {ref for part in (schema, *defs.values()) for ref in _refs(part)}:
+    leads: dict[str, set[str]] = {name: set(_list_refs(one)) for name, one in defs.items()}
+    if "#" in {ref for part in (schema, *defs.values()) for ref in _list_refs(part)}:
         return True
     for name in leads:
         seen: set[str] = set()
@@ -288,23 +288,23 @@ def _is_recursive(schema: Schema) -> bool:
     return False
 
 
-def _refs(schema: Any) -> Iterator[str]:
+def _list_refs(schema: Any) -> Iterator[str]:
     if isinstance(schema, Mapping):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
-        for one in _inner(_without(dict(schema), frozenset({"$defs"}))):
-            yield from _refs(one)
+        for one in _list_inner(_omit(dict(schema), frozenset({"$defs"}))):
+            yield from _list_refs(one)
 
 
 # -------------------------------------------------------------------------------------------------------------- Gemini
 
-_GEMINI_WORDS: Final = _words(
+_GEMINI_WORDS: Final = _split_words(
     "type properties required additionalProperties items prefixItems enum anyOf $ref $defs description "
     "title format minimum maximum minItems maxItems propertyOrdering"
 )
 
 
-def for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
+def fit_for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
     """Return the schema for Gemini. `maps`: the model accepts objects with free keys."""
     try:
         return Fitted(_map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=False)))
@@ -312,14 +312,14 @@ def for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
         return Fitted(None, why=str(found))
 
 
-def gemini_schema(schema: Schema, *, maps: bool = True) -> Schema:
+def fit_gemini_arguments(schema: Schema, *, maps: bool = True) -> Schema:
     """Return the nearest schema that Gemini accepts for a tool's arguments, without unknown keywords."""
     made: Schema = _map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=True))
     return made
 
 
 def _fit_gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict[str, Any]:
-    schema = _one_of_as_any_of(schema)
+    schema = _replace_one_of(schema)
     if not loose:
         _refuse(schema, frozenset({"not", "if", "then", "else", "patternProperties", "dependentSchemas", "allOf"}))
     if "const" in schema:
@@ -352,7 +352,7 @@ def _fit_gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict
 # -------------------------------------------------------------------------------------------------------------- answers
 
 
-def in_words(schema: Schema) -> str:
+def describe_schema(schema: Schema) -> str:
     """Return the instructions for a model that cannot be forced to follow a schema."""
     text = orjson.dumps(schema, default=dict).decode()
     return f"[Answer with one JSON value and nothing else. It has to fit this JSON Schema: {text}]"
@@ -363,7 +363,7 @@ def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
 
     A Markdown fence around the JSON is removed, and so are nulls for omitted properties.
     """
-    bare = _bare(text)
+    bare = _strip_fence(text)
     try:
         value = orjson.loads(bare)
     except orjson.JSONDecodeError as error:
@@ -377,7 +377,7 @@ def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
     return bare, ""
 
 
-def _bare(text: str) -> str:
+def _strip_fence(text: str) -> str:
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare[bare.index("\n") + 1 : -3].strip()
@@ -414,7 +414,7 @@ def _drop_nulls(value: Any, schema: Any, root: Schema, depth: int) -> Any:
         made = {}
         for name, one in value.items():
             part = named.get(name, rest)
-            if one is None and name in named and name not in required and not _takes_null(_resolve(part, root)):
+            if one is None and name in named and name not in required and not _can_be_null(_resolve(part, root)):
                 continue
             made[name] = _drop_nulls(one, part, root, depth + 1)
         return made

@@ -122,7 +122,7 @@ class Scripted:
         if self._record:
             self.invocations.append(invocation)
         if self._steps is not None:
-            step = self._step(self._steps)
+            step = self._take_step(self._steps)
         else:
             assert self._policy is not None, "a scripted crystal has a list or a function"
             answer: Any = self._policy(invocation)
@@ -135,7 +135,7 @@ class Scripted:
         if self._record:
             self.invocations.append(invocation)
         if self._steps is not None:
-            return self._add_usage(self._step(self._steps).play())
+            return self._add_usage(self._take_step(self._steps).play())
         assert self._policy is not None, "a scripted crystal has a list or a function"
         answer = self._policy(invocation)
         if self._usage is NO_USAGE and not _is_step(answer):
@@ -145,7 +145,7 @@ class Scripted:
             raise CrystalError("a scripted function that answers with a delay has to be an async def")
         return self._add_usage(step.play())
 
-    def _step(self, steps: Sequence[_Step]) -> _Step:
+    def _take_step(self, steps: Sequence[_Step]) -> _Step:
         index, self._reserved = self._reserved, None
         if index is None:
             index = next(self._numbers)
@@ -163,7 +163,7 @@ class Scripted:
             return _Step(answer)
         if _is_step(answer):
             try:
-                return _step(answer, "of the function")
+                return _parse_step(answer, "of the function")
             except InvalidCantrip as error:
                 raise CrystalError(str(error)) from error
         return _Step(Response.of(answer))
@@ -204,7 +204,7 @@ def scripted(
     if isinstance(responses, (str, bytes, Mapping)) or not isinstance(responses, Iterable):
         kind = type(responses).__name__
         raise InvalidCantrip(f"scripted crystal: expected a list of responses or a function of the context, got {kind}")
-    steps = [_step(one, str(index)) for index, one in enumerate(responses)]
+    steps = [_parse_step(one, str(index)) for index, one in enumerate(responses)]
     return Scripted(steps, None, default, name, context_window, [], record, count())
 
 
@@ -213,48 +213,50 @@ def _is_step(answer: Any) -> bool:
     return isinstance(answer, (dict, Mapping)) and ("error" in answer or "delay" in answer)
 
 
-def _step(given: Any, which: str) -> _Step:
+def _parse_step(given: Any, which: str) -> _Step:
     if isinstance(given, Response):
         return _Step(given)
     if isinstance(given, str):
         return _Step(Response(content=given))
     if not isinstance(given, Mapping):
-        raise _error_in(which, f"expected a mapping such as {{'content': …}}, got {type(given).__name__}")
+        raise _make_error(which, f"expected a mapping such as {{'content': …}}, got {type(given).__name__}")
     for field in given:
         if field not in SHAPES:
-            raise _error_in(which, f'unknown field "{field}": {suggest_nearest(str(field), SHAPES)}')
-    delay = _seconds(given.get("delay"), which, "delay") or 0.0
+            raise _make_error(which, f'unknown field "{field}": {suggest_nearest(str(field), SHAPES)}')
+    delay = _parse_seconds(given.get("delay"), which, "delay") or 0.0
     if given.get("error") is not None:
-        return _Step(None, _failure(given["error"], which), delay)
+        return _Step(None, _parse_failure(given["error"], which), delay)
     said = {name: value for name, value in given.items() if name not in ("error", "delay")}
     try:
         return _Step(Response.unchecked(said), None, delay)
     except CrystalError as error:
-        raise _error_in(which, str(error).removeprefix("crystal ")) from error
+        raise _make_error(which, str(error).removeprefix("crystal ")) from error
 
 
-def _failure(given: Any, which: str) -> tuple[str, int | None, float | None]:
+def _parse_failure(given: Any, which: str) -> tuple[str, int | None, float | None]:
     if not isinstance(given, Mapping):
-        raise _error_in(which, f"error: expected {{'status': 429, 'message': …}}, got {given!r}")
+        raise _make_error(which, f"error: expected {{'status': 429, 'message': …}}, got {given!r}")
     for field in given:
         if field not in _ERROR:
-            raise _error_in(which, f'error: unknown field "{field}": {suggest_nearest(str(field), _ERROR)}')
+            raise _make_error(which, f'error: unknown field "{field}": {suggest_nearest(str(field), _ERROR)}')
     status = given.get("status")
     if status is not None and (isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599):
-        raise _error_in(which, f"error: status: expected an HTTP status, or none for no answer at all, got {status!r}")
+        raise _make_error(
+            which, f"error: status: expected an HTTP status, or none for no answer at all, got {status!r}"
+        )
     message = given.get("message")
     text = str(message) if message is not None else "scripted failure"
-    return text, status, _seconds(given.get("retry_after"), which, "error: retry_after")
+    return text, status, _parse_seconds(given.get("retry_after"), which, "error: retry_after")
 
 
-def _seconds(given: Any, which: str, what: str) -> float | None:
+def _parse_seconds(given: Any, which: str, what: str) -> float | None:
     if given is None:
         return None
     number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not number or not 0 <= given < math.inf:
-        raise _error_in(which, f"{what}: expected seconds >= 0, got {given!r}")
+        raise _make_error(which, f"{what}: expected seconds >= 0, got {given!r}")
     return float(given)
 
 
-def _error_in(which: str, problem: str) -> InvalidCantrip:
+def _make_error(which: str, problem: str) -> InvalidCantrip:
     return InvalidCantrip(f"scripted response {which}: {problem}")

@@ -57,7 +57,7 @@ FEES: Final[Mapping[str, Mapping[str, float]]] = {
 prices."""
 
 
-def _token(tool: ServerTool) -> str | None:
+def _read_token(tool: ServerTool) -> str | None:
     variable = tool.settings.get("token_variable")
     if variable is None:
         return None
@@ -67,7 +67,7 @@ def _token(tool: ServerTool) -> str | None:
     return token
 
 
-def _location(tool: ServerTool) -> dict[str, Any]:
+def _write_location(tool: ServerTool) -> dict[str, Any]:
     country = tool.settings.get("country")
     return {} if country is None else {"user_location": {"type": "approximate", "country": country}}
 
@@ -78,14 +78,14 @@ def _rename(tool: ServerTool, **names: str) -> dict[str, Any]:
     return {theirs: settings[ours] for ours, theirs in names.items() if ours in settings}
 
 
-def _anthropic(tools: Sequence[ServerTool]) -> Translated:
+def _translate_for_anthropic(tools: Sequence[ServerTool]) -> Translated:
     made: list[Mapping[str, Any]] = []
     servers: list[Mapping[str, Any]] = []
     secrets: list[str] = []
     betas: list[str] = []
     for tool in tools:
         if tool.kind == "mcp_connector":
-            name, token = tool.settings["name"], _token(tool)
+            name, token = tool.settings["name"], _read_token(tool)
             server = {"type": "url", "url": tool.settings["url"], "name": name}
             if token is not None:
                 server["authorization_token"] = token
@@ -99,7 +99,7 @@ def _anthropic(tools: Sequence[ServerTool]) -> Translated:
             betas.append("mcp-client-2025-11-20")
             continue
         kind, name = _ANTHROPIC[tool.kind]
-        one: dict[str, Any] = {"type": kind, "name": name, **_location(tool)}
+        one: dict[str, Any] = {"type": kind, "name": name, **_write_location(tool)}
         one |= _rename(tool, max_uses="max_uses", allowed_domains="allowed_domains", blocked_domains="blocked_domains")
         if tool.kind == "url_context":
             one["citations"] = {"enabled": True}
@@ -109,7 +109,7 @@ def _anthropic(tools: Sequence[ServerTool]) -> Translated:
     return Translated(made, fields, headers, tuple(secrets))
 
 
-def _responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") -> Translated:
+def _translate_for_responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") -> Translated:
     made: list[Mapping[str, Any]] = []
     include: list[str] = []
     secrets: list[str] = []
@@ -118,7 +118,9 @@ def _responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") ->
         match tool.kind:
             case "web_search":
                 filters = _rename(tool, allowed_domains="allowed_domains", blocked_domains=blocked)
-                made.append({"type": "web_search", **({"filters": filters} if filters else {}), **_location(tool)})
+                made.append(
+                    {"type": "web_search", **({"filters": filters} if filters else {}), **_write_location(tool)}
+                )
                 include.append("web_search_call.action.sources")
             case "code_execution":
                 made.append({"type": "code_interpreter", "container": {"type": "auto"}})
@@ -128,7 +130,7 @@ def _responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") ->
                 made.append({"type": "file_search", **named})
                 include.append("file_search_call.results")
             case _:
-                token = _token(tool)
+                token = _read_token(tool)
                 server = _rename(tool, name="server_label", url="server_url", allowed_tools="allowed_tools")
                 if token is not None:
                     server["authorization"] = token
@@ -141,15 +143,15 @@ def _responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") ->
     return Translated(made, fields, {}, tuple(secrets))
 
 
-def _xai(tools: Sequence[ServerTool]) -> Translated:
+def _translate_for_xai(tools: Sequence[ServerTool]) -> Translated:
     """Translate for xAI, which has OpenAI's interface with some names of its own."""
-    translated = _responses(tools, blocked="excluded_domains")
+    translated = _translate_for_responses(tools, blocked="excluded_domains")
     bare = {"container", "require_approval"}
     made = [{name: value for name, value in tool.items() if name not in bare} for tool in translated.tools]
     return translated._replace(tools=made)
 
 
-def _google(tools: Sequence[ServerTool]) -> Translated:
+def _translate_for_google(tools: Sequence[ServerTool]) -> Translated:
     names = {"web_search": "googleSearch", "url_context": "urlContext", "code_execution": "codeExecution"}
     made: list[Mapping[str, Any]] = []
     for tool in tools:
@@ -160,20 +162,21 @@ def _google(tools: Sequence[ServerTool]) -> Translated:
     return Translated(made)
 
 
-def _openrouter(tools: Sequence[ServerTool]) -> Translated:
+def _translate_for_openrouter(tools: Sequence[ServerTool]) -> Translated:
     made: list[Mapping[str, Any]] = []
     for tool in tools:
-        named = _rename(tool, allowed_domains="allowed_domains", blocked_domains="excluded_domains") | _location(tool)
+        named = _rename(tool, allowed_domains="allowed_domains", blocked_domains="excluded_domains")
+        named |= _write_location(tool)
         made.append({"type": "openrouter:web_search", **({"parameters": named} if named else {})})
     return Translated(made)
 
 
 TRANSLATIONS: Final[Mapping[str, Callable[[Sequence[ServerTool]], Translated]]] = {
-    "anthropic": _anthropic,
-    "openai": _responses,
-    "xai": _xai,
-    "google": _google,
-    "openrouter": _openrouter,
+    "anthropic": _translate_for_anthropic,
+    "openai": _translate_for_responses,
+    "xai": _translate_for_xai,
+    "google": _translate_for_google,
+    "openrouter": _translate_for_openrouter,
 }
 """The translations, by the rows of `terms.server_tools.TAKEN`."""
 

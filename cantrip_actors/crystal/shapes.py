@@ -20,7 +20,7 @@ def objects(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if value and isinstance(value, (list, tuple)) else []
 
 
-def json_object(text: str | bytes) -> dict[str, Any] | None:
+def parse_object(text: str | bytes) -> dict[str, Any] | None:
     """Return the object of a JSON text, None for any other text."""
     try:
         found = orjson.loads(text)

@@ -34,7 +34,7 @@ class Arrangement(NamedTuple):
 _known: weakref.WeakKeyDictionary[Any, Arrangement] = weakref.WeakKeyDictionary()
 
 
-def arrangement(invoke: Callable[..., Any]) -> Arrangement:
+def find_arrangement(invoke: Callable[..., Any]) -> Arrangement:
     """Return how to call `invoke`: read once for each function, since reading a signature is slow."""
     key = getattr(invoke, "__func__", invoke)
     try:

@@ -29,7 +29,7 @@ _SAY: Final = {
 }
 
 
-def schema_of(tools: Sequence[ToolDefinition], *, must_call: bool) -> Mapping[str, Any]:
+def make_schema(tools: Sequence[ToolDefinition], *, must_call: bool) -> Mapping[str, Any]:
     """Return the schema of an answer that is one call or, if that is allowed, a text."""
     shapes: list[Mapping[str, Any]] = [
         {
@@ -45,7 +45,7 @@ def schema_of(tools: Sequence[ToolDefinition], *, must_call: bool) -> Mapping[st
     return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
 
 
-def instructions(tools: Sequence[ToolDefinition], *, must_call: bool, known: bool) -> str:
+def write_instructions(tools: Sequence[ToolDefinition], *, must_call: bool, known: bool) -> str:
     """Return the instructions for the model. `known` if the server already describes the tools to it."""
     lines = ['[Answer with one JSON object and nothing else: {"tool": <name>, "arguments": <object>} to call a tool']
     lines[0] += "; one has to be called now." if must_call else ', or {"say": <text>} to speak.'
@@ -66,7 +66,7 @@ def extract_call(
     draft.first = first
     if response.thinking:
         draft.say("reasoning", response.thinking)
-    found = _call(response.content or "", {tool.name for tool in tools})
+    found = _find_call(response.content or "", {tool.name for tool in tools})
     if isinstance(found, str):
         draft.say("message", found)
         made = replace(response, content=found)
@@ -77,11 +77,11 @@ def extract_call(
         draft.add(item, orjson.dumps(arguments).decode())
         draft.end(item)
         made = replace(response, content=None, tool_calls=(ToolCall(item.call_id, name, arguments),), blocks=())
-    draft.response(Counts(), {}, ())
+    draft.make_response(Counts(), {}, ())
     return made, [one for one in draft.take() if not isinstance(one, (ResponseStart, ResponseDone))]
 
 
-def _call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
+def _find_call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
     """Return the call in a text, or the text in it."""
     start, end = text.find("{"), text.rfind("}")
     try:

@@ -134,15 +134,15 @@ class _Json:
                 return []
         self._pieces = [lines.pop()]
         self._size = len(self._pieces[0])
-        return [event for line in lines if line.strip() for event in _bodies(line.strip())]
+        return [event for line in lines if line.strip() for event in _split_bodies(line.strip())]
 
     def close(self) -> list[Event]:
         rest = b"".join(self._pieces).strip()
         self._pieces = []
-        return _bodies(rest) if rest else []
+        return _split_bodies(rest) if rest else []
 
 
-def _bodies(text: bytes) -> list[Event]:
+def _split_bodies(text: bytes) -> list[Event]:
     """Yield one event, or one for each element of a list. The decoder refuses other texts."""
     if text.startswith(b"["):
         with suppress(orjson.JSONDecodeError):
@@ -182,7 +182,7 @@ class Framing:
             self._parser = _Json()
             return self._parser.feed(start)
         if start[0] == 60:  # "<"
-            raise ProviderError(f"provider answered with a page instead of a stream: {_excerpt(start)}")
+            raise ProviderError(f"provider answered with a page instead of a stream: {_quote_excerpt(start)}")
         self._parser = Sse()
         return self._parser.feed(self._head)
 
@@ -191,5 +191,5 @@ class Framing:
         return [] if self._parser is None else self._parser.close()
 
 
-def _excerpt(text: bytes) -> str:
+def _quote_excerpt(text: bytes) -> str:
     return repr(text[:80].decode(errors="replace"))

@@ -142,7 +142,7 @@ class FaultyServer:
         async with stream:
             received = BufferedByteReceiveStream(stream)
             try:
-                while (asked := await _request(received)) is not None:
+                while (asked := await _read_request(received)) is not None:
                     self.requests.append(asked)
                     if not await self._answer(stream, self._reply(asked)):
                         return
@@ -190,7 +190,7 @@ class FaultyServer:
         self.hangs_up.set()
 
 
-async def _request(received: BufferedByteReceiveStream) -> Asked | None:
+async def _read_request(received: BufferedByteReceiveStream) -> Asked | None:
     """Return the next request of a connection, None if the client has closed it."""
     try:
         head = await received.receive_until(b"\r\n\r\n", 65536)

@@ -16,74 +16,74 @@ Table = Mapping[str, Callable[[Any, bool], Mapping[str, Any]]]
 """For each setting: its value, and whether the query offers tools, to fields of the request."""
 
 
-def _as(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
+def _write_as(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
     return lambda value, _tools: {name: value}
 
 
-def _sampling(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
+def _write_sampling(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
     return lambda value, _tools: {"generationConfig": {name: value}}
 
 
-def _option(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
+def _write_option(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
     return lambda value, _tools: {"options": {name: value}}
 
 
-def _parallel(value: bool, tools: bool) -> Mapping[str, Any]:
+def _write_parallel(value: bool, tools: bool) -> Mapping[str, Any]:
     return {"parallel_tool_calls": value} if tools else {}
 
 
-def _anthropic_parallel(value: bool, tools: bool) -> Mapping[str, Any]:
+def _write_anthropic_parallel(value: bool, tools: bool) -> Mapping[str, Any]:
     return {"tool_choice": {"type": "auto", "disable_parallel_tool_use": not value}} if tools else {}
 
 
 ANTHROPIC: Final[Table] = {
-    "parallel_tool_calls": _anthropic_parallel,
+    "parallel_tool_calls": _write_anthropic_parallel,
     "service_tier": lambda value, _: {"service_tier": {"default": "standard_only"}.get(value, value)},
     "reasoning_summary": lambda value, _: {"thinking": {"display": "omitted" if value == "none" else "summarized"}},
 }
 RESPONSES: Final[Table] = {
-    "parallel_tool_calls": _parallel,
-    "service_tier": _as("service_tier"),
+    "parallel_tool_calls": _write_parallel,
+    "service_tier": _write_as("service_tier"),
     "logprobs": lambda value, _: {"top_logprobs": value, "include": ["message.output_text.logprobs"]},
     "verbosity": lambda value, _: {"text": {"verbosity": value}},
     "reasoning_summary": lambda value, _: {"reasoning": {"summary": None if value == "none" else value}},
 }
 CHAT: Final[Table] = {
-    "parallel_tool_calls": _parallel,
-    "service_tier": _as("service_tier"),
-    "frequency_penalty": _as("frequency_penalty"),
-    "presence_penalty": _as("presence_penalty"),
+    "parallel_tool_calls": _write_parallel,
+    "service_tier": _write_as("service_tier"),
+    "frequency_penalty": _write_as("frequency_penalty"),
+    "presence_penalty": _write_as("presence_penalty"),
     "logprobs": lambda value, _: {"logprobs": True, **({"top_logprobs": value} if value else {})},
-    "seed": _as("seed"),
-    "verbosity": _as("verbosity"),
+    "seed": _write_as("seed"),
+    "verbosity": _write_as("verbosity"),
 }
 MISTRAL: Final[Table] = {
-    "parallel_tool_calls": _parallel,
+    "parallel_tool_calls": _write_parallel,
     "service_tier": lambda value, _: {"service_tier": {"default": "standard_only"}.get(value, value)},
-    "frequency_penalty": _as("frequency_penalty"),
-    "presence_penalty": _as("presence_penalty"),
+    "frequency_penalty": _write_as("frequency_penalty"),
+    "presence_penalty": _write_as("presence_penalty"),
     "logprobs": CHAT["logprobs"],
-    "seed": _as("random_seed"),
+    "seed": _write_as("random_seed"),
 }
 COHERE: Final[Table] = {
-    "frequency_penalty": _as("frequency_penalty"),
-    "presence_penalty": _as("presence_penalty"),
-    "seed": _as("seed"),
+    "frequency_penalty": _write_as("frequency_penalty"),
+    "presence_penalty": _write_as("presence_penalty"),
+    "seed": _write_as("seed"),
 }
 OLLAMA: Final[Table] = {
-    "frequency_penalty": _option("frequency_penalty"),
-    "presence_penalty": _option("presence_penalty"),
+    "frequency_penalty": _write_option("frequency_penalty"),
+    "presence_penalty": _write_option("presence_penalty"),
     "logprobs": CHAT["logprobs"],
-    "seed": _option("seed"),
+    "seed": _write_option("seed"),
 }
 GOOGLE: Final[Table] = {
     "service_tier": lambda value, _: {"serviceTier": {"default": "standard"}.get(value, value)},
-    "frequency_penalty": _sampling("frequencyPenalty"),
-    "presence_penalty": _sampling("presencePenalty"),
+    "frequency_penalty": _write_sampling("frequencyPenalty"),
+    "presence_penalty": _write_sampling("presencePenalty"),
     "logprobs": lambda value, _: {
         "generationConfig": {"responseLogprobs": True, **({"logprobs": value} if value else {})}
     },
-    "seed": _sampling("seed"),
+    "seed": _write_sampling("seed"),
     "reasoning_summary": lambda value, _: {
         "generationConfig": {"thinkingConfig": {"includeThoughts": value != "none"}}
     },
@@ -105,7 +105,7 @@ PATTERNS: Final[Mapping[str, str]] = {
 # -------------------------------------------------------------------------------------------------- log probabilities
 
 
-def tokens_of(given: Any) -> list[list[Any]]:
+def read_logprobs(given: Any) -> list[list[Any]]:
     """Return the log probabilities that OpenAI's interfaces send: `[token, probability, [[other token, probability],
     …]]` each.
     """
@@ -119,7 +119,7 @@ def tokens_of(given: Any) -> list[list[Any]]:
     ]
 
 
-def candidates_of(given: Any) -> list[list[Any]]:
+def read_google_logprobs(given: Any) -> list[list[Any]]:
     """Return the log probabilities that Google sends, in the same form."""
     result = mapping(given)
     tops = [objects(one.get("candidates")) for one in objects(result.get("topCandidates"))]

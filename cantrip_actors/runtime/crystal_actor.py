@@ -139,7 +139,7 @@ class CrystalActor(Actor):
         holder, since = uuid4().hex, -math.inf
         while True:
             self._drawing = anyio.Event()
-            ask = self._traffic.wants(holder, since)
+            ask = self._traffic.make_ask(holder, since)
             if ask is None:
                 with anyio.move_on_after(FRESH):
                     await self._drawing.wait()
@@ -159,15 +159,15 @@ class CrystalActor(Actor):
 
     def get_status(self, now: float) -> CrystalStatus:
         """Return the status of the crystal at a time of the event loop; from any thread."""
-        return self._traffic.status(now)
+        return self._traffic.get_status(now)
 
     def snapshot(self) -> Books:
         """Return the accounts, so that limits still count earlier requests after a restart."""
-        return self._traffic.books()
+        return self._traffic.copy_books()
 
     def restore(self, state: Books) -> None:
         """Restore the accounts of the last incarnation."""
-        self._traffic.go_on(state)
+        self._traffic.restore(state)
 
     async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
         """Return a Response or a CrystalError for a `CrystalRequest`, a CrystalStatus for `STATUS`."""
@@ -253,7 +253,7 @@ class CrystalActor(Actor):
 
     async def _ask(self, message: CrystalRequest, failed: ProviderError | None) -> Response | CrystalError:
         # a query that fails at once on a crystal without terms is retried without a place in the queue
-        through = None if failed is not None else self._make_policy(self._traffic.arrival())
+        through = None if failed is not None else self._make_policy(self._traffic.count_arrival())
         try:
             return await ask(message.crystal, message.query, retry=message.retry, failed=failed, through=through)
         except CrystalError as error:
@@ -261,7 +261,7 @@ class CrystalActor(Actor):
 
     def _make_policy(self, since: int) -> Through:
         """Return the policy that each attempt of a query passes through; `since` is the query's number."""
-        hedge, limited = self._terms.hedge, partial(self._traffic.through, since)
+        hedge, limited = self._terms.hedge, partial(self._traffic.pass_through, since)
         return limited if hedge is None else partial(run_hedged, hedge, self._waits, limited)
 
 

@@ -18,9 +18,9 @@ from functools import partial
 import anyio
 
 from cantrip_actors.crystal import Query, resolve
-from cantrip_actors.crystal.policy.estimate import estimator_of
+from cantrip_actors.crystal.policy.estimate import find_estimator
 from cantrip_actors.crystal.policy.fallback import Fallback
-from cantrip_actors.crystal.policy.limited import terms_of
+from cantrip_actors.crystal.policy.limited import read_terms
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.crystal.query import PostingCrystal
 from cantrip_actors.runtime.context_variables import capture_variables
@@ -69,7 +69,7 @@ class InUse:
             name = self.key if isinstance(self.key, str) else get_crystal_name(crystal)
             posting = crystal if isinstance(crystal, PostingCrystal) else None
             self.incarnation = CrystalActor(
-                name, terms_of(crystal), estimator_of(crystal), posting, self.watched, self.draw
+                name, read_terms(crystal), find_estimator(crystal), posting, self.watched, self.draw
             )
         return self.incarnation
 

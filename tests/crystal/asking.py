@@ -23,7 +23,7 @@ def result(call_id, content, gate="read", is_error=False):
 def request(crystal, messages, tools=TOOLS, choice=None, **options):
     """The request as the provider would get it: its body, read."""
     asked = Asked(messages, tools, choice, Settings.of(options))
-    return orjson.loads(crystal.family.request(asked).body)
+    return orjson.loads(crystal.family.make_request(asked).body)
 
 
 CONTEXT = [

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from cantrip_actors.crystal.batch_endpoints import MARK
-from cantrip_actors.crystal.batch_families import endpoint_of
+from cantrip_actors.crystal.batch_families import make_endpoint
 from cantrip_actors.crystals import google
 
 TOKEN = "a+b/c=&d"
@@ -23,6 +23,6 @@ def answer_with_a_page(request: httpx.Request) -> httpx.Response:
 @pytest.mark.rule("R-24")
 async def test_a_list_of_batches_is_read_past_a_page_token_with_reserved_characters() -> None:
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer_with_a_page)) as client:
-        listed = await endpoint_of(google("gemini-2.5-flash", api_key="key", client=client)).list_batches(0.0)
+        listed = await make_endpoint(google("gemini-2.5-flash", api_key="key", client=client)).list_batches(0.0)
 
     assert [one.batch for one in listed] == ["batches/first", "batches/second"]

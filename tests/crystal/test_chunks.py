@@ -91,7 +91,7 @@ def decoded(kind: type[Decoder], values, *, short: bool):
     """What a stream comes to: the payloads, and the response or the error."""
     decoder = kind()
     if not short:
-        decoder._goes_on = lambda *_: False
+        decoder._try_extend = lambda *_: False
     payloads = []
     try:
         for value in values:
@@ -120,7 +120,7 @@ def test_most_chunks_of_a_text_take_the_fast_path(kind, monkeypatch):
     }
     decoder = kind()
     decoder.feed(Event(orjson.dumps(chunks[kind])))
-    monkeypatch.setattr(decoder, "_choice" if kind is ChatDecoder else "_part", pytest.fail)
+    monkeypatch.setattr(decoder, "_read_choice" if kind is ChatDecoder else "_read_part", pytest.fail)
     for _ in range(3):
         assert len(decoder.feed(Event(orjson.dumps(chunks[kind])))) == 1
 

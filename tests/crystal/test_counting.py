@@ -4,7 +4,7 @@ import pytest
 
 from cantrip_actors.crystal.clouds import bedrock, vertex
 from cantrip_actors.crystal.constructors import anthropic, google, openai, xai
-from cantrip_actors.crystal.policy.estimate import estimator_of
+from cantrip_actors.crystal.policy.estimate import find_estimator
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message
@@ -50,9 +50,9 @@ async def test_estimates_learn_from_a_count() -> None:
     async with FaultyServer([Reply(b'{"input_tokens": 5000}')]) as server:
         crystal = anthropic("claude-opus-4-6", base_url=server.url, api_key="k")
         invocation = Invocation(CONTEXT, TOOLS)
-        before = estimator_of(crystal).usage(invocation).prompt_tokens
+        before = find_estimator(crystal).estimate_usage(invocation).prompt_tokens
         await crystal.count(CONTEXT, TOOLS)
-        assert before < estimator_of(crystal).usage(invocation).prompt_tokens < 5000
+        assert before < find_estimator(crystal).estimate_usage(invocation).prompt_tokens < 5000
 
 
 async def test_a_provider_that_does_not_count_says_so() -> None:

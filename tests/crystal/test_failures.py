@@ -2,7 +2,7 @@
 
 import pytest
 
-from cantrip_actors.crystal.failures import failure, retry_after
+from cantrip_actors.crystal.failures import find_retry_after, make_failure
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.terms.errors import ProviderError
@@ -65,7 +65,7 @@ QUOTA = "type.googleapis.com/google.rpc.QuotaFailure"
     ],
 )
 def test_trap_4_6_errors_are_classified_as_retryable(status, body, retryable):
-    error = failure("provider", status, body)
+    error = make_failure("provider", status, body)
     assert (error.status, error.retryable) == (status, retryable)
     assert "sorry" in str(error) or "spend limit" in str(error)
 
@@ -83,12 +83,12 @@ def test_trap_4_6_errors_are_classified_as_retryable(status, body, retryable):
     ],
 )
 def test_trap_4_6_errors_inside_an_answer_have_the_status_of_their_name(body, status):
-    assert failure("provider", 200, body).status == status
+    assert make_failure("provider", 200, body).status == status
 
 
 @pytest.mark.parametrize("told", ["true", "false"])
 def test_trap_4_6_the_retry_header_of_a_server_decides(told):
-    assert failure("p", 400, {}, {"x-should-retry": told}).retryable is (told == "true")
+    assert make_failure("p", 400, {}, {"x-should-retry": told}).retryable is (told == "true")
 
 
 @pytest.mark.parametrize(
@@ -122,15 +122,15 @@ def test_trap_4_6_the_retry_header_of_a_server_decides(told):
     ],
 )
 def test_trap_4_6_the_wait_is_read_from_headers(headers, seconds):
-    found = retry_after(headers, NOW)
+    found = find_retry_after(headers, NOW)
     assert found == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_trap_4_6_the_wait_is_read_from_a_body():
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.4s"}
-    assert failure("google", 429, google("RESOURCE_EXHAUSTED", info)).retry_after == 34.4
+    assert make_failure("google", 429, google("RESOURCE_EXHAUSTED", info)).retry_after == 34.4
     passed_on = {"error": {"code": 429, "message": "sorry", "metadata": {"headers": {"Retry-After": "7"}}}}
-    assert failure("openrouter", 429, passed_on).retry_after == 7
+    assert make_failure("openrouter", 429, passed_on).retry_after == 7
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_trap_4_6_the_wait_is_read_from_a_message(words, seconds):
 
 
 def test_a_long_message_is_cut():
-    assert len(str(failure("p", 500, "x" * 10_000))) < 700
+    assert len(str(make_failure("p", 500, "x" * 10_000))) < 700
 
 
 def test_errors_include_the_message_of_the_provider_behind_a_router():
     body = {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "boom"}}}
-    assert "Provider returned error boom" in str(failure("openrouter", 502, body))
+    assert "Provider returned error boom" in str(make_failure("openrouter", 502, body))
 
 
 class TestQueries:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
 from cantrip_actors.crystal.encode import Settings
-from cantrip_actors.crystal.images import Takes, openai_tokens, parts_of, pixel_tokens, refuses_images
-from cantrip_actors.crystal.policy.estimate import Estimator, estimator_of
+from cantrip_actors.crystal.images import Takes, estimate_by_patches, estimate_by_pixels, is_image_refusal, list_parts
+from cantrip_actors.crystal.policy.estimate import Estimator, find_estimator
 from cantrip_actors.crystal.policy.limited import limited
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.query import Query
@@ -262,8 +262,8 @@ class TestUnsupportedImages:
         ],
     )
     def test_images_are_left_out_when_the_server_refuses_them(self, status, text):
-        assert refuses_images(ProviderError(text, status=status))
-        assert not refuses_images(ProviderError(text, status=429))
+        assert is_image_refusal(ProviderError(text, status=status))
+        assert not is_image_refusal(ProviderError(text, status=429))
 
     @pytest.mark.parametrize(
         "text",
@@ -276,23 +276,23 @@ class TestUnsupportedImages:
         ],
     )
     def test_an_error_about_one_image_does_not_turn_images_off(self, text):
-        assert not refuses_images(ProviderError(text, status=400))
+        assert not is_image_refusal(ProviderError(text, status=400))
 
     def test_later_queries_leave_images_out_after_a_refusal(self):
         crystal = local("http://localhost:1/v1", "llama")
         family = crystal.family
-        put = family.request(Asked(ASKED, (), None, Settings.of({})))
+        put = family.make_request(Asked(ASKED, (), None, Settings.of({})))
         assert "images" in put.sent
         refused = ProviderError("image input is not supported", status=500)
         assert family.learn(refused, put) == "images"
         assert "takes no images" in sent(crystal, ASKED, "messages")[0]["content"]
         assert crystal.image_tokens(A) == 0
-        again = family.request(Asked(ASKED, (), None, Settings.of({})))
+        again = family.make_request(Asked(ASKED, (), None, Settings.of({})))
         assert family.learn(refused, again) is None
 
     def test_an_error_of_a_request_without_images_does_not_turn_images_off(self):
         family = local("http://localhost:1/v1", "llama").family
-        put = family.request(Asked([user("Hi.")], (), None, Settings.of({})))
+        put = family.make_request(Asked([user("Hi.")], (), None, Settings.of({})))
         assert family.learn(ProviderError("image input is not supported", status=500), put) is None
 
 
@@ -300,14 +300,14 @@ class TestParts:
     @given(st.text(max_size=30), st.lists(images, max_size=4))
     def test_every_image_is_sent_once_and_in_order(self, text, some):
         some = sorted(some, key=lambda one: 99 if one.after is None else one.after)
-        parts = parts_of(text, some, Takes())
+        parts = list_parts(text, some, Takes())
         assert [one for one in parts if isinstance(one, Image)] == some
         told = "".join(one for one in parts if isinstance(one, str))
         assert "".join(told.split()) == "".join(text.split())
 
     @given(st.text(max_size=30), st.lists(images, max_size=4))
     def test_a_model_without_vision_is_sent_one_text(self, text, some):
-        (only,) = parts_of(text, some, Takes(any=False))
+        (only,) = list_parts(text, some, Takes(any=False))
         assert isinstance(only, str)
         assert all(one.label[1:-1] in only for one in some)
 
@@ -363,21 +363,21 @@ class TestCosts:
         assert crystal.image_tokens(image) == tokens
 
     def test_an_estimate_counts_images_and_learns_how_far_the_formula_is_off(self):
-        estimator = estimator_of(limited(GEMINI, tokens_per_minute=1000))
+        estimator = find_estimator(limited(GEMINI, tokens_per_minute=1000))
         estimator.answer = 0.0
         query = Query(Invocation([user("", A)]), {}, None)
-        assert estimator.tokens(query.invocation, {}) == 1_120
+        assert estimator.estimate_tokens(query.invocation, {}) == 1_120
         for _ in range(60):
             estimator.learn(query.invocation, Usage(560, 0))
-        assert estimator.tokens(query.invocation, {}) == pytest.approx(560, rel=0.01)
+        assert estimator.estimate_tokens(query.invocation, {}) == pytest.approx(560, rel=0.01)
         assert estimator.per_character == Estimator().per_character
-        assert Estimator().tokens(query.invocation, {}) == pytest.approx(500 + 410)
+        assert Estimator().estimate_tokens(query.invocation, {}) == pytest.approx(500 + 410)
 
     def test_the_estimate_of_a_growing_context_equals_that_of_the_whole_context(self):
-        one = Estimator(openai_tokens)
+        one = Estimator(estimate_by_patches)
         for view in contexts():
-            fresh = Estimator(openai_tokens)
-            assert one.tokens(Invocation(view), {}) == fresh.tokens(Invocation(list(view)), {})
+            fresh = Estimator(estimate_by_patches)
+            assert one.estimate_tokens(Invocation(view), {}) == fresh.estimate_tokens(Invocation(list(view)), {})
 
     def test_the_tokens_of_an_image_follow_from_its_pixels(self):
-        assert pixel_tokens(Image(png(750, 1))) == 1
+        assert estimate_by_pixels(Image(png(750, 1))) == 1

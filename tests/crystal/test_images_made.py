@@ -123,7 +123,7 @@ def utterance(response):
 def sent(crystal, response):
     messages = [Message("user", "Draw a cat."), utterance(response), Message("user", "Blacker.")]
     asked = Asked(messages, (), None, Settings.of({}))
-    put = crystal.family.request(asked)
+    put = crystal.family.make_request(asked)
     assert fault(crystal.family.provider, put.path, put.body) is None
     body = orjson.loads(put.body)
     return body[crystal.family.items]
@@ -171,14 +171,16 @@ class TestEncoding:
     def test_an_image_whose_bytes_are_lost_is_replaced_by_a_note(self) -> None:
         response, _ = decoded(GoogleDecoder("gemini-3-pro-image"), of_google({"text": "Here."}, drawn()))
         said = Message("assistant", "Here.", blocks=response.blocks, images=(CAT.bare(),))
-        put = GEMINI.family.request(Asked([Message("user", "x"), said], (), None, Settings.of({})))
+        put = GEMINI.family.make_request(Asked([Message("user", "x"), said], (), None, Settings.of({})))
         assert "sha256:" not in put.body.decode()
         assert "its bytes are not in the loom" in put.body.decode()
 
     def test_blocks_of_an_earlier_version_go_back_unchanged(self) -> None:
         content = [{"text": "Here."}, drawn()]
         block = {"provider": "google", "model": "gemini-3-pro-image", "content": content}
-        put = GEMINI.family.request(Asked([Message("assistant", "Here.", blocks=(block,))], (), None, Settings.of({})))
+        put = GEMINI.family.make_request(
+            Asked([Message("assistant", "Here.", blocks=(block,))], (), None, Settings.of({}))
+        )
         assert orjson.loads(put.body)["contents"][0]["parts"] == content
 
 

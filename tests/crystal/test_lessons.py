@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from cantrip_actors import Call, Cantrip, Circle, CrystalError, ProviderError, Runtime
-from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.anthropic import AnthropicDecoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
-from cantrip_actors.crystal.lessons import LASTS, LEVELS, Lessons, nearest_level
+from cantrip_actors.crystal.lessons import LASTS, LEVELS, Lessons, find_nearest_level
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.crystals import Query, anthropic, ask, google, openai
@@ -220,7 +220,7 @@ class TestLessons:
 @pytest.mark.parametrize("refused_level", LEVELS)
 @pytest.mark.parametrize("left", [{"low", "high"}, {"minimal", "low", "medium"}, {"none", "max"}, {"medium", "xhigh"}])
 def test_the_nearest_level_is_one_that_is_supported(refused_level: str, left: set[str]) -> None:
-    found = nearest_level(refused_level, f"supported levels: {', '.join(sorted(left))}", {refused_level})
+    found = find_nearest_level(refused_level, f"supported levels: {', '.join(sorted(left))}", {refused_level})
     rest = left - {refused_level}
     assert found in rest
     distance = {level: abs(LEVELS.index(level) - LEVELS.index(refused_level)) for level in rest}
@@ -232,8 +232,8 @@ def test_two_levels_whose_refusals_name_each_other_lead_to_the_next_lower_level(
     lessons = Lessons(lambda: 0.0)
     assert lessons.note_level("high", "supported levels: low, medium") == "medium"
     assert lessons.note_level("medium", "supported levels: high, low") == "low"
-    assert lessons.level("high") == "low"
-    assert lessons.level("banana") == "banana"
+    assert lessons.find_level("high") == "low"
+    assert lessons.find_level("banana") == "banana"
 
 
 @pytest.mark.real_time
@@ -381,13 +381,13 @@ async def test_unreadable_output_is_quoted_up_to_a_limit_and_other_errors_are_no
     class Failing:
         async def invoke(self, messages: Any) -> Any:
             asked.append(list(messages))
-            raise failure("groq", 400, {"error": errors[len(asked) - 1]})
+            raise make_failure("groq", 400, {"error": errors[len(asked) - 1]})
 
     with pytest.raises(ProviderError):
         await ask(Failing(), Query(Invocation(GO, TOOLS)), retry=Retry())
     assert [len(messages) for messages in asked] == [1, 3]
     assert len(asked[1][1].content or "") == 4001
-    assert failure("groq", 400, {"error": {"code": "invalid_tools", "failed_generation": "x"}}).generated is None
+    assert make_failure("groq", 400, {"error": {"code": "invalid_tools", "failed_generation": "x"}}).generated is None
 
 
 @pytest.mark.rule("R-11")

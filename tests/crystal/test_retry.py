@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal import Query, ask, scripted
-from cantrip_actors.crystal.failures import retry_after
+from cantrip_actors.crystal.failures import find_retry_after
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message
 from cantrip_actors.terms.retry import Retry
@@ -187,10 +187,10 @@ NOW = 1_767_225_600.0  # Thu, 01 Jan 2026 00:00:00 GMT
     ],
 )
 def test_the_wait_is_read_from_a_providers_headers(headers, seconds):
-    assert retry_after(headers, NOW) == seconds
+    assert find_retry_after(headers, NOW) == seconds
 
 
 @given(st.text())
 def test_any_header_can_be_read(value):
-    wait = retry_after({"retry-after": value, "retry-after-ms": value}, NOW)
+    wait = find_retry_after({"retry-after": value, "retry-after-ms": value}, NOW)
     assert wait is None or wait >= 0

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from cantrip_actors.crystal.constructors import anthropic, google, openai, openrouter
 from cantrip_actors.crystal.query import Query, ask
-from cantrip_actors.crystal.schemas import drop_nulls, fit_answer, for_anthropic, for_gemini, for_openai, gemini_schema
+from cantrip_actors.crystal.schemas import (
+    drop_nulls,
+    fit_answer,
+    fit_for_anthropic,
+    fit_for_gemini,
+    fit_for_openai,
+    fit_gemini_arguments,
+)
 from cantrip_actors.crystal.testing import FaultyServer, Reply
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.json_schema import find_misfits
@@ -172,7 +179,7 @@ GEMINI = words(
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_openai_gets_a_strict_schema_or_one_marked_as_not_strict(name: str) -> None:
     schema, value = SCHEMAS[name]
-    fitted = for_openai(schema)
+    fitted = fit_for_openai(schema)
     assert fitted.schema is not None
     if not fitted.strict:
         assert fitted.why
@@ -196,7 +203,7 @@ def test_openai_gets_a_strict_schema_or_one_marked_as_not_strict(name: str) -> N
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_anthropic_gets_closed_objects_or_a_description_in_words(name: str) -> None:
     schema, value = SCHEMAS[name]
-    fitted = for_anthropic(schema)
+    fitted = fit_for_anthropic(schema)
     if fitted.schema is None:
         assert fitted.why
         return
@@ -212,10 +219,10 @@ def test_anthropic_gets_closed_objects_or_a_description_in_words(name: str) -> N
 @pytest.mark.parametrize("maps", [True, False])
 def test_gemini_gets_only_supported_keywords(name: str, maps: bool) -> None:
     schema, value = SCHEMAS[name]
-    fitted = for_gemini(schema, maps=maps)
+    fitted = fit_for_gemini(schema, maps=maps)
     if fitted.schema is None:
         assert fitted.why
-    for made in (gemini_schema(schema, maps=maps), *([] if fitted.schema is None else [fitted.schema])):
+    for made in (fit_gemini_arguments(schema, maps=maps), *([] if fitted.schema is None else [fitted.schema])):
         for part in parts(made):
             assert part.keys() <= GEMINI, part
             assert maps or "additionalProperties" not in part
@@ -242,21 +249,21 @@ def fill_in(value: Any, schema: Any, root: Any) -> Any:
 
 def test_most_schemas_of_the_corpus_can_be_expressed_by_each_family() -> None:
     assert len(SCHEMAS) >= 60
-    assert sum(for_openai(schema).strict for schema, _ in SCHEMAS.values()) >= 45
-    assert sum(for_anthropic(schema).schema is not None for schema, _ in SCHEMAS.values()) >= 48
-    assert sum(for_gemini(schema).schema is not None for schema, _ in SCHEMAS.values()) >= 58
+    assert sum(fit_for_openai(schema).strict for schema, _ in SCHEMAS.values()) >= 45
+    assert sum(fit_for_anthropic(schema).schema is not None for schema, _ in SCHEMAS.values()) >= 48
+    assert sum(fit_for_gemini(schema).schema is not None for schema, _ in SCHEMAS.values()) >= 58
 
 
 def test_constraints_that_anthropic_cannot_enforce_are_in_the_description() -> None:
     schema, _ = SCHEMAS["a text's length"]
-    sent = for_anthropic(schema).schema
+    sent = fit_for_anthropic(schema).schema
     assert sent is not None
     assert sent["properties"]["a"] == {"type": "string", "description": "minLength: 1, maxLength: 3"}
 
 
 def test_exclusive_bounds_of_whole_numbers_are_bounds_for_gemini() -> None:
     schema, _ = SCHEMAS["exclusive bounds"]
-    assert gemini_schema(schema)["properties"]["a"] == {"type": "integer", "minimum": 1, "maximum": 8}
+    assert fit_gemini_arguments(schema)["properties"]["a"] == {"type": "integer", "minimum": 1, "maximum": 8}
 
 
 @given(
@@ -267,7 +274,7 @@ def test_exclusive_bounds_of_whole_numbers_are_bounds_for_gemini() -> None:
 def test_nulls_of_omitted_properties_are_removed_and_others_stay(names, required, given_) -> None:
     schema = obj([name for name in names if name in required], **dict.fromkeys(names, TEXT))
     value = {name: "x" for name in names if name in given_ or name in required}
-    sent = for_openai(schema)
+    sent = fit_for_openai(schema)
     if sent.strict:
         assert drop_nulls(fill_in(value, sent.schema, sent.schema), schema) == value
 

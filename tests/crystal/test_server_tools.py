@@ -37,7 +37,7 @@ def sent(crystal: Any, *tools: Any, **options: Any) -> dict[str, Any]:
 
 
 def with_options(crystal: Any, **options: Any) -> Any:
-    return orjson.loads(crystal.family.request(Asked(GO, TOOLS, None, Settings.of(options))).body)
+    return orjson.loads(crystal.family.make_request(Asked(GO, TOOLS, None, Settings.of(options))).body)
 
 
 class TestRequests:

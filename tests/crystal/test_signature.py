@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, Runtime
-from cantrip_actors.crystal.signature import arrangement
+from cantrip_actors.crystal.signature import find_arrangement
 from cantrip_actors.wards import max_turns
 
 pytestmark = pytest.mark.rule("C-64")
@@ -16,7 +16,7 @@ OFFERED = {"messages": "m", "tools": "t", "tool_choice": "c", "options": "o", "e
 
 
 def call(invoke):
-    args, kwargs = arrangement(invoke)(OFFERED)
+    args, kwargs = find_arrangement(invoke)(OFFERED)
     return invoke(*args, **kwargs)
 
 

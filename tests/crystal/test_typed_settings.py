@@ -59,7 +59,7 @@ LACKS = {
 
 
 def asked(family: str, tools: Any = TOOLS, choice: str | None = None, **options: Any) -> tuple[Any, set[str]]:
-    made = MAKE[family]().family.request(Asked(GO, tools, choice, Settings.of(options)))
+    made = MAKE[family]().family.make_request(Asked(GO, tools, choice, Settings.of(options)))
     return orjson.loads(made.body), set(made.left_out)
 
 
@@ -156,7 +156,7 @@ class TestRequests:
         self, crystal: Any, choice: str
     ) -> None:
         for effort, left_out in (("high", {"tool_choice"}), (None, set())):
-            made = crystal.family.request(Asked(GO, TOOLS, choice, Settings.of({"effort": effort})))
+            made = crystal.family.make_request(Asked(GO, TOOLS, choice, Settings.of({"effort": effort})))
             assert set(made.left_out) == left_out
             assert (b"oolChoice" in made.body or b"tool_choice" in made.body) is (effort is None)
 

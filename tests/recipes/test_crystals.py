@@ -69,7 +69,7 @@ class TestLoading:
         inner = crystal.crystal
         assert isinstance(inner, ProviderCrystal)
         assert (inner.name, inner.context_window, inner.family.name) == ("claude", 32_000, "anthropic:claude-x")
-        assert not inner.family.takes("images")
+        assert not inner.family.should_send("images")
         client = inner._client
         assert (client.base_url, client.timeouts) == ("https://gateway.example/v1", Timeouts(connect=5, first=900))
         assert client._headers["authorization"] == "Bearer token-9876543210"

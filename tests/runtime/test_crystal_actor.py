@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, RuntimeClosed
-from cantrip_actors.crystal.policy.limited import NO_TERMS, terms_of
+from cantrip_actors.crystal.policy.limited import NO_TERMS, read_terms
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, rate_limited
@@ -86,7 +86,7 @@ async def stand():
 
         async def put_up(crystal):
             ref = ActorRef()
-            spec = ChildSpec(len(made), lambda: CrystalActor("model", terms_of(crystal)), ref=ref)
+            spec = ChildSpec(len(made), lambda: CrystalActor("model", read_terms(crystal)), ref=ref)
             await system.start(spec)
             made.append(ref)
             return Stand(crystal, ref)
@@ -182,7 +182,7 @@ class TestLimits:
         await one.ask()
         actor = one.ref._incarnation.actor
         books = actor.snapshot()
-        other = CrystalActor("model", terms_of(one.crystal))
+        other = CrystalActor("model", read_terms(one.crystal))
         other.restore(books)
         assert other.snapshot().queue.requests.left == books.queue.requests.left == 1
         assert other.snapshot().queue.running == 0
@@ -406,13 +406,13 @@ class TestSettings:
             def invoke(self):
                 """Nothing."""
 
-        assert terms_of(Mock()) is NO_TERMS
-        assert terms_of(scripted([])) is NO_TERMS
+        assert read_terms(Mock()) is NO_TERMS
+        assert read_terms(scripted([])) is NO_TERMS
 
     def test_the_functions_of_the_families_accept_limits(self):
         limits, breaker = Limits(concurrency=3), Breaker()
         crystal = local("http://localhost:1/v1", "m", limits=limits, breaker=breaker)
-        assert terms_of(crystal) == (limits, breaker, None, None)
+        assert read_terms(crystal) == (limits, breaker, None, None)
         with pytest.raises(InvalidCantrip, match="expected a Limits"):
             local("http://localhost:1/v1", "m", limits=3)
 

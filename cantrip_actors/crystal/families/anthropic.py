@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.cache_points import CachePoints
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Settings, Shown, Writer, json_bytes
-from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.encode import Answer, Settings, Shown, Writer, encode_json
+from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import Asked, Counting, Family
-from cantrip_actors.crystal.schemas import for_anthropic
+from cantrip_actors.crystal.schemas import fit_for_anthropic
 from cantrip_actors.crystal.server_tools import KINDS
-from cantrip_actors.crystal.shapes import json_object, mapping, objects
+from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.typed_settings import ANTHROPIC, Table
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
@@ -54,25 +54,25 @@ class AnthropicDecoder(Decoder):
         kind = value.get("type") or name
         self.moves = kind in _MOVING
         if kind == "content_block_delta":
-            self._delta(value)
+            self._extend_block(value)
         elif kind == "content_block_start":
             self._start(value)
         elif kind == "content_block_stop":
             self._stop(value.get("index"))
         elif kind == "message_delta":
             self._note_stop(mapping(value.get("delta")))
-            self._usage(value.get("usage"))
+            self._read_usage(value.get("usage"))
         elif kind == "message_start":
             self._begin_message(mapping(value.get("message")))
         elif kind == "message_stop":
-            self._over()
+            self._end_message()
         elif kind == "message":
-            self._body(value)
+            self._read_body(value)
         elif kind == "error" or "error" in value:
-            raise failure(self.draft.provider, None, value)
+            raise make_failure(self.draft.provider, None, value)
         # anything else: `ping`, and events newer than this file (trap 4.1.14)
 
-    def own_content(self) -> Any:
+    def get_own_content(self) -> Any:
         """Return all blocks if one of them is signed, or more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         plain = all(b.get("type") in ("text", "tool_use") and not b.get("citations") for b in blocks)
@@ -81,10 +81,10 @@ class AnthropicDecoder(Decoder):
     # The message
 
     def _begin_message(self, message: Mapping[str, Any]) -> None:
-        self.begins(message.get("id"))
+        self.note_beginning(message.get("id"))
         self.draft.start(message.get("model"))  # a repeated one changes only the counts (trap 4.1.12)
         self.note(id=message.get("id"), model=message.get("model"))
-        self._usage(message.get("usage"))
+        self._read_usage(message.get("usage"))
         if not self._blocks:
             self._prefilled = objects(message.get("content"))
         self._note_stop(message)
@@ -96,14 +96,14 @@ class AnthropicDecoder(Decoder):
             self.note(refusal=details.get("category"))
             self._refusal = str(details.get("explanation") or "")
 
-    def _usage(self, usage: Any) -> None:
+    def _read_usage(self, usage: Any) -> None:
         """Read the counts. They are cumulative and may be repeated: the last one is right (trap 4.1.2)."""
         if isinstance(usage, Mapping):
             self._counted.update((name, amount) for name, amount in usage.items() if amount is not None)
-            self.counts = _counts(self._counted)
+            self.counts = _read_counts(self._counted)
             for one in objects(self._counted.get("iterations")):
                 if one.get("type") == "compaction":  # billed, and not in the counts above
-                    more = _counts(one)
+                    more = _read_counts(one)
                     self.counts = self.counts._replace(
                         prompt=self.counts.prompt + more.prompt,
                         completion=self.counts.completion + more.completion,
@@ -111,7 +111,7 @@ class AnthropicDecoder(Decoder):
                         written=self.counts.written + more.written,
                     )
 
-    def _over(self) -> None:
+    def _end_message(self) -> None:
         if "stop_reason" not in self.metadata:
             raise ProviderError(f"{self.draft.provider}: the message ended without a reason")
         if self._prefilled:
@@ -131,17 +131,17 @@ class AnthropicDecoder(Decoder):
         for block in self._prefilled:
             is_new = block.get("type") == "tool_use" and block.get("id") not in ids
             if is_new or not ids:
-                self._whole(len(self._blocks), block)
+                self._add_block(len(self._blocks), block)
 
-    def _body(self, message: Mapping[str, Any]) -> None:
+    def _read_body(self, message: Mapping[str, Any]) -> None:
         self._begin_message({**message, "content": None})
         for index, block in enumerate(objects(message.get("content"))):
-            self._whole(index, block)
-        self._over()
+            self._add_block(index, block)
+        self._end_message()
 
     # Its blocks
 
-    def _whole(self, index: int, block: dict[str, Any]) -> None:
+    def _add_block(self, index: int, block: dict[str, Any]) -> None:
         self._start({"index": index, "content_block": block})
         self._stop(index)
 
@@ -179,7 +179,7 @@ class AnthropicDecoder(Decoder):
             self.draft.cut_off()
             self.note(model=mapping(block.get("to")).get("model"))
 
-    def _delta(self, value: Mapping[str, Any]) -> None:
+    def _extend_block(self, value: Mapping[str, Any]) -> None:
         index, delta = value.get("index"), value.get("delta")
         block = self._blocks.get(index) if isinstance(index, int) else None
         if block is None or not isinstance(delta, dict):
@@ -217,7 +217,7 @@ class AnthropicDecoder(Decoder):
         if item is None:  # a block without an item, or the repeated end of a block
             partial = block.pop("partial", None)
             if partial:
-                block["input"] = json_object(partial) or {}
+                block["input"] = parse_object(partial) or {}
             return
         if item.kind in ("function_call", "server_call"):
             if not item.parts and isinstance(block.get("input"), dict):
@@ -251,15 +251,15 @@ class AnthropicWriter(Writer):
 
     def mark(self, fragment: bytes) -> bytes:
         """Return a run with a cache mark on its last block; the end of its JSON is known."""
-        return fragment[: -len(_END)] + b',"cache_control":' + json_bytes(self._cache) + _END
+        return fragment[: -len(_END)] + b',"cache_control":' + encode_json(self._cache) + _END
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance: its own blocks if it has any, else its text and its calls."""
-        content = self._replay_blocks(message, ids) or self._plain(message, ids)
+        content = self._replay_blocks(message, ids) or self._write_plain(message, ids)
         if content:  # an empty one is refused (trap 4.1.8)
-            yield json_bytes({"role": "assistant", "content": content})
+            yield encode_json({"role": "assistant", "content": content})
 
-    def _plain(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]]:
+    def _write_plain(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]]:
         content: list[dict[str, Any]] = []
         if message.content and message.content.strip():
             content.append({"type": "text", "text": message.content})
@@ -268,7 +268,7 @@ class AnthropicWriter(Writer):
         return content
 
     def _replay_blocks(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
-        blocks = self.own(message)
+        blocks = self.find_own_content(message)
         if not isinstance(blocks, (list, tuple)):
             return None
         renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
@@ -294,21 +294,21 @@ class AnthropicWriter(Writer):
         for answer in answers:
             result: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.id}
             if answer.images:
-                parts = self.results(answer, answer.content)
-                result["content"] = parts[0] if parts == [answer.content] else [_block(part) for part in parts]
+                parts = self.list_result_parts(answer, answer.content)
+                result["content"] = parts[0] if parts == [answer.content] else [_write_block(part) for part in parts]
             elif answer.content.strip():
                 result["content"] = answer.content
             if answer.is_error:
                 result["is_error"] = True
                 result.setdefault("content", "[failed without a message]")
             content.append(result)
-        content += [_block(part) for text in texts for part in self.parts(text)]
+        content += [_write_block(part) for text in texts for part in self.list_parts(text)]
         if last and self._cache is not None:
             content[-1]["cache_control"] = self._cache
-        yield json_bytes({"role": "user", "content": content})
+        yield encode_json({"role": "user", "content": content})
 
 
-def _block(part: str | File) -> dict[str, Any]:
+def _write_block(part: str | File) -> dict[str, Any]:
     """Return a text, an image or a document as a block."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
@@ -316,14 +316,14 @@ def _block(part: str | File) -> dict[str, Any]:
         kind = "image" if part.media_type.startswith("image/") else "document"
         return {"type": kind, "source": {"type": "file", "file_id": part.file_id}}
     if not isinstance(part, Image):
-        return _document(part)
+        return _write_document(part)
     if part.url is not None:
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     source = {"type": "base64", "media_type": part.media_type, "data": part.base64()}
     return {"type": "image", "source": source}
 
 
-def _document(file: File) -> dict[str, Any]:
+def _write_document(file: File) -> dict[str, Any]:
     source: dict[str, Any] = {"type": "base64", "media_type": file.media_type}
     if file.url is not None:
         source = {"type": "url", "url": file.url}
@@ -334,7 +334,7 @@ def _document(file: File) -> dict[str, Any]:
     return {"type": "document", "source": source, **({"title": file.filename} if file.filename else {})}
 
 
-def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+def write_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the tools for the Messages API."""
     return [{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools]
 
@@ -358,7 +358,7 @@ def _parse_server_result(block: Mapping[str, Any]) -> tuple[Any, bool]:
     return "\n".join(str(part.get("text") or "") for part in parts), bool(block.get("is_error"))
 
 
-def _counts(usage: Mapping[str, Any]) -> Counts:
+def _read_counts(usage: Mapping[str, Any]) -> Counts:
     written, cached = tokens(usage.get("cache_creation_input_tokens")), tokens(usage.get("cache_read_input_tokens"))
     searches = tokens(mapping(usage.get("server_tool_use")).get("web_search_requests"))
     return Counts(
@@ -412,7 +412,7 @@ class Anthropic(Family):
     key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
     decodes: ClassVar[type[Decoder]] = AnthropicDecoder
     writes: ClassVar[type[AnthropicWriter]] = AnthropicWriter
-    fit = staticmethod(for_anthropic)
+    fit = staticmethod(fit_for_anthropic)
 
     def __init__(self, model: str, known: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
         self._cache = cache
@@ -428,27 +428,27 @@ class Anthropic(Family):
         """How the provider counts tokens: as for a query, without its limit."""
         return Counting(f"{self.path}/count_tokens", COUNTED, "input_tokens")
 
-    def writer(self) -> Writer:
+    def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
         return self.writes(self.model, cache=self._cache)
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields: tools, system, messages, the order in which the provider caches."""
         settings = asked.settings
-        most, budget = self._tokens(settings)
+        most, budget = self._allot_tokens(settings)
         yield "", {"model": self.model, "max_tokens": most, "stream": True}
         yield "stop", {"stop_sequences": list(settings.stop) or None}
         yield "temperature", {"temperature": settings.temperature}
         yield "top_p", {"top_p": settings.top_p}
         if settings.effort not in (None, "none"):
-            yield "thinking", self._thinking(str(settings.effort), budget)
+            yield "thinking", self._write_thinking(str(settings.effort), budget)
         if settings.schema is not None and (schema := self.fit_schema(settings.schema).schema) is not None:
             yield "schema", {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
         if system:
             marked = {} if self._cache is None or not self._cache.system else {"cache_control": self._cache.mark}
             yield "", {"system": [{"type": "text", "text": system, **marked}]}
         if asked.tools:
-            tools = self.encoder.tools(asked.tools, tool_list)
+            tools = self.encoder.encode_tools(asked.tools, write_tools)
             if self._cache is not None and self._cache.has_tools(system):
                 tools = [*tools[:-1], {**tools[-1], "cache_control": self._cache.mark}]
             yield "", {"tools": tools}
@@ -463,11 +463,11 @@ class Anthropic(Family):
         """Yield the settings, without a summary if there is no thinking, and without those of calls if none are
         allowed.
         """
-        idle = frozenset() if self._thinks(asked.settings) else frozenset({"reasoning_summary"})
+        idle = frozenset() if self._is_thinking(asked.settings) else frozenset({"reasoning_summary"})
         idle |= {"parallel_tool_calls"} if asked.choice == "none" else frozenset()
         yield from ((name, fields) for name, fields in super()._write_typed_settings(asked) if name not in idle)
 
-    def _tokens(self, settings: Settings) -> tuple[int, int]:
+    def _allot_tokens(self, settings: Settings) -> tuple[int, int]:
         """Return the limit to send, and how many of its tokens are for thinking if the model takes a budget.
 
         The budget is added to the length that the caller asked for, up to the limit of the model (R-03).
@@ -499,23 +499,25 @@ class Anthropic(Family):
         """Whether the model takes a level of thinking and no budget."""
         return self.known.adaptive or self.known is UNKNOWN
 
-    def _thinks(self, settings: Settings) -> bool:
+    def _is_thinking(self, settings: Settings) -> bool:
         return (
-            settings.effort not in (None, "none") and self.takes("thinking") and "thinking" not in self._full(settings)
+            settings.effort not in (None, "none")
+            and self.should_send("thinking")
+            and "thinking" not in self._exclude_thinking(settings)
         )
 
-    def _full(self, settings: Settings) -> frozenset[str]:
+    def _exclude_thinking(self, settings: Settings) -> frozenset[str]:
         """Return the parameters to leave out: thinking, if the length of the answer leaves no room for it."""
         is_budgeted = settings.effort not in (None, "none") and not self._is_adaptive
-        return frozenset({"thinking"}) if is_budgeted and not self._tokens(settings)[1] else frozenset()
+        return frozenset({"thinking"}) if is_budgeted and not self._allot_tokens(settings)[1] else frozenset()
 
     def exclude(self, asked: Asked) -> frozenset[str]:
         """Return the parameters to leave out: with thinking, sampling; with a budget, a forced call (trap 4.1.6)."""
-        if not self._thinks(asked.settings):
-            return self._full(asked.settings)
+        if not self._is_thinking(asked.settings):
+            return self._exclude_thinking(asked.settings)
         return frozenset({"temperature", "top_p"} if self.known.adaptive else {"temperature", "top_p", "tool_choice"})
 
-    def _thinking(self, effort: str, budget: int) -> Mapping[str, Any]:
+    def _write_thinking(self, effort: str, budget: int) -> Mapping[str, Any]:
         if self._is_adaptive:
             return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}

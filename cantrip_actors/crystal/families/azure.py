@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.access import Token, TokenAccess, extra
+from cantrip_actors.crystal.access import Token, TokenAccess, import_extra
 from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.families.responses import Responses
 from cantrip_actors.crystal.prices import Model
@@ -41,14 +41,14 @@ class AzureChat(Chat):
     key_header: ClassVar[tuple[str, str]] = ("api-key", "")
 
 
-def entra_access(credential: Any = None) -> TokenAccess:
+def make_entra_access(credential: Any = None) -> TokenAccess:
     """Return the access of a `credential` of azure-identity, or of its `DefaultAzureCredential`."""
     found: list[Any] = [] if credential is None else [credential]
 
     def fetch() -> Token:
-        exceptions = extra("azure", "azure.core.exceptions")
+        exceptions = import_extra("azure", "azure.core.exceptions")
         if not found:
-            found.append(extra("azure", "azure.identity").DefaultAzureCredential())
+            found.append(import_extra("azure", "azure.identity").DefaultAzureCredential())
         try:
             token = found[0].get_token(SCOPE)
         except exceptions.ClientAuthenticationError as error:

@@ -18,12 +18,12 @@ from urllib.parse import quote
 
 import orjson
 
-from cantrip_actors.crystal.access import Access, extra, in_thread
+from cantrip_actors.crystal.access import Access, import_extra, run_in_thread
 from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
-from cantrip_actors.crystal.failures import failure
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, encode_json
+from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.anthropic import Anthropic
-from cantrip_actors.crystal.images import OFFICE, Takes, file_name
+from cantrip_actors.crystal.images import OFFICE, Takes, name_file
 from cantrip_actors.crystal.provider import Asked, Counting
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.sse import Event, Framing
@@ -69,19 +69,19 @@ class BedrockFraming(Framing):
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Return the events that `chunk` completes. Raises ProviderError for a broken frame, and for other data."""
-        stream = extra("bedrock", "botocore.eventstream")
+        stream = import_extra("bedrock", "botocore.eventstream")
         if self._buffer is None and not self._head and chunk[:1] == b"\0":
             self._buffer = stream.EventStreamBuffer()
         if self._buffer is None:
             return super().feed(chunk)
         self._buffer.add_data(chunk)
         try:
-            return [_event(message.headers, message.payload) for message in self._buffer]
+            return [_make_event(message.headers, message.payload) for message in self._buffer]
         except stream.ParserError as error:
             raise ProviderError(f"bedrock sent a broken frame: {error}") from error
 
 
-def _event(headers: Mapping[str, Any], payload: bytes) -> Event:
+def _make_event(headers: Mapping[str, Any], payload: bytes) -> Event:
     kind = headers.get(":exception-type") or headers.get(":error-code") or headers.get(":event-type") or ""
     if headers.get(":message-type") == "error":
         payload = orjson.dumps({"message": str(headers.get(":error-message") or "")})
@@ -103,20 +103,20 @@ class BedrockDecoder(Decoder):
     def read(self, value: dict[str, Any], name: str) -> None:
         """Read one event, or a whole message."""
         if "output" in value:
-            self._body(value)
+            self._read_body(value)
             return
         for kind, given in value.items():
             event = mapping(given)
             self.moves = kind.startswith("contentBlock")
             if kind == "contentBlockDelta":
-                self._delta(_index(event), mapping(event.get("delta")))
+                self._extend_block(_read_index(event), mapping(event.get("delta")))
             elif kind == "contentBlockStart":
-                self._start(_index(event), mapping(event.get("start")))
+                self._start(_read_index(event), mapping(event.get("start")))
             elif kind == "contentBlockStop":
-                self._stop(_index(event))
+                self._stop(_read_index(event))
             elif kind == "messageStart":
                 if self._blocks and not self.complete:
-                    raise self.second_message()
+                    raise self.make_second_message_error()
                 self.draft.start(self.asked)
             elif kind == "messageStop":
                 self._finish_message(event.get("stopReason"))
@@ -124,27 +124,27 @@ class BedrockDecoder(Decoder):
                 self._count_tokens(mapping(event.get("usage")))
                 self.over = self.complete
             elif name == "exception" or kind.endswith(("Exception", "Error")):
-                raise failure(self.draft.provider, None, {"error": {**event, "type": kind}})
+                raise make_failure(self.draft.provider, None, {"error": {**event, "type": kind}})
 
-    def own_content(self) -> Any:
+    def get_own_content(self) -> Any:
         """Return all blocks if one of them is more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         plain = all(block.keys() <= {"text", "toolUse"} and not _is_theirs(block) for block in blocks)
         return None if plain and not self.is_part else blocks
 
-    def _body(self, value: Mapping[str, Any]) -> None:
+    def _read_body(self, value: Mapping[str, Any]) -> None:
         self.draft.start(self.asked)
         for index, block in enumerate(objects(mapping(mapping(value["output"]).get("message")).get("content"))):
             call, thought = mapping(block.get("toolUse")), mapping(block.get("reasoningContent"))
             if call:
                 self._start(index, {"toolUse": call})
-                self._delta(index, {"toolUse": {"input": json_bytes(call.get("input") or {}).decode()}})
+                self._extend_block(index, {"toolUse": {"input": encode_json(call.get("input") or {}).decode()}})
             elif thought:
                 told = mapping(thought.get("reasoningText"))
                 for name, part in {**told, "redactedContent": thought.get("redactedContent")}.items():
-                    self._delta(index, {"reasoningContent": {name: part}})
+                    self._extend_block(index, {"reasoningContent": {name: part}})
             elif "text" in block:
-                self._delta(index, block)
+                self._extend_block(index, block)
             else:
                 self._blocks[index] = dict(block)
             self._stop(index)
@@ -188,7 +188,7 @@ class BedrockDecoder(Decoder):
         else:
             self._blocks[index] = {name: {**mapping(one)} for name, one in start.items()}
 
-    def _delta(self, index: int, delta: Mapping[str, Any]) -> None:
+    def _extend_block(self, index: int, delta: Mapping[str, Any]) -> None:
         for kind, given in delta.items():
             block, item = self._blocks.setdefault(index, {}), self._items.get(index)
             if kind == "text":
@@ -233,7 +233,7 @@ class BedrockDecoder(Decoder):
             block["text"] = item.text
 
 
-def _index(event: Mapping[str, Any]) -> int:
+def _read_index(event: Mapping[str, Any]) -> int:
     index = event.get("contentBlockIndex", 0)
     return index if isinstance(index, int) else 0
 
@@ -260,12 +260,14 @@ class BedrockWriter(Writer):
         content = self._replay_blocks(message, ids)
         if content is None:
             content = [{"text": message.content}] if message.content and message.content.strip() else []
-            content += [_call(own, call.gate, call.args) for call, own in zip(message.tool_calls, ids, strict=True)]
+            content += [
+                _write_call(own, call.gate, call.args) for call, own in zip(message.tool_calls, ids, strict=True)
+            ]
         if content:  # an empty one is refused
-            yield json_bytes({"role": "assistant", "content": content})
+            yield encode_json({"role": "assistant", "content": content})
 
     def _replay_blocks(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
-        blocks = self.own(message)
+        blocks = self.find_own_content(message)
         if not isinstance(blocks, (list, tuple)):
             return None
         renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
@@ -288,29 +290,29 @@ class BedrockWriter(Writer):
         """Yield one message with all results and texts."""
         content: list[dict[str, Any]] = []
         for answer in answers:
-            told = [_block(part) for part in self.results(answer, answer.content or "[nothing]")]
+            told = [_write_block(part) for part in self.list_result_parts(answer, answer.content or "[nothing]")]
             result: dict[str, Any] = {"toolUseId": answer.id, "content": told}
             if answer.is_error:
                 result["status"] = "error"
             content.append({"toolResult": result})
-        content += [_block(part) for text in texts for part in self.parts(text)]
+        content += [_write_block(part) for text in texts for part in self.list_parts(text)]
         if any("document" in block for block in content) and not any("text" in block for block in content):
             content.append({"text": "[a document without words]"})  # Converse requires a text with it
         if last and self.point is not None:
             content.append({"cachePoint": self.point})
-        yield json_bytes({"role": "user", "content": content})
+        yield encode_json({"role": "user", "content": content})
 
 
-def _call(own: str, name: str, args: Mapping[str, Any] | None) -> dict[str, Any]:
+def _write_call(own: str, name: str, args: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"toolUse": {"toolUseId": own, "name": name, "input": args or {}}}
 
 
-def _block(part: str | File) -> dict[str, Any]:
+def _write_block(part: str | File) -> dict[str, Any]:
     if isinstance(part, str):
         return {"text": part}
     kind, source = part.media_type, {"bytes": part.base64()}
     if kind in DOCUMENTS:
-        stem = _UNNAMEABLE.sub(" ", file_name(part).rpartition(".")[0])  # names of two files of a request must differ
+        stem = _UNNAMEABLE.sub(" ", name_file(part).rpartition(".")[0])  # names of two files of a request must differ
         return {
             "document": {"format": DOCUMENTS[kind], "name": f"{stem.strip()} {part.name}".strip(), "source": source}
         }
@@ -319,7 +321,7 @@ def _block(part: str | File) -> dict[str, Any]:
     return {"image": {"format": part.media_type.removeprefix("image/"), "source": source}}
 
 
-def tool_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+def write_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the tools for Converse."""
     return [
         {"toolSpec": {"name": t.name, "description": t.description or t.name, "inputSchema": {"json": t.parameters}}}
@@ -378,17 +380,17 @@ class Bedrock(Anthropic):
         """Return whether the model takes a budget: only Claude does."""
         return self.is_claude and super().has_budget
 
-    def writer(self) -> BedrockWriter:
+    def make_writer(self) -> BedrockWriter:
         """Return the writer of contexts for this model."""
         if self._cache is None or not (self.is_claude or "nova" in self.model):
             return BedrockWriter(self.model)
         ttl = {} if self._cache.ttl == "5m" else {"ttl": self._cache.ttl}
         return BedrockWriter(self.model, point={"type": "default", **ttl})
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield system and tools with cache marks, and sampling in an object of its own."""
         settings = asked.settings
-        most, budget = self._tokens(settings) if self.is_claude else (settings.max_tokens, 0)
+        most, budget = self._allot_tokens(settings) if self.is_claude else (settings.max_tokens, 0)
         if most is not None:
             yield "", {"inferenceConfig": {"maxTokens": most}}
         for parameter, name, value in (
@@ -399,16 +401,16 @@ class Bedrock(Anthropic):
             if value is not None:
                 yield parameter, {"inferenceConfig": {name: value}}
         if settings.effort not in (None, "none"):
-            yield "thinking", self._thinking_fields(str(settings.effort), budget)
+            yield "thinking", self._write_thinking_fields(str(settings.effort), budget)
         if settings.schema is not None and (schema := self.fit_schema(settings.schema).schema) is not None:
-            told = {"name": "answer", "schema": json_bytes(schema).decode()}
+            told = {"name": "answer", "schema": encode_json(schema).decode()}
             wanted = {"type": "json_schema", "structure": {"jsonSchema": told}}
             yield "schema", {"outputConfig": {"textFormat": wanted}}
         point = self.encoder.writer.point if isinstance(self.encoder.writer, BedrockWriter) else None
         if system:
             yield "", {"system": [{"text": system}, *([] if point is None else [{"cachePoint": point}])]}
         if asked.tools and asked.choice != "none":  # Converse has no value for "none": tools are not offered then
-            yield "", {"toolConfig": {"tools": self.encoder.tools(asked.tools, tool_list)}}
+            yield "", {"toolConfig": {"tools": self.encoder.encode_tools(asked.tools, write_tools)}}
             gate = find_named_gate(asked.choice)
             if asked.choice == "required":
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"any": {}}}}
@@ -416,16 +418,16 @@ class Bedrock(Anthropic):
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"tool": {"name": gate}}}}
         elif names := {call.gate for message in asked.messages for call in message.tool_calls}:
             gone = [ToolDefinition(name, "Not offered any more.", {"type": "object"}) for name in sorted(names)]
-            yield "", {"toolConfig": {"tools": tool_list(gone)}}  # a context with calls is refused without tools
+            yield "", {"toolConfig": {"tools": write_tools(gone)}}  # a context with calls is refused without tools
 
     def exclude(self, asked: Asked) -> frozenset[str]:
         """Return the parameters that Claude refuses together with thinking; other models report theirs."""
         return super().exclude(asked) if self.is_claude else frozenset()
 
-    def _thinking_fields(self, effort: str, budget: int) -> Mapping[str, Any]:
+    def _write_thinking_fields(self, effort: str, budget: int) -> Mapping[str, Any]:
         if not self.is_claude:
             return {"outputConfig": {"effort": effort}}
-        asked = self._thinking(effort, budget)
+        asked = self._write_thinking(effort, budget)
         level = mapping(asked.get("output_config")).get("effort")
         more = {"additionalModelRequestFields": {"thinking": asked["thinking"]}}
         return more if level is None else {**more, "outputConfig": {"effort": level}}
@@ -461,11 +463,11 @@ class SignedAccess(Access):
         self._credentials: Any = None
         self._frozen: Any = None
 
-    async def headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
+    async def make_headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
         """Return the headers: the signature, its time, and the token of temporary credentials."""
         credentials = self._credentials
         if credentials is None or credentials.refresh_needed():
-            await in_thread(self._renew)
+            await run_in_thread(self._renew)
         return self._sign(method, url, body)
 
     def is_alone_at(self, url: str) -> bool:
@@ -474,7 +476,7 @@ class SignedAccess(Access):
         return bool(self.s3) and url.startswith(f"{self.s3}/") and not is_job
 
     def _sign(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
-        auth, request = extra("bedrock", "botocore.auth"), extra("bedrock", "botocore.awsrequest")
+        auth, request = import_extra("bedrock", "botocore.auth"), import_extra("bedrock", "botocore.awsrequest")
         signed = request.AWSRequest(method, url, {"content-type": "application/json"}, body)
         if self.is_alone_at(url):
             auth.S3SigV4Auth(self._frozen, "s3", self._region).add_auth(signed)
@@ -483,7 +485,7 @@ class SignedAccess(Access):
         return {name.lower(): str(value) for name, value in signed.headers.items()}
 
     def _renew(self) -> None:
-        exceptions = extra("bedrock", "botocore.exceptions")
+        exceptions = import_extra("bedrock", "botocore.exceptions")
         try:
             credentials = self._credentials or self._find()
             if credentials is None:

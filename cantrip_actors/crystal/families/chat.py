@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, modalities, tokens, whole
-from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, json_bytes
-from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.images import Takes, data_url, file_name, openai_tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, count_modalities, join_surrogates, tokens
+from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, encode_json
+from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.images import Takes, estimate_by_patches, make_data_url, name_file
 from cantrip_actors.crystal.provider import Asked, Family
-from cantrip_actors.crystal.schemas import for_openai
-from cantrip_actors.crystal.shapes import json_object, mapping, objects
-from cantrip_actors.crystal.typed_settings import CHAT, Table, tokens_of
+from cantrip_actors.crystal.schemas import fit_for_openai
+from cantrip_actors.crystal.shapes import mapping, objects, parse_object
+from cantrip_actors.crystal.typed_settings import CHAT, Table, read_logprobs
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -65,7 +65,7 @@ class _Call:
     @property
     def may_be_whole(self) -> bool:
         """Whether the arguments may be complete."""
-        return self.custom or json_object(self.text) is not None
+        return self.custom or parse_object(self.text) is not None
 
 
 class ChatDecoder(Decoder):
@@ -78,8 +78,6 @@ class ChatDecoder(Decoder):
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
         self._newest = 0
-        self._text: Item | None = None
-        self._thought: Item | None = None
         self._field = ""
         self._details: list[dict[str, Any]] = []
         self._images: dict[str, dict[str, Any]] = {}
@@ -97,11 +95,12 @@ class ChatDecoder(Decoder):
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """Read one chunk, or a whole completion."""
-        if self._text is not None and not name and self._goes_on(self._text, value):
+        text = self.draft.flowing
+        if text is not None and not name and self._try_extend(text, value):
             return
         # the second form is that of older vLLM, the third is an event named `error`
         if value.get("error") or value.get("object") == "error" or name == "error":
-            raise failure(self.draft.provider, None, value)
+            raise make_failure(self.draft.provider, None, value)
         choices = value.get("choices")
         if not choices and isinstance(value.get("provider"), dict):
             self.read(value["provider"], "")  # a completion, one level down
@@ -110,7 +109,7 @@ class ChatDecoder(Decoder):
         if usage is None:
             usage = mapping(value.get("x_groq")).get("usage")
         if isinstance(usage, Mapping):
-            self.counts = counts_of(usage)  # counts are cumulative or repeated: the last ones are right (trap 4.3.11)
+            self.counts = read_counts(usage)  # counts are cumulative or repeated: the last ones are right (trap 4.3.11)
         if "id" not in self.metadata or "model" not in self.metadata:
             self.note(id=value.get("id"), model=value.get("model"))
         if isinstance(value.get("provider"), str):
@@ -119,9 +118,9 @@ class ChatDecoder(Decoder):
         self._searches = served or self._searches
         for choice in objects(choices):  # null, or left out (trap 4.3.1)
             if choice.get("index", 0) in (0, None) and self._is_of_message(choice, value):
-                self._choice(choice, value)
+                self._read_choice(choice, value)
 
-    def _goes_on(self, text: Item, value: dict[str, Any]) -> bool:
+    def _try_extend(self, text: Item, value: dict[str, Any]) -> bool:
         """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added (R-32)."""
         try:
             (choice,) = value["choices"]
@@ -129,12 +128,12 @@ class ChatDecoder(Decoder):
             content = delta["content"]
         except (LookupError, TypeError, ValueError):
             return False
-        # most chunks have none of the fields that `read` and `_choice` handle
+        # most chunks have none of the fields that `read` and `_read_choice` handle
         if ("usage" in value and value["usage"] is not None) or "error" in value or "x_groq" in value:
             return False
         if ("provider" in value and "served_by" not in self.metadata) or "error" in choice or "message" in choice:
             return False
-        if choice.get("finish_reason") or choice.get("logprobs") or choice.get("index") or not text.open:
+        if choice.get("finish_reason") or choice.get("logprobs") or choice.get("index") or text.kind != "message":
             return False
         if value.get("id") != self._id or self._is_repeat:
             return False
@@ -143,7 +142,7 @@ class ChatDecoder(Decoder):
         if len(delta) > 1 and any(given and name not in ("role", "content") for name, given in delta.items()):
             return False
         self._is_steady = True
-        self.draft.more(text, content)
+        self.draft.extend(text, content)
         return True
 
     def _is_of_message(self, choice: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
@@ -177,14 +176,14 @@ class ChatDecoder(Decoder):
                 self.draft.cut_off()
         return super().finish()
 
-    def own_content(self) -> Any:
+    def get_own_content(self) -> Any:
         """Return the fields that a `Response` does not keep: reasoning that has to be sent back, signatures."""
         kept: dict[str, Any] = {}
         if self._details:
             kept["reasoning_details"] = self._details
-        thoughts = "".join(self._thought.parts) if self._thought is not None and self._field else ""
+        thoughts = self.draft.thoughts if self._field else []
         if thoughts:  # without calls, `Response.thinking` has the text, and this field only the name
-            kept[self._field] = thoughts if self._calls else ""
+            kept[self._field] = thoughts[-1] if self._calls else ""
         extras = {call.item.call_id: call.extra for call in self._calls if call.extra and call.item is not None}
         if extras:
             kept["extra_content"] = extras
@@ -194,34 +193,34 @@ class ChatDecoder(Decoder):
 
     # A choice
 
-    def _choice(self, choice: Mapping[str, Any], value: Mapping[str, Any]) -> None:
+    def _read_choice(self, choice: Mapping[str, Any], value: Mapping[str, Any]) -> None:
         if choice.get("error"):
-            raise failure(self.draft.provider, None, choice)
+            raise make_failure(self.draft.provider, None, choice)
         self.draft.start(value.get("model"))
         logprobs = mapping(choice.get("logprobs"))
-        self.logprobs += tokens_of(logprobs.get("content") or logprobs.get("refusal"))
+        self.logprobs += read_logprobs(logprobs.get("content") or logprobs.get("refusal"))
         delta, reason = choice.get("delta"), choice.get("finish_reason")
         if isinstance(delta, dict):  # null in the chunks of a content filter (trap 4.3.2)
-            self._delta(delta)
+            self._read_delta(delta)
         elif isinstance(choice.get("message"), dict):
-            self._whole(choice["message"])
+            self._read_message(choice["message"])
             reason = reason or choice.get("native_finish_reason")
         if reason == "error":
-            raise failure(self.draft.provider, None, {"error": {"message": "the completion failed", "code": 502}})
+            raise make_failure(self.draft.provider, None, {"error": {"message": "the completion failed", "code": 502}})
         if isinstance(reason, str) and reason:
             self.note(stop_reason=reason, native_stop_reason=choice.get("native_finish_reason"))
             self.complete = True
 
-    def _delta(self, delta: Mapping[str, Any]) -> None:
-        self._reasoning(delta)
+    def _read_delta(self, delta: Mapping[str, Any]) -> None:
+        self._read_reasoning(delta)
         for annotation in objects(delta.get("annotations")):
             cited = mapping(annotation.get("url_citation"))
             self.draft.cite(cited.get("url"), cited.get("title"), cited.get("content"))
         content = delta.get("content")
         if content:
-            for kind, text in parts_of_content(content):
+            for kind, text in list_content_parts(content):
                 if kind == "thinking":
-                    self._think(text)
+                    self.draft.flow("reasoning", text)
                 else:
                     self._say(text)
         for part in (*objects(delta.get("images")), *(objects(content) if isinstance(content, list) else ())):
@@ -235,17 +234,19 @@ class ChatDecoder(Decoder):
             self.metadata["refusal"] = "".join(self._refusal)
         calls = objects(delta.get("tool_calls"))
         for position, call in enumerate(calls):
-            self._part(call, position, alone=len(calls) == 1)
+            self._add_call_part(call, position, alone=len(calls) == 1)
         if mapping(delta.get("function_call")).get("name") or mapping(delta.get("function_call")).get("arguments"):
-            self._part({"function": delta["function_call"]}, 0, alone=True)
+            self._add_call_part({"function": delta["function_call"]}, 0, alone=True)
 
-    def _whole(self, message: dict[str, Any]) -> None:
+    def _read_message(self, message: dict[str, Any]) -> None:
         """Read a message that was not streamed."""
         self.message = message
         calls = objects(message.get("tool_calls"))
-        self._delta({**message, "tool_calls": None, "function_call": None if calls else message.get("function_call")})
+        self._read_delta(
+            {**message, "tool_calls": None, "function_call": None if calls else message.get("function_call")}
+        )
         for n, call in enumerate(calls):
-            self._part({**call, "index": n}, n, alone=False)
+            self._add_call_part({**call, "index": n}, n, alone=False)
             self._settle(self._calls[-1])
         self.complete = True
 
@@ -254,30 +255,23 @@ class ChatDecoder(Decoder):
         given = part.get("image_url")
         url = given.get("url") if isinstance(given, Mapping) else given
         if url is not None:
-            self._end(self._thought)
-            self._end(self._text)
-            kept = self.draft.image(url)
+            self.draft.end_flow()
+            kept = self.draft.add_image(url)
             if kept is not None and self.draft.provider == "openrouter":
                 self._images[kept] = {"type": "image_url", "image_url": {"url": f"{url.partition(',')[0]},{kept}"}}
 
     # Text and reasoning
 
-    def _reasoning(self, delta: Mapping[str, Any]) -> None:
+    def _read_reasoning(self, delta: Mapping[str, Any]) -> None:
         told = False
         for field in _REASONING:
             thought = delta.get(field)
             if isinstance(thought, str) and thought:
                 self._field, told = self._field or field, True
-                self._think(thought)
+                self.draft.flow("reasoning", thought)
                 break
         for detail in objects(delta.get("reasoning_details")):
-            self._detail(detail, told=not told)
-
-    def _think(self, text: str) -> None:
-        if self._thought is None or not self._thought.open:
-            self._end(self._text)
-            self._thought = self.draft.begin("reasoning")
-        self.draft.add(self._thought, text)
+            self._add_detail(detail, told=not told)
 
     def _say(self, text: str) -> None:
         """Add text, whose beginning may be reasoning in tags."""
@@ -299,7 +293,7 @@ class ChatDecoder(Decoder):
             self._tail = "" if tag else _find_overlap(text, _CLOSE)
             thought = before if tag else text[: len(text) - len(self._tail)]
             if thought:
-                self._think(thought if self._thought is not None else thought.lstrip())
+                self.draft.flow("reasoning", thought if self.draft.flowing is not None else thought.lstrip())
             if not tag:
                 return
             self._inside, self._after = False, True
@@ -307,11 +301,7 @@ class ChatDecoder(Decoder):
         if self._after:
             text = text.lstrip()
             self._after = not text
-        if text:
-            if self._text is None or not self._text.open:
-                self._end(self._thought)
-                self._text = self.draft.begin("message")
-            self.draft.add(self._text, text)
+        self.draft.flow("message", text)
 
     def _close_text(self) -> None:
         if self._head:
@@ -319,16 +309,16 @@ class ChatDecoder(Decoder):
             if head.strip() or not self._calls:
                 self._say(head)
         if self._tail:
-            self._think(self._tail)
+            self.draft.flow("reasoning", self._tail)
             self._tail = ""
 
-    def _detail(self, detail: dict[str, Any], *, told: bool) -> None:
+    def _add_detail(self, detail: dict[str, Any], *, told: bool) -> None:
         """Add a piece of a detail that OpenRouter requires unmodified; the pieces of one detail are joined."""
         last = self._details[-1] if self._details else None
         same = last is not None and all(last.get(name) == detail.get(name) for name in ("type", "index"))
         text = detail.get("text") or detail.get("summary")
         if told and isinstance(text, str) and text:
-            self._think(text)
+            self.draft.flow("reasoning", text)
         if last is None or not same or detail.get("type") == "reasoning.encrypted":
             self._details.append(dict(detail))
             return
@@ -340,7 +330,7 @@ class ChatDecoder(Decoder):
 
     # Calls
 
-    def _part(self, part: Mapping[str, Any], position: int, *, alone: bool) -> None:
+    def _add_call_part(self, part: Mapping[str, Any], position: int, *, alone: bool) -> None:
         """Add a piece of a call (trap 4.3.3), identified by index and id or, without these, by name. A piece without
         any of them, `alone` in its chunk, continues the newest call.
         """
@@ -361,7 +351,6 @@ class ChatDecoder(Decoder):
         self._newest = index
         call = self._at.get(index)
         if call is None or self._is_another(call, str(own or ""), str(name or ""), arguments):
-            self._end(self._thought)
             call = _Call(str(own or ""))
             self._calls.append(call)
             self._at[index] = call
@@ -372,7 +361,7 @@ class ChatDecoder(Decoder):
         if isinstance(part.get("extra_content"), dict):
             call.extra.update(part["extra_content"])
         if arguments is not None and not isinstance(arguments, str):  # an object, in one piece (trap 4.3.5)
-            arguments = json_bytes(arguments).decode()
+            arguments = encode_json(arguments).decode()
         if arguments:
             call.arguments.append(arguments)
         self._show(call)
@@ -394,7 +383,6 @@ class ChatDecoder(Decoder):
     def _show(self, call: _Call) -> None:
         """Emit a call once its name is complete: its arguments arrive, or the name is that of an offered tool."""
         if call.item is None and call.name and (call.arguments or call.name in self.tools):
-            self._end(self._text)
             call.item = self.draft.call(call.name, call.id)
         if call.item is not None:
             for piece in call.arguments[call.shown :]:
@@ -413,23 +401,19 @@ class ChatDecoder(Decoder):
             if isinstance(given, Mapping):
                 call.item.given = given
             elif given != call.text:
-                call.item.parts = [whole(str(given))]
-            call.item.name = whole(call.name)
+                call.item.parts = [join_surrogates(str(given))]
+            call.item.name = join_surrogates(call.name)
             self.draft.end(call.item)
 
-    def _end(self, item: Item | None) -> None:
-        if item is not None:
-            self.draft.end(item)
 
-
-def parts_of_content(content: Any) -> Iterator[tuple[str, str]]:
+def list_content_parts(content: Any) -> Iterator[tuple[str, str]]:
     """Yield the pieces of a content: a text, or parts, some of which are thoughts (Mistral)."""
     if isinstance(content, str):
         yield "text", content
         return
     for part in objects(content):
         if isinstance(part.get("thinking"), (list, str)):
-            for _, text in parts_of_content(part["thinking"]):
+            for _, text in list_content_parts(part["thinking"]):
                 yield "thinking", text
         else:
             found = part.get("text") or part.get("refusal")
@@ -458,7 +442,7 @@ def repair_arguments(arguments: str) -> Any:
     return arguments
 
 
-def counts_of(given: Any) -> Counts:
+def read_counts(given: Any) -> Counts:
     """Return the valid counts of tokens; invalid ones are ignored, so that they do not cost the answer."""
     if not isinstance(given, Mapping):
         return Counts()
@@ -477,7 +461,7 @@ def counts_of(given: Any) -> Counts:
         cached=tokens(details.get("cached_tokens")),
         written=tokens(details.get("cache_write_tokens")),
         reasoning=reasoning,
-        modalities=modalities(details, further),
+        modalities=count_modalities(details, further),
         cost=float(cost) if priced and cost is not None else None,
     )
 
@@ -509,13 +493,13 @@ class ChatWriter(Writer):
         """Yield an utterance, with its reasoning if the model requires it."""
         if not message.content and not ids:
             return
-        own = mapping(self.own(message)) if message.blocks else {}
-        made: dict[str, Any] = {"role": "assistant", "content": self.utterance(message, own)}
+        own = mapping(self.find_own_content(message)) if message.blocks else {}
+        made: dict[str, Any] = {"role": "assistant", "content": self.write_utterance_content(message, own)}
         if own or self.reasons:
-            made.update(self._own_fields(own, message))
+            made.update(self._list_own_fields(own, message))
         if ids:
             made["tool_calls"] = self.write_calls(message, ids, own.get("extra_content") or {})
-        yield json_bytes(made)
+        yield encode_json(made)
 
     def write_calls(
         self, message: Message, ids: Sequence[str], extras: Mapping[str, Any] = NO_EXTRAS
@@ -531,11 +515,11 @@ class ChatWriter(Writer):
             for call, given in zip(message.tool_calls, ids, strict=True)
         ]
 
-    def utterance(self, message: Message, own: Mapping[str, Any]) -> Any:  # noqa: ARG002
+    def write_utterance_content(self, message: Message, own: Mapping[str, Any]) -> Any:  # noqa: ARG002
         """Return the content of an utterance; `own` is the provider's own block of it."""
         return message.content or self.empty
 
-    def _own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:
+    def _list_own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:
         """Return the fields of the answer that are sent back with its utterance."""
         kept = {name: value for name, value in own.items() if name != "extra_content"}
         told = next((name for name in _REASONING if name in kept), None)
@@ -547,60 +531,60 @@ class ChatWriter(Writer):
             kept["reasoning_content"] = ""
         return kept
 
-    def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
+    def can_show_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
         """Return whether the message itself has the images."""
-        return "images" in mapping(self.own(message))
+        return "images" in mapping(self.find_own_content(message))
 
     def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Yield the results, one message each, then their images, which a result cannot contain, then the texts."""
         shown: list[str | File] = []
         for answer in answers:
-            first, *rest = self.results(answer, answer.text)
+            first, *rest = self.list_result_parts(answer, answer.text)
             if isinstance(first, File):
                 what = "an image" if isinstance(first, Image) else "a file"
                 first, rest = f"[{what}, which follows]", [first, *rest]
-            yield json_bytes({"role": "tool", "tool_call_id": answer.id, "content": first})
+            yield encode_json({"role": "tool", "tool_call_id": answer.id, "content": first})
             if rest:
                 shown += [f"[from the result of {answer.call.gate}, call {answer.id}]", *rest]
         if shown:
-            yield json_bytes({"role": "user", "content": self.content(shown)})
+            yield encode_json({"role": "user", "content": self.write_content(shown)})
         for text in texts:
-            yield json_bytes({"role": "user", "content": self.content(self.parts(text))})
+            yield encode_json({"role": "user", "content": self.write_content(self.list_parts(text))})
 
-    def content(self, parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
+    def write_content(self, parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
         """Return texts, images and files: bare text where there is nothing else, which every server knows."""
         if len(parts) == 1 and isinstance(parts[0], str):
             return parts[0]
-        return [{"type": "text", "text": part} if isinstance(part, str) else self.part(part) for part in parts]
+        return [{"type": "text", "text": part} if isinstance(part, str) else self.write_part(part) for part in parts]
 
-    def part(self, file: File) -> dict[str, Any]:
+    def write_part(self, file: File) -> dict[str, Any]:
         """Return an image, a recording, a film or a document."""
         if not isinstance(file, Image):
-            return _file(file)
-        told: dict[str, Any] = {"url": data_url(file)}
+            return _write_file(file)
+        told: dict[str, Any] = {"url": make_data_url(file)}
         if file.detail is not None:
             told["detail"] = file.detail
         return {"type": "image_url", "image_url": told}
 
 
-def _file(file: File) -> dict[str, Any]:
+def _write_file(file: File) -> dict[str, Any]:
     kind = file.media_type.partition("/")[0]
     if file.file_id is not None:
         return {"type": "file", "file": {"file_id": file.file_id}}
     if kind == "audio":
-        return {"type": "input_audio", "input_audio": {"data": file.base64(), "format": _format(file.media_type)}}
+        return {"type": "input_audio", "input_audio": {"data": file.base64(), "format": _name_format(file.media_type)}}
     if kind == "video":
-        return {"type": "video_url", "video_url": {"url": data_url(file)}}
-    return {"type": "file", "file": {"filename": file_name(file), "file_data": data_url(file)}}
+        return {"type": "video_url", "video_url": {"url": make_data_url(file)}}
+    return {"type": "file", "file": {"filename": name_file(file), "file_data": make_data_url(file)}}
 
 
-def _format(media_type: str) -> str:
+def _name_format(media_type: str) -> str:
     """Return this interface's name of an audio format."""
     name = media_type.partition("/")[2].removeprefix("x-")
     return {"mpeg": "mp3", "mp4": "m4a", "wave": "wav"}.get(name, name)
 
 
-def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+def write_functions(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the tools as functions."""
     return [
         {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
@@ -642,9 +626,9 @@ class Chat(Family):
 
     path = "/chat/completions"
     decodes: ClassVar[type[Decoder]] = ChatDecoder
-    fit = staticmethod(for_openai)
+    fit = staticmethod(fit_for_openai)
 
-    def writer(self) -> Writer:
+    def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
         return self.writes(self.model, self.provider, empty=self.empty, takes=self.files)
 
@@ -653,41 +637,41 @@ class Chat(Family):
         encoded = super().encode(asked)
         if not encoded.system:
             return encoded
-        return encoded._replace(parts=(self.system(encoded.system), *encoded.parts))
+        return encoded._replace(parts=(self.write_system(encoded.system), *encoded.parts))
 
-    def system(self, text: str) -> bytes:
+    def write_system(self, text: str) -> bytes:
         """Return the system prompt as a message."""
-        return json_bytes({"role": "system", "content": text})
+        return encode_json({"role": "system", "content": text})
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields other than the messages."""
         settings = asked.settings
         yield "", {"model": self.model, "stream": True}
         yield "temperature", {"temperature": settings.temperature}
         yield "top_p", {"top_p": settings.top_p}
         names = dict.fromkeys((self.most, *LIMITS))
-        most = next((name for name in names if self.takes(name)), self.most)  # a server accepts only one of them
+        most = next((name for name in names if self.should_send(name)), self.most)  # a server accepts only one of them
         yield most, {most: settings.max_tokens}
         yield "stop", {"stop": list(settings.stop) or None}
         yield "stream_options", {"stream_options": {"include_usage": True}}
         if settings.effort is not None:
-            yield "effort", self.thinking(settings.effort)
+            yield "effort", self.write_thinking(settings.effort)
         if settings.schema is not None:
             fitted = self.fit_schema(settings.schema)
             answer = {"name": "answer", "schema": fitted.schema, "strict": fitted.strict}
             yield "schema", {"response_format": {"type": "json_schema", "json_schema": answer}}
         if asked.tools:
-            yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
+            yield "", {"tools": self.encoder.encode_tools(asked.tools, write_functions)}
             if asked.choice in ("required", "none"):
                 yield "tool_choice", {"tool_choice": asked.choice}
             elif (gate := find_named_gate(asked.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "function", "function": {"name": gate}}}
 
-    def thinking(self, effort: str) -> Mapping[str, Any]:
+    def write_thinking(self, effort: str) -> Mapping[str, Any]:
         """Return the field for the level of thinking."""
         return {"reasoning_effort": effort}
 
-    image_tokens = staticmethod(openai_tokens)  # the model may be of another maker than OpenAI
+    image_tokens = staticmethod(estimate_by_patches)  # the model may be of another maker than OpenAI
 
     def learn(self, error: ProviderError, request: Request) -> str | None:
         """Learn as all families do, and also that an utterance needs a text or its reasoning: contexts are encoded

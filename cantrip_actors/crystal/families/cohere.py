@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import json_bytes
-from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
-from cantrip_actors.crystal.families.pieces import PiecesDecoder
-from cantrip_actors.crystal.images import Takes, pixel_tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.encode import encode_json
+from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.families.chat import Chat, ChatWriter, write_functions
+from cantrip_actors.crystal.images import Takes, estimate_by_pixels
 from cantrip_actors.crystal.provider import Asked
-from cantrip_actors.crystal.schemas import as_is
+from cantrip_actors.crystal.schemas import keep_schema
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import COHERE, Table
 from cantrip_actors.terms.messages import Message, find_named_gate
@@ -31,10 +30,14 @@ EFFORT: Final[Mapping[str, int]] = {
 """Tokens for thinking."""
 
 
-class CohereDecoder(PiecesDecoder):
+class CohereDecoder(Decoder):
     """The stream of a message."""
 
     provider: ClassVar[str] = "cohere"
+
+    def __init__(self, model: str = "", **more: Any) -> None:
+        super().__init__(model, **more)
+        self._open_call: Item | None = None
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """One event, or a whole message."""
@@ -43,54 +46,59 @@ class CohereDecoder(PiecesDecoder):
         if kind in ("content-delta", "content-start"):
             self._add_content(mapping(message.get("content")))
         elif kind == "tool-plan-delta":
-            self._add_text("message", message.get("tool_plan"))
+            self.draft.flow("message", message.get("tool_plan"))
         elif kind == "tool-call-start":
-            self._call(mapping(message.get("tool_calls")))
+            self._begin_call(mapping(message.get("tool_calls")))
         elif kind == "tool-call-delta":
-            self._arguments(mapping(message.get("tool_calls")))
+            self._add_arguments(mapping(message.get("tool_calls")))
         elif kind in ("content-end", "tool-call-end"):
             self._end()
         elif kind == "citation-start":
             self._cite(mapping(message.get("citations")))
         elif kind == "message-start":
-            self.begins(value.get("id"))
+            self.note_beginning(value.get("id"))
             self.draft.start(self.asked)
             self.note(id=value.get("id"))
         elif kind == "message-end":
             self._finish_message(mapping(value.get("delta")))
         elif isinstance(value.get("message"), Mapping):
-            self._body(value)
+            self._read_body(value)
         elif kind == "error" or "message" in value or "error" in value:
-            raise failure(self.draft.provider, None, value)
+            raise make_failure(self.draft.provider, None, value)
 
-    def _body(self, value: Mapping[str, Any]) -> None:
+    def _read_body(self, value: Mapping[str, Any]) -> None:
         message = mapping(value["message"])
         self.draft.start(self.asked)
         self.note(id=value.get("id"))
-        self._add_text("message", message.get("tool_plan"))
+        self.draft.flow("message", message.get("tool_plan"))
         for part in objects(message.get("content")):
             self._add_content(part)
             self._end()
         for call in objects(message.get("tool_calls")):
-            self._call(call)
+            self._begin_call(call)
             self._end()
         for citation in objects(message.get("citations")):
             self._cite(citation)
         self._finish_message(value)
 
     def _add_content(self, part: Mapping[str, Any]) -> None:
-        self._add_text("reasoning", part.get("thinking"))
-        self._add_text("message", part.get("text"))
+        self.draft.flow("reasoning", part.get("thinking"))
+        self.draft.flow("message", part.get("text"))
 
-    def _call(self, call: Mapping[str, Any]) -> None:
+    def _begin_call(self, call: Mapping[str, Any]) -> None:
         self._end()
-        self._open = self.draft.call(mapping(call.get("function")).get("name"), call.get("id"))
-        self._arguments(call)
+        self._open_call = self.draft.call(mapping(call.get("function")).get("name"), call.get("id"))
+        self._add_arguments(call)
 
-    def _arguments(self, call: Mapping[str, Any]) -> None:
-        if self._open is not None and self._open.kind == "function_call":
-            self.moves = True
-            self.draft.add(self._open, mapping(call.get("function")).get("arguments"))
+    def _add_arguments(self, call: Mapping[str, Any]) -> None:
+        if self._open_call is not None:
+            self.draft.add(self._open_call, mapping(call.get("function")).get("arguments"))
+
+    def _end(self) -> None:
+        self.draft.end_flow()
+        if self._open_call is not None:
+            self.draft.end(self._open_call)
+            self._open_call = None
 
     def _cite(self, citation: Mapping[str, Any]) -> None:
         for source in objects(citation.get("sources")):
@@ -107,12 +115,17 @@ class CohereDecoder(PiecesDecoder):
         )
         if isinstance(reason, str) and reason in FAILED:
             message = told.get("error") or f"the answer ended with {reason}"
-            raise failure(self.draft.provider, FAILED[reason], {"message": message})
+            raise make_failure(self.draft.provider, FAILED[reason], {"message": message})
         if reason == "MAX_TOKENS":
             self.draft.cut_off()
         self._end()
         self.note(stop_reason=reason)
         self.complete = self.over = True
+
+    def get_own_content(self) -> Any:
+        """Return the thoughts, which are sent back with the calls that followed them."""
+        thoughts = "".join(self.draft.thoughts)
+        return {"thinking": thoughts} if thoughts and self.draft.calls else None
 
 
 class CohereWriter(ChatWriter):
@@ -123,7 +136,7 @@ class CohereWriter(ChatWriter):
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance: a plan and calls, or a text."""
         made: dict[str, Any] = {"role": "assistant"}
-        thoughts = mapping(self.own(message)).get("thinking") if message.blocks else None
+        thoughts = mapping(self.find_own_content(message)).get("thinking") if message.blocks else None
         if thoughts:
             made["content"] = [{"type": "thinking", "thinking": thoughts}]
         if ids:
@@ -133,7 +146,7 @@ class CohereWriter(ChatWriter):
         elif message.content:
             made["content"] = message.content
         if len(made) > 1:
-            yield json_bytes(made)
+            yield encode_json(made)
 
 
 class Cohere(Chat):
@@ -157,14 +170,14 @@ class Cohere(Chat):
     writes: ClassVar[type[ChatWriter]] = CohereWriter
     path = "/chat"
     decodes: ClassVar[type[Decoder]] = CohereDecoder
-    fit = staticmethod(as_is)
+    fit = staticmethod(keep_schema)
 
     @property
     def has_budget(self) -> bool:
         """A level is sent as a number of tokens."""
         return True
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields except the messages."""
         settings = asked.settings
         budget = 0 if settings.effort in (None, "none") else EFFORT[str(settings.effort)]
@@ -180,21 +193,21 @@ class Cohere(Chat):
             schema = self.fit_schema(settings.schema).schema
             yield "schema", {"response_format": {"type": "json_object", "json_schema": schema}}
         if asked.tools:
-            yield from self._tools(asked)
+            yield from self._write_tools(asked)
 
     def exclude(self, asked: Asked) -> frozenset[str]:
         """It holds no answer to a schema while there are tools."""
         return frozenset({"schema"}) if asked.tools else frozenset()
 
-    def _tools(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_tools(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """One gate is forced by offering no other."""
         gate, offered = find_named_gate(asked.choice), asked.tools
         if gate is not None:
             offered = [tool for tool in offered if tool.name == gate] or offered
-        yield "", {"tools": self.encoder.tools(offered, function_list)}
+        yield "", {"tools": self.encoder.encode_tools(offered, write_functions)}
         if asked.choice == "none":
             yield "tool_choice", {"tool_choice": "NONE"}
         elif asked.choice == "required" or gate is not None:
             yield "tool_choice", {"tool_choice": "REQUIRED"}
 
-    image_tokens = staticmethod(pixel_tokens)
+    image_tokens = staticmethod(estimate_by_pixels)

@@ -13,15 +13,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, modalities, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
-from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.images import Takes, tile_tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, count_modalities, tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, encode_json
+from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.images import Takes, estimate_by_tiles
 from cantrip_actors.crystal.provider import Asked, Counting, Family
-from cantrip_actors.crystal.schemas import Fitted, for_gemini, gemini_schema
+from cantrip_actors.crystal.schemas import Fitted, fit_for_gemini, fit_gemini_arguments
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects
-from cantrip_actors.crystal.typed_settings import GOOGLE, Table, candidates_of
+from cantrip_actors.crystal.typed_settings import GOOGLE, Table, read_google_logprobs
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
@@ -56,7 +56,6 @@ class GoogleDecoder(Decoder):
     def __init__(self, model: str = "", **more: Any) -> None:
         super().__init__(model, **more)
         self._parts: list[dict[str, Any]] = []
-        self._open: Item | None = None
         self._more: list[str] = []
         """Pieces of text that have not been added to the last part yet."""
         self._call: Item | None = None  # the call whose arguments are incomplete
@@ -72,11 +71,12 @@ class GoogleDecoder(Decoder):
 
     def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
         """Read one chunk, or a whole response: both have the same shape."""
-        if self._open is not None and self._goes_on(self._open, value):
+        text = self.draft.flowing
+        if text is not None and self._try_extend(text, value):
             return
         self._join()
         if value.get("error"):
-            raise failure(self.draft.provider, None, value)
+            raise make_failure(self.draft.provider, None, value)
         if not self.is_of_message(value.get("responseId")):
             return
         self._count_tokens(value.get("usageMetadata"))
@@ -93,20 +93,20 @@ class GoogleDecoder(Decoder):
             return  # another candidate, if several were asked for
         for part in objects(mapping(candidate.get("content")).get("parts")):
             self.moves = True
-            self._part(part)
+            self._read_part(part)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason != "FINISH_REASON_UNSPECIFIED":
             self.note(stop_reason=reason, stop_message=candidate.get("finishMessage"))
             self.complete = True
         if "logprobsResult" in candidate:
-            self.logprobs += candidates_of(candidate["logprobsResult"])
+            self.logprobs += read_google_logprobs(candidate["logprobsResult"])
         if "groundingMetadata" in candidate:
             self._grounding.update(mapping(candidate["groundingMetadata"]))
         self._fetched = objects(mapping(candidate.get("urlContextMetadata")).get("urlMetadata")) or self._fetched
         self.note(continuation=candidate.get("continuationToken"))
         self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
 
-    def _goes_on(self, item: Item, value: dict[str, Any]) -> bool:
+    def _try_extend(self, item: Item, value: dict[str, Any]) -> bool:
         """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added (R-32)."""
         try:
             (candidate,) = value["candidates"]
@@ -126,8 +126,8 @@ class GoogleDecoder(Decoder):
             return False
         if "usageMetadata" in value:
             self._count_tokens(value["usageMetadata"])
-        self.moves = self._is_steady = True
-        self.draft.more(item, text)
+        self._is_steady = True
+        self.draft.extend(item, text)
         self._more.append(text)
         return True
 
@@ -142,9 +142,9 @@ class GoogleDecoder(Decoder):
         self._join()
         if self.complete:
             self._end_call()
-            self._end_text()
+            self.draft.end_flow()
             if self._grounding or self._fetched:
-                self._ground()
+                self._add_grounding()
             reason = self.metadata.get("stop_reason")
             if not self.unfinished:
                 self.metadata.pop("continuation", None)
@@ -156,7 +156,7 @@ class GoogleDecoder(Decoder):
                 )
         return super().finish()
 
-    def own_content(self) -> Any:
+    def get_own_content(self) -> Any:
         """Return the parts if one of them is signed, or more than text and calls."""
         plain = all(not part.keys() - {"text", "functionCall", "thought"} for part in self._parts)
         plain = plain and not any("id" in (part.get("functionCall") or ()) for part in self._parts)
@@ -166,20 +166,20 @@ class GoogleDecoder(Decoder):
         """Read the counts. Later chunks may omit some or have 0: the last nonzero value is right (trap 4.4.5)."""
         for name, given in mapping(usage).items():
             self._usage[name] = tokens(given) or self._usage.get(name, 0)
-        self._read = _by_modality(mapping(usage).get("promptTokensDetails")) or self._read
-        self._made = _by_modality(mapping(usage).get("candidatesTokensDetails")) or self._made
+        self._read = _count_by_modality(mapping(usage).get("promptTokensDetails")) or self._read
+        self._made = _count_by_modality(mapping(usage).get("candidatesTokensDetails")) or self._made
         count = self._usage.get
         self.counts = Counts(
             prompt=count("promptTokenCount", 0) + count("toolUsePromptTokenCount", 0),
             completion=count("candidatesTokenCount", 0) + count("thoughtsTokenCount", 0),  # neither includes the other
             cached=count("cachedContentTokenCount", 0),
             reasoning=count("thoughtsTokenCount", 0),
-            modalities=modalities(self._read, self._made),
+            modalities=count_modalities(self._read, self._made),
         )
 
     # Tools of its own
 
-    def _theirs(self, part: Mapping[str, Any]) -> None:
+    def _add_server_part(self, part: Mapping[str, Any]) -> None:
         """Add a call of a tool that Google runs, or its result; both are sent back with the other parts (R-21)."""
         if (call := mapping(part.get("toolCall"))) and (kind := str(call.get("toolType") or "")):
             tool = KINDS.get(kind, kind.lower())
@@ -194,7 +194,7 @@ class GoogleDecoder(Decoder):
             failed = ran.get("outcome") not in (None, "OUTCOME_OK")
             self.draft.add_server_result(ran.get("id") or self._ran, ran.get("output"), is_error=failed)
 
-    def _ground(self) -> None:
+    def _add_grounding(self) -> None:
         """Add the results of a search and the text that cites them, and the search itself if no part had it."""
         chunks = [
             mapping(one.get("web") or one.get("retrievedContext"))
@@ -224,10 +224,9 @@ class GoogleDecoder(Decoder):
 
     # Parts
 
-    def _part(self, part: dict[str, Any]) -> None:
+    def _read_part(self, part: dict[str, Any]) -> None:
         call = mapping(part.get("functionCall"))
         if call.get("name") or (call and self._call is not None):  # one without a name goes on with that before (R-11)
-            self._end_text()
             self._add_call(call, part)
             return
         self._end_call()
@@ -236,16 +235,12 @@ class GoogleDecoder(Decoder):
         if not part:
             return
         if not _THEIRS.isdisjoint(part):
-            self._end_text()
-            self._theirs(part)
+            self.draft.end_flow()
+            self._add_server_part(part)
         text = part.get("text")
         if isinstance(text, str):
-            kind = "reasoning" if part.get("thought") else "message"
             if text:
-                if self._open is None or self._open.kind != kind:
-                    self._end_text()
-                    self._open = self.draft.begin("reasoning" if part.get("thought") else "message")
-                self.draft.add(self._open, text)
+                self.draft.flow("reasoning" if part.get("thought") else "message", text)
             elif not part.get("thoughtSignature"):
                 return  # an empty part (trap 4.4.10)
             last = self._parts[-1] if self._parts else {}
@@ -262,8 +257,8 @@ class GoogleDecoder(Decoder):
         """Add the image of a part; return the text that replaces its bytes in the parts."""
         if not str(data.get("mimeType") or "").startswith("image/"):
             return None
-        self._end_text()
-        return self.draft.image(data.get("data"))
+        self.draft.end_flow()
+        return self.draft.add_image(data.get("data"))
 
     def _add_call(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
         name = call.get("name")
@@ -272,7 +267,7 @@ class GoogleDecoder(Decoder):
             self._call = self.draft.call(name, call.get("id"))
             self._arguments = dict(call.get("args") or {})
             if self._arguments:
-                self.draft.add(self._call, json_bytes(self._arguments).decode())
+                self.draft.add(self._call, encode_json(self._arguments).decode())
             kept = {key: value for key, value in part.items() if key != "functionCall"}
             self._parts.append({"functionCall": {"name": name, "args": self._arguments}, **kept})
             if call.get("id"):
@@ -300,13 +295,8 @@ class GoogleDecoder(Decoder):
             self.draft.end(self._call)
             self._call, self._half = None, ""
 
-    def _end_text(self) -> None:
-        if self._open is not None:
-            self.draft.end(self._open)
-            self._open = None
 
-
-def _by_modality(details: Any) -> dict[str, Any]:
+def _count_by_modality(details: Any) -> dict[str, Any]:
     """Return Google's counts of each modality with the names of OpenAI's interfaces."""
     return {f"{one.get('modality')}_tokens".lower(): one.get("tokenCount") for one in map(mapping, objects(details))}
 
@@ -324,13 +314,13 @@ def _put(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
     value: Any = next((v for k, v in piece.items() if k in ("stringValue", "numberValue", "boolValue")), None)
     place: Any = arguments
     for step, following in pairwise(steps):
-        place = _inside(place, step, [] if isinstance(following, int) else {})
+        place = _get_or_add(place, step, [] if isinstance(following, int) else {})
     last = str(steps[-1]) if isinstance(place, dict) else steps[-1]
-    before = _inside(place, last, None)
+    before = _get_or_add(place, last, None)
     place[last] = before + value if isinstance(before, str) and isinstance(value, str) else value
 
 
-def _inside(place: Any, step: str | int, empty: Any) -> Any:
+def _get_or_add(place: Any, step: str | int, empty: Any) -> Any:
     if isinstance(place, list) and isinstance(step, int):
         if step > len(place):
             raise ProviderError(f"google sent part of element {step} of a list that has {len(place)}")
@@ -355,7 +345,7 @@ class GoogleWriter(Writer):
         super().__init__(model)
         self._signed = signed
 
-    def shows_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
+    def can_show_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
         """Return whether the model's own parts, which have the images, are sent back."""
         return self._replay_parts(message) is not None
 
@@ -370,10 +360,10 @@ class GoogleWriter(Writer):
                     made["thoughtSignature"] = UNSIGNED
                 parts.append(made)
         if parts:
-            yield json_bytes({"role": "model", "parts": parts})
+            yield encode_json({"role": "model", "parts": parts})
 
     def _replay_parts(self, message: Message) -> list[dict[str, Any]] | None:
-        parts = self.own(message)
+        parts = self.find_own_content(message)
         if not isinstance(parts, (list, tuple)):
             return None
         calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
@@ -394,8 +384,8 @@ class GoogleWriter(Writer):
             parts.append({"functionResponse": told})
             beside += others
         parts += beside
-        parts += [_part(part) for text in texts for part in self.parts(text)]
-        yield json_bytes({"role": "user", "parts": parts})
+        parts += [_write_part(part) for text in texts for part in self.list_parts(text)]
+        yield encode_json({"role": "user", "parts": parts})
 
     def _split_files(self, answer: Answer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the text of a result, its images, and the files that follow it, with a text that names the call.
@@ -404,24 +394,24 @@ class GoogleWriter(Writer):
         """
         if not answer.images:
             return answer.content, [], []
-        told = self.results(answer, answer.content)
+        told = self.list_result_parts(answer, answer.content)
         text = "\n".join(part for part in told if isinstance(part, str))
         files = [part for part in told if isinstance(part, File)]
         fits = [self._signed and file.digest != "" and file.media_type.startswith(_INSIDE) for file in files]
-        inside = [_part(file) for file, is_inside in zip(files, fits, strict=True) if is_inside]
-        others = [_part(file) for file, is_inside in zip(files, fits, strict=True) if not is_inside]
+        inside = [_write_part(file) for file, is_inside in zip(files, fits, strict=True) if is_inside]
+        others = [_write_part(file) for file, is_inside in zip(files, fits, strict=True) if not is_inside]
         whose = [{"text": f"[from the result of {answer.call.gate}]"}] if others else []
         return text, inside, [*whose, *others]
 
     def _has_server_id(self, answer: Answer) -> bool:
         """Return whether the server gave the call its id: it accepts only such ids (trap 4.4.2)."""
-        parts = self.own(answer.said)
+        parts = self.find_own_content(answer.said)
         return isinstance(parts, (list, tuple)) and any(
             (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
         )
 
 
-def _part(part: str | File) -> dict[str, Any]:
+def _write_part(part: str | File) -> dict[str, Any]:
     """Return a text, an image or another file as a part."""
     if isinstance(part, str):
         return {"text": part}
@@ -431,18 +421,18 @@ def _part(part: str | File) -> dict[str, Any]:
     return {"inlineData": {"mimeType": part.media_type, "data": part.base64()}}
 
 
-def declarations(tools: Sequence[ToolDefinition], *, maps: bool = True) -> list[dict[str, Any]]:
+def write_declarations(tools: Sequence[ToolDefinition], *, maps: bool = True) -> list[dict[str, Any]]:
     """Return the tools as declarations. `maps`: the model accepts objects with free keys."""
     made = []
     for tool in tools:
         one: dict[str, Any] = {"name": tool.name, "description": tool.description}
         if tool.parameters.get("properties"):
-            one["parametersJsonSchema"] = gemini_schema(tool.parameters, maps=maps)
+            one["parametersJsonSchema"] = fit_gemini_arguments(tool.parameters, maps=maps)
         made.append(one)
     return [{"functionDeclarations": made}]
 
 
-_without_maps: Final = partial(declarations, maps=False)
+_without_maps: Final = partial(write_declarations, maps=False)
 
 
 _BUDGET: Final[Mapping[str, int]] = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
@@ -510,13 +500,13 @@ class Google(Family):
 
     def fit(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the schema for this model; the first two generations accept no objects with free keys."""
-        return for_gemini(schema, maps=self._maps)
+        return fit_for_gemini(schema, maps=self._maps)
 
-    def writer(self) -> Writer:
+    def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
         return self.writes(self.model, signed=not self.old)
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields; sampling has an object of its own."""
         settings = asked.settings
         sampling = {
@@ -542,7 +532,10 @@ class Google(Family):
         if system:
             yield "", {"systemInstruction": {"parts": [{"text": system}]}}
         if asked.tools:
-            yield "", {"tools": self.encoder.tools(asked.tools, declarations if self._maps else _without_maps)}
+            yield (
+                "",
+                {"tools": self.encoder.encode_tools(asked.tools, write_declarations if self._maps else _without_maps)},
+            )
             mode = {"required": "ANY", "none": "NONE"}.get(asked.choice or "")
             if mode is not None:  # never without tools (trap 4.4.9)
                 yield "tool_choice", {"toolConfig": {"functionCallingConfig": {"mode": mode}}}
@@ -554,7 +547,7 @@ class Google(Family):
 
     def image_tokens(self, image: File) -> int:
         """Return the tokens of an image: a constant from Gemini 3 on, before that 258 for each tile of 768 pixels."""
-        return tile_tokens(image, edge=768, each=258, most=100) if self.old else 1_120
+        return estimate_by_tiles(image, edge=768, each=258, most=100) if self.old else 1_120
 
     def continue_turn(self, asked: Asked, response: Response) -> Asked | None:
         """Repeat the query with the token of the interrupted answer, which then continues."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from cantrip_actors.crystal.families.chat import Chat
-from cantrip_actors.crystal.images import Takes, pixel_tokens
+from cantrip_actors.crystal.images import Takes, estimate_by_pixels
 
 
 class Local(Chat):
@@ -27,11 +27,11 @@ class Local(Chat):
     files: ClassVar[Takes] = Takes()
     empty: ClassVar[str | None] = ""
 
-    def thinking(self, effort: str) -> Mapping[str, object]:
+    def write_thinking(self, effort: str) -> Mapping[str, object]:
         """Return the fields for the level of thinking; templates of open models have a field for "none"."""
         made: dict[str, object] = {"reasoning_effort": effort}
         if effort == "none":
             made = {"chat_template_kwargs": {"enable_thinking": False}}
         return made
 
-    image_tokens = staticmethod(pixel_tokens)  # the model behind the server is unknown
+    image_tokens = staticmethod(estimate_by_pixels)  # the model behind the server is unknown

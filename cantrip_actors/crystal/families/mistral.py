@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.draft import Decoder, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, json_bytes
-from cantrip_actors.crystal.families.chat import Chat, ChatDecoder, ChatWriter, parts_of_content
-from cantrip_actors.crystal.images import Takes, data_url, file_name, pixel_tokens
+from cantrip_actors.crystal.encode import Answer, Shown, encode_json
+from cantrip_actors.crystal.families.chat import Chat, ChatDecoder, ChatWriter, list_content_parts
+from cantrip_actors.crystal.images import Takes, estimate_by_pixels, make_data_url, name_file
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import MISTRAL, Table
 from cantrip_actors.terms.file import File
@@ -42,19 +42,19 @@ class MistralDecoder(ChatDecoder):
         if cached:
             self.counts = self.counts._replace(cached=cached)
 
-    def own_content(self) -> Any:
+    def get_own_content(self) -> Any:
         """The thoughts, which go back with the utterance."""
         if not self._thoughts:
             return None
         thought: dict[str, Any] = {"type": "thinking", "thinking": [{"type": "text", "text": "".join(self._thoughts)}]}
         return {"content": [{**thought, "signature": self._signature} if self._signature else thought]}
 
-    def _delta(self, delta: Mapping[str, Any]) -> None:
+    def _read_delta(self, delta: Mapping[str, Any]) -> None:
         for part in objects(delta.get("content")):
-            self._thoughts += [text for kind, text in parts_of_content([part]) if kind == "thinking"]
+            self._thoughts += [text for kind, text in list_content_parts([part]) if kind == "thinking"]
             signature = part.get("signature")
             self._signature = signature if isinstance(signature, str) and signature else self._signature
-        super()._delta(delta)
+        super()._read_delta(delta)
 
 
 class MistralWriter(ChatWriter):
@@ -64,41 +64,41 @@ class MistralWriter(ChatWriter):
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance. `ids` are those of its calls, in order."""
-        return super().write_utterance(message, [short(one) for one in ids])
+        return super().write_utterance(message, [shorten_id(one) for one in ids])
 
-    def utterance(self, message: Message, own: Mapping[str, Any]) -> Any:
+    def write_utterance_content(self, message: Message, own: Mapping[str, Any]) -> Any:
         """Return the content of an utterance: its thoughts, then its text."""
         thoughts = own.get("content")
         if not thoughts:
             return message.content or ""
         return [*thoughts, {"type": "text", "text": message.content}] if message.content else thoughts
 
-    def _own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:  # noqa: ARG002
+    def _list_own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
     def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one message each, with their images and files, then texts."""
         for answer in answers:
-            content = self.content(self.results(answer, answer.text))
-            told = {"role": "tool", "tool_call_id": short(answer.id), "name": answer.call.gate, "content": content}
-            yield json_bytes(told)
+            content = self.write_content(self.list_result_parts(answer, answer.text))
+            told = {"role": "tool", "tool_call_id": shorten_id(answer.id), "name": answer.call.gate, "content": content}
+            yield encode_json(told)
         if answers and texts:  # a user's message must not follow a result
             yield b'{"role":"assistant","content":"OK"}'
         for text in texts:
-            yield json_bytes({"role": "user", "content": self.content(self.parts(text))})
+            yield encode_json({"role": "user", "content": self.write_content(self.list_parts(text))})
 
-    def part(self, file: File) -> dict[str, Any]:
+    def write_part(self, file: File) -> dict[str, Any]:
         """Return an image, a recording or a document."""
         if isinstance(file, Image):
-            return super().part(file)
+            return super().write_part(file)
         if file.file_id is not None:
             return {"type": "file", "file_id": file.file_id}
         if file.media_type.startswith("audio/"):
             return {"type": "input_audio", "input_audio": file.base64()}
-        return {"type": "document_url", "document_url": data_url(file), "document_name": file_name(file)}
+        return {"type": "document_url", "document_url": make_data_url(file), "document_name": name_file(file)}
 
 
-def short(id_: str) -> str:
+def shorten_id(id_: str) -> str:
     """Return the id of a call as Mistral takes it: itself if it is one, else one that is made of it."""
     return id_ if ID.fullmatch(id_) else hashlib.blake2b(id_.encode(), digest_size=5).hexdigest()[:9]
 
@@ -125,10 +125,10 @@ class Mistral(Chat):
         super().__init__(model, known, **more)
         self.refused.add("stream_options")  # its streams say what was used without being asked
 
-    def thinking(self, effort: str) -> Mapping[str, Any]:
+    def write_thinking(self, effort: str) -> Mapping[str, Any]:
         """How much to think: models that always think have a word for thinking as such."""
         if self.model.startswith("magistral"):
             return {} if effort == "none" else {"prompt_mode": "reasoning"}
         return {"reasoning_effort": effort}
 
-    image_tokens = staticmethod(pixel_tokens)
+    image_tokens = staticmethod(estimate_by_pixels)

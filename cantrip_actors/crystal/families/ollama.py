@@ -10,20 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, json_bytes
-from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.families.chat import Chat, ChatWriter, function_list
-from cantrip_actors.crystal.families.pieces import PiecesDecoder
-from cantrip_actors.crystal.images import Takes, pixel_tokens
+from cantrip_actors.crystal.encode import Answer, Shown, encode_json
+from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.families.chat import Chat, ChatWriter, write_functions
+from cantrip_actors.crystal.images import Takes, estimate_by_pixels
 from cantrip_actors.crystal.provider import Asked
-from cantrip_actors.crystal.schemas import as_is
+from cantrip_actors.crystal.schemas import keep_schema
 from cantrip_actors.crystal.shapes import mapping, objects
-from cantrip_actors.crystal.typed_settings import OLLAMA, Table, tokens_of
+from cantrip_actors.crystal.typed_settings import OLLAMA, Table, read_logprobs
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message
 
 
-class OllamaDecoder(PiecesDecoder):
+class OllamaDecoder(Decoder):
     """The lines of an answer, each with a piece of its message."""
 
     provider: ClassVar[str] = "ollama"
@@ -31,31 +30,36 @@ class OllamaDecoder(PiecesDecoder):
     def read(self, value: dict[str, Any], name: str) -> None:  # noqa: ARG002
         """One piece, or a whole answer: they have one shape."""
         if value.get("error"):
-            raise failure(self.draft.provider, 500 if self.draft.started else None, value)  # in the middle: its fault
+            raise make_failure(
+                self.draft.provider, 500 if self.draft.started else None, value
+            )  # in the middle: its fault
         self.draft.start(value.get("model"))
         self.note(model=value.get("model"))
         message = mapping(value.get("message"))
-        self._add_text("reasoning", message.get("thinking"))
-        self._add_text("message", message.get("content"))
+        self.draft.flow("reasoning", message.get("thinking"))
+        self.draft.flow("message", message.get("content"))
         for call in objects(message.get("tool_calls")):
             self._add_call(mapping(call.get("function")), call.get("id"))
-        self.logprobs += tokens_of(value.get("logprobs"))
+        self.logprobs += read_logprobs(value.get("logprobs"))
         if value.get("done"):
-            self._done(value)
+            self._end_message(value)
 
     def _add_call(self, function: Mapping[str, Any], call_id: Any) -> None:
-        self._end()
-        self.moves = True
         item = self.draft.call(function.get("name"), call_id)
         given = function.get("arguments")
-        self.draft.add(item, given if isinstance(given, str) else json_bytes(given or {}).decode())
+        self.draft.add(item, given if isinstance(given, str) else encode_json(given or {}).decode())
         self.draft.end(item)
 
-    def _done(self, value: Mapping[str, Any]) -> None:
-        self._end()
+    def _end_message(self, value: Mapping[str, Any]) -> None:
+        self.draft.end_flow()
         self.counts = Counts(prompt=tokens(value.get("prompt_eval_count")), completion=tokens(value.get("eval_count")))
         self.note(stop_reason=value.get("done_reason") or "stop")
         self.complete = self.over = True
+
+    def get_own_content(self) -> Any:
+        """Return the thoughts, which are sent back with the calls that followed them."""
+        thoughts = "".join(self.draft.thoughts)
+        return {"thinking": thoughts} if thoughts and self.draft.calls else None
 
 
 class OllamaWriter(ChatWriter):
@@ -68,7 +72,7 @@ class OllamaWriter(ChatWriter):
         if not message.content and not ids:
             return
         made: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
-        thoughts = mapping(self.own(message)).get("thinking") if message.blocks else None
+        thoughts = mapping(self.find_own_content(message)).get("thinking") if message.blocks else None
         if thoughts:
             made["thinking"] = thoughts
         if ids:
@@ -76,18 +80,18 @@ class OllamaWriter(ChatWriter):
                 {"function": {"name": call.gate, "arguments": {} if call.args is None else call.args}}
                 for call in message.tool_calls
             ]
-        yield json_bytes(made)
+        yield encode_json(made)
 
     def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
         """Results, one message each, with their images, then texts."""
         for answer in answers:
-            parts = self.results(answer, answer.text)
-            yield json_bytes({"role": "tool", "tool_name": answer.call.gate, **_message_content(parts)})
+            parts = self.list_result_parts(answer, answer.text)
+            yield encode_json({"role": "tool", "tool_name": answer.call.gate, **_write_content(parts)})
         for text in texts:
-            yield json_bytes({"role": "user", **_message_content(self.parts(text))})
+            yield encode_json({"role": "user", **_write_content(self.list_parts(text))})
 
 
-def _message_content(parts: Sequence[str | File]) -> dict[str, Any]:
+def _write_content(parts: Sequence[str | File]) -> dict[str, Any]:
     """A text, and its images beside it."""
     images = [part.base64() for part in parts if not isinstance(part, str)]
     made: dict[str, Any] = {"content": "\n".join(part for part in parts if isinstance(part, str))}
@@ -109,7 +113,7 @@ class Ollama(Chat):
     writes: ClassVar[type[ChatWriter]] = OllamaWriter
     path = "/api/chat"
     decodes: ClassVar[type[Decoder]] = OllamaDecoder
-    fit = staticmethod(as_is)
+    fit = staticmethod(keep_schema)
 
     def __init__(self, model: str, known: Any, *, context: int | None = None, **more: Any) -> None:
         super().__init__(model, known, **more)
@@ -127,11 +131,11 @@ class Ollama(Chat):
     def _has_levels(self) -> bool:
         return self.model.startswith("gpt-oss")
 
-    def thinking(self, effort: str) -> Mapping[str, Any]:
+    def write_thinking(self, effort: str) -> Mapping[str, Any]:
         """How much to think."""
         return {"think": effort if self._has_levels and effort != "none" else effort != "none"}
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields except the messages."""
         settings = asked.settings
         options = {
@@ -144,12 +148,12 @@ class Ollama(Chat):
         given = {name: value for name, value in options.items() if value is not None}
         yield "", {"model": self.model, "stream": True, "options": given or None}
         if settings.effort is not None:
-            yield "effort", self.thinking(settings.effort)
+            yield "effort", self.write_thinking(settings.effort)
         if settings.schema is not None:
             yield "schema", {"format": self.fit_schema(settings.schema).schema}
         if asked.tools and (asked.choice != "none" or settings.schema is not None):
-            yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
+            yield "", {"tools": self.encoder.encode_tools(asked.tools, write_functions)}
         if asked.choice not in (None, "none"):
             yield "tool_choice", {"tool_choice": asked.choice}
 
-    image_tokens = staticmethod(pixel_tokens)
+    image_tokens = staticmethod(estimate_by_pixels)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from cantrip_actors.crystal.encode import json_bytes
+from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.crystal.shapes import objects
 from cantrip_actors.crystal.sse import Event
@@ -38,7 +38,7 @@ def normalise_chat(body: Any) -> Response:
     if not isinstance(body, Mapping):
         raise CrystalError(f"provider returned {type(body).__name__}: expected a Chat Completions object")
     decoder = ChatDecoder(utterance=0, provider="provider")
-    decoder.feed(Event(json_bytes(body)))
+    decoder.feed(Event(encode_json(body)))
     if not decoder.complete:
         raise CrystalError("crystal returned neither content nor tool_calls: the provider's answer has no choices")
     response, message = decoder.finish(), decoder.message

@@ -14,16 +14,16 @@ import orjson
 
 from cantrip_actors.crystal.cache_points import CachePoints
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, encode_json
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter
-from cantrip_actors.crystal.images import Takes, pixel_tokens
+from cantrip_actors.crystal.images import Takes, estimate_by_pixels
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked
 from cantrip_actors.crystal.typed_settings import CHAT, Table
 from cantrip_actors.terms.messages import must_call
 
 
-def _summary(value: str, _tools: bool) -> Mapping[str, Any]:
+def _write_summary(value: str, _tools: bool) -> Mapping[str, Any]:
     return {"reasoning": {"exclude": True} if value == "none" else {"summary": value}}
 
 
@@ -34,7 +34,7 @@ def _mark(fragment: bytes, mark: Mapping[str, Any]) -> bytes:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not content or not parts:
         return fragment
-    return json_bytes({**message, "content": [*parts[:-1], {**parts[-1], "cache_control": mark}]})
+    return encode_json({**message, "content": [*parts[:-1], {**parts[-1], "cache_control": mark}]})
 
 
 class OpenRouterWriter(ChatWriter):
@@ -69,34 +69,34 @@ class OpenRouter(Chat):
         files=("application/pdf", "audio/*", "video/*"), fetched=("application/pdf", "video/*")
     )
     serves: ClassVar[str] = "openrouter"
-    written: ClassVar[Table] = {**CHAT, "reasoning_summary": _summary}
+    written: ClassVar[Table] = {**CHAT, "reasoning_summary": _write_summary}
 
     def __init__(self, model: str, known: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
         self._cache = cache
         super().__init__(model, known, by_schema=by_schema)
 
-    def writer(self) -> Writer:
+    def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
         return OpenRouterWriter(self.model, self.provider, takes=self.files, cache=self._cache)
 
-    def system(self, text: str) -> bytes:
+    def write_system(self, text: str) -> bytes:
         """Return the system prompt with a cache mark."""
         if self._cache is None or not self._cache.system:
-            return super().system(text)
-        return _mark(super().system(text), self._cache.mark)
+            return super().write_system(text)
+        return _mark(super().write_system(text), self._cache.mark)
 
-    def request(self, asked: Asked) -> Request:
+    def make_request(self, asked: Asked) -> Request:
         """Return the request, which also asks for the cost."""
         more: dict[str, Any] = {"usage": {"include": True}, **asked.settings.more}
-        return super().request(asked._replace(settings=asked.settings._replace(more=more)))
+        return super().make_request(asked._replace(settings=asked.settings._replace(more=more)))
 
     def exclude(self, asked: Asked) -> frozenset[str]:
         """Return the parameters to leave out: OpenRouter drops reasoning if a call is forced."""
         thinks = asked.settings.effort not in (None, "none") or "reasoning" in asked.settings.more
         return frozenset({"tool_choice"}) if must_call(asked.choice) and thinks else frozenset()
 
-    def thinking(self, effort: str) -> Mapping[str, Any]:
+    def write_thinking(self, effort: str) -> Mapping[str, Any]:
         """Return the field for the level of thinking."""
         return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
 
-    image_tokens = staticmethod(pixel_tokens)  # the model behind the router is unknown
+    image_tokens = staticmethod(estimate_by_pixels)  # the model behind the router is unknown

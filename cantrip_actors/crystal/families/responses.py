@@ -15,17 +15,17 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from cantrip_actors.crystal.client_tools import output_item
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, modalities, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, json_bytes
-from cantrip_actors.crystal.failures import failure
-from cantrip_actors.crystal.images import OFFICE, Takes, data_url, file_name, openai_tokens
+from cantrip_actors.crystal.client_tools import make_output_item
+from cantrip_actors.crystal.draft import Counts, Decoder, Item, count_modalities, tokens
+from cantrip_actors.crystal.encode import Answer, Shown, Writer, encode_json
+from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.images import OFFICE, Takes, estimate_by_patches, make_data_url, name_file
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Asked, Counting, Family
-from cantrip_actors.crystal.schemas import for_openai
+from cantrip_actors.crystal.schemas import fit_for_openai
 from cantrip_actors.crystal.server_tools import KINDS
-from cantrip_actors.crystal.shapes import json_object, mapping, objects
-from cantrip_actors.crystal.typed_settings import RESPONSES, Table, tokens_of
+from cantrip_actors.crystal.shapes import mapping, objects, parse_object
+from cantrip_actors.crystal.typed_settings import RESPONSES, Table, read_logprobs
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -73,35 +73,35 @@ class ResponsesDecoder(Decoder):
         """Read one event, or a whole response."""
         kind = str(value.get("type") or name)
         if kind == "response.created":  # before its number is looked at, which begins anew with each response
-            self.begins(mapping(value.get("response")).get("id"))
-        if not self._is_repeated(value.get("sequence_number")) and not (kind == _MORE and self._goes_on(value)):
+            self.note_beginning(mapping(value.get("response")).get("id"))
+        if not self._is_repeated(value.get("sequence_number")) and not (kind == _MORE and self._try_extend(value)):
             self._read(kind, value)
 
     def _read(self, kind: str, value: dict[str, Any]) -> None:
         self.moves = kind.startswith("response.") and kind not in _WAITING
         if kind.endswith(".delta"):
-            self._delta(kind, value)
+            self._extend_item(kind, value)
         elif kind == "response.output_item.added":
             self._add_item(value)
         elif kind == "response.output_item.done":
-            self._done(self._at(value), mapping(value.get("item")))
+            self._end_item(self._find_index(value), mapping(value.get("item")))
         elif kind == "response.reasoning_summary_part.added":
-            self._paragraph(value)
+            self._begin_paragraph(value)
         elif kind in ("response.function_call_arguments.done", "response.custom_tool_call_input.done"):
             final = value.get("arguments", value.get("input"))
-            slot = self._slots.get(self._at(value))
+            slot = self._slots.get(self._find_index(value))
             if slot is not None and isinstance(final, str):
                 slot.final = final  # some servers send arguments here only (trap 4.2.5)
         elif kind in ("response.completed", "response.incomplete"):
-            self._over(mapping(value.get("response")))
+            self._end_response(mapping(value.get("response")))
         elif kind in ("error", "response.failed") or (value.get("error") and "output" not in value):
-            raise self._failure(value)
+            raise self._make_failure(value)
         elif kind in _WAITING:
             self._begin_response(mapping(value.get("response")))
         elif value.get("object") == "response":
-            self._body(value)
+            self._read_body(value)
 
-    def _goes_on(self, value: dict[str, Any]) -> bool:
+    def _try_extend(self, value: dict[str, Any]) -> bool:
         """Add a piece to the text with this index and id; return whether it was added (R-32)."""
         index, text = value.get("output_index"), value.get("delta")
         slot = self._slots.get(index) if type(index) is int else None
@@ -110,20 +110,20 @@ class ResponsesDecoder(Decoder):
         if type(text) is not str or not text:
             return False
         self.moves = True
-        self.draft.more(slot.item, text)
+        self.draft.extend(slot.item, text)
         return True
 
-    def _leniently(self, data: bytes) -> Any:
+    def _parse_leniently(self, data: bytes) -> Any:
         """Parse an event. Some gateways lose the last brace of the events that contain the whole response."""
         if data.startswith(_LIFE):
             with suppress(orjson.JSONDecodeError):
                 return orjson.loads(data + b"}")
-        return super()._leniently(data)
+        return super()._parse_leniently(data)
 
-    def own_content(self) -> Any:
+    def get_own_content(self) -> Any:
         """Return the items if one of them is more than text and calls."""
         items = [slot.raw for _, slot in sorted(self._slots.items()) if slot.done]
-        plain = all(set(_own_parts(item)) <= _PLAIN for item in items)
+        plain = all(set(_list_own_parts(item)) <= _PLAIN for item in items)
         return None if plain else [dict(item) for item in items]
 
     def _is_repeated(self, number: Any) -> bool:
@@ -140,16 +140,16 @@ class ResponsesDecoder(Decoder):
         self.draft.start(response.get("model"))
         self.note(id=response.get("id"), model=response.get("model"))
 
-    def _body(self, response: Mapping[str, Any]) -> None:
+    def _read_body(self, response: Mapping[str, Any]) -> None:
         if response.get("error") or response.get("status") == "failed":
-            raise self._failure(response)
+            raise self._make_failure(response)
         self._begin_response(response)
-        self._over(response)
+        self._end_response(response)
 
-    def _over(self, response: Mapping[str, Any]) -> None:
+    def _end_response(self, response: Mapping[str, Any]) -> None:
         self._begin_response(response)
         if response.get("status") == "failed":
-            raise self._failure({"response": response})
+            raise self._make_failure({"response": response})
         output = response.get("output")
         streamed = dict(self._slots)
         for index, item in enumerate(output if isinstance(output, list) else ()):
@@ -157,15 +157,15 @@ class ResponsesDecoder(Decoder):
                 continue
             slot = _find_slot(item, index, streamed)
             if slot is None:  # indexes differ from the stream's if an item is missing in one of them
-                self._done(index if index not in self._slots else 1 + max(self._slots), item)
+                self._end_item(index if index not in self._slots else 1 + max(self._slots), item)
             elif not slot.done:  # the event that ends it is missing
                 self._finish(slot, item)
         for slot in self._slots.values():
             if not slot.done:
                 self._finish(slot, slot.raw)
         self._call_built_in()
-        self._usage(response.get("usage"))
-        used = Counter(name for slot in self._slots.values() if (name := _billable_tool(slot)))
+        self._read_usage(response.get("usage"))
+        used = Counter(name for slot in self._slots.values() if (name := _find_billable_tool(slot)))
         self.counts = self.counts._replace(uses=tuple(sorted(used.items())))
         details = mapping(response.get("incomplete_details"))
         if details:
@@ -173,7 +173,7 @@ class ResponsesDecoder(Decoder):
         self.note(stop_reason=details.get("reason") or response.get("status") or "completed")
         self.complete = self.over = True
 
-    def _usage(self, usage: Any) -> None:
+    def _read_usage(self, usage: Any) -> None:
         if isinstance(usage, Mapping):
             read, made = mapping(usage.get("input_tokens_details")), mapping(usage.get("output_tokens_details"))
             self.counts = Counts(
@@ -182,19 +182,19 @@ class ResponsesDecoder(Decoder):
                 cached=tokens(read.get("cached_tokens")),
                 written=tokens(read.get("cache_write_tokens")),
                 reasoning=tokens(made.get("reasoning_tokens")),
-                modalities=modalities(read, made),
+                modalities=count_modalities(read, made),
             )
 
-    def _failure(self, value: Mapping[str, Any]) -> ProviderError:
+    def _make_failure(self, value: Mapping[str, Any]) -> ProviderError:
         """Return the error, which may be in any of three places, or missing (trap 4.2.7)."""
         error = value.get("error") or mapping(value.get("response")).get("error")
         if not error and value.get("message"):
             error = {name: value.get(name) for name in ("message", "code", "param")}
-        return failure(self.draft.provider, None, {"error": error or {"message": "the response failed"}})
+        return make_failure(self.draft.provider, None, {"error": error or {"message": "the response failed"}})
 
     # Its items
 
-    def _at(self, value: Mapping[str, Any]) -> int:
+    def _find_index(self, value: Mapping[str, Any]) -> int:
         index = value.get("output_index")
         given = value.get("item_id") or mapping(value.get("item")).get("id")
         known = next((n for n, slot in self._slots.items() if given and slot.id == given), None)
@@ -204,7 +204,7 @@ class ResponsesDecoder(Decoder):
         return known if known is not None else len(self._slots)
 
     def _add_item(self, value: Mapping[str, Any]) -> None:
-        index, raw = self._at(value), mapping(value.get("item"))
+        index, raw = self._find_index(value), mapping(value.get("item"))
         if index in self._slots:
             return
         slot = self._slots[index] = _Slot(raw)
@@ -215,16 +215,16 @@ class ResponsesDecoder(Decoder):
             name = str(raw.get("name") or slot.kind)
             slot.item = self.draft.serve(KINDS.get(name, name), raw.get("id"))
         elif slot.kind in KINDS:
-            slot.item = self.draft.serve(KINDS[str(slot.kind)], raw.get("id"), _mcp_tool(raw))
+            slot.item = self.draft.serve(KINDS[str(slot.kind)], raw.get("id"), _name_mcp_tool(raw))
         elif slot.kind in ("function_call", "custom_tool_call") and not self._is_wrapper(raw):
             slot.item = self.draft.call(raw.get("name"), raw.get("call_id"))
 
-    def _delta(self, kind: str, value: Mapping[str, Any]) -> None:
-        slot = self._slots.get(self._at(value))
+    def _extend_item(self, kind: str, value: Mapping[str, Any]) -> None:
+        slot = self._slots.get(self._find_index(value))
         if slot is None and kind in ("response.output_text.delta", "response.refusal.delta"):
             # some servers send no event for the beginning
             self._add_item({**value, "item": {"type": "message", "id": value.get("item_id"), "role": "assistant"}})
-            slot = self._slots.get(self._at(value))
+            slot = self._slots.get(self._find_index(value))
         if slot is None or slot.done:
             return
         if kind.startswith("response.reasoning") and slot.item is None:
@@ -234,14 +234,14 @@ class ResponsesDecoder(Decoder):
         if slot.item is not None and kind.removeprefix("response.") in _SHOWN:
             self.draft.add(slot.item, value.get("delta"))
 
-    def _paragraph(self, value: Mapping[str, Any]) -> None:
-        slot = self._slots.get(self._at(value))
+    def _begin_paragraph(self, value: Mapping[str, Any]) -> None:
+        slot = self._slots.get(self._find_index(value))
         if slot is not None:
             if slot.parts and slot.item is not None:
                 self.draft.add(slot.item, "\n\n")
             slot.parts += 1
 
-    def _done(self, index: int, item: Mapping[str, Any]) -> None:
+    def _end_item(self, index: int, item: Mapping[str, Any]) -> None:
         slot = self._slots.get(index)
         if slot is None:
             self._add_item({"output_index": index, "item": item})
@@ -259,7 +259,7 @@ class ResponsesDecoder(Decoder):
             self.draft.end(slot.item)
             self.draft.add_server_result(slot.item.call_id, result, is_error=is_error)
             return
-        text = _text_of(raw)
+        text = _read_text(raw)
         if kind == "reasoning":
             if slot.item is None and text:
                 slot.item = self.draft.begin("reasoning")
@@ -271,7 +271,7 @@ class ResponsesDecoder(Decoder):
         elif kind == "function_call":
             self._end_call(slot, raw)
         elif kind == "image_generation_call":
-            kept = self.draft.image(raw.get("result"))
+            kept = self.draft.add_image(raw.get("result"))
             if kept is not None:
                 slot.raw = {**raw, "result": kept}
         elif kind == "custom_tool_call" and slot.item is not None:
@@ -284,7 +284,7 @@ class ResponsesDecoder(Decoder):
         for part in objects(raw.get("content")):
             if part.get("type") == "refusal":
                 self.metadata["refusal"] = text
-            self.logprobs += tokens_of(part.get("logprobs"))
+            self.logprobs += read_logprobs(part.get("logprobs"))
             for one in objects(part.get("annotations")):
                 self._cite(one, str(part.get("text") or ""))
         self.draft.end(slot.item, text or None)
@@ -345,11 +345,11 @@ class ResponsesDecoder(Decoder):
 def _find_slot(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> _Slot | None:
     """Return the slot of an item of the final output, if it streamed: by its ids, by its content, else by its index."""
     marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
-    text = _text_of(item)
+    text = _read_text(item)
     for slot in streamed.values():
         if any(slot.raw.get(name) == mark for name, mark in marks):
             return slot
-        shown = slot.item.text if slot.item is not None and not slot.done else _text_of(slot.raw)
+        shown = slot.item.text if slot.item is not None and not slot.done else _read_text(slot.raw)
         if slot.kind == item.get("type") and text and shown == text:
             return slot  # its id has changed on the way
     at_place = streamed.get(index)
@@ -375,14 +375,14 @@ _PLAIN: Final = frozenset({"message", "function_call", "wrapper"})
 _OURS: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
 
 
-def _own_parts(item: Mapping[str, Any]) -> Iterable[str]:
+def _list_own_parts(item: Mapping[str, Any]) -> Iterable[str]:
     """Yield the parts of an item that a `Response` does not keep: its type, and fields that have to be sent back."""
     yield str(item.get("type"))
     # these fields of a call have to be sent back with it (trap 4.2.8), and so has a message's phase (trap 4.2.12)
     yield from (name for name in ("phase", "namespace", "caller", "async") if item.get(name) is not None)
 
 
-def _billable_tool(slot: _Slot) -> str:
+def _find_billable_tool(slot: _Slot) -> str:
     """Return the tool of a call that has a price of its own, else "": of the calls that browse the web, only searches
     do.
     """
@@ -392,7 +392,7 @@ def _billable_tool(slot: _Slot) -> str:
     return slot.item.name if slot.item.name != "web_search" or action == "search" else ""
 
 
-def _mcp_tool(item: Mapping[str, Any]) -> str:
+def _name_mcp_tool(item: Mapping[str, Any]) -> str:
     """Return the tool that is called within an MCP server, else ""."""
     return f"{item.get('server_label')}.{item.get('name')}" if item.get("type") == "mcp_call" else ""
 
@@ -420,16 +420,16 @@ def _parse_server_call(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any,
             return {"code": item.get("code") or ""}, logs or None, is_error
         case "mcp_call":
             return (
-                json_object(str(item.get("arguments") or "")) or {},
+                parse_object(str(item.get("arguments") or "")) or {},
                 item.get("output") or item.get("error"),
                 is_error,
             )
         case _:
             text = str(item.get("arguments") or item.get("input") or "")
-            return json_object(text) or ({"input": text} if text else {}), item.get("output"), is_error
+            return parse_object(text) or ({"input": text} if text else {}), item.get("output"), is_error
 
 
-def _text_of(item: Mapping[str, Any]) -> str:
+def _read_text(item: Mapping[str, Any]) -> str:
     """Return the text of a message, the arguments of a call, or the summary of a reasoning."""
     kind = item.get("type")
     if kind in ("function_call", "custom_tool_call"):
@@ -460,14 +460,14 @@ class ResponsesWriter(Writer):
             for call, own in zip(message.tool_calls, ids, strict=True):
                 arguments = call.arguments if call.args is not None else "{}"
                 items.append({"type": "function_call", "call_id": own, "name": call.gate, "arguments": arguments})
-        return map(json_bytes, items)
+        return map(encode_json, items)
 
-    def shows_images(self, message: Message, ids: Sequence[str]) -> bool:
+    def can_show_images(self, message: Message, ids: Sequence[str]) -> bool:
         """Return whether the images are sent as part of the call that made them."""
         return self._replay_items(message, ids) is not None
 
     def _replay_items(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
-        given = self.own(message)
+        given = self.find_own_content(message)
         if not isinstance(given, (list, tuple)):
             return None
         renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
@@ -485,7 +485,7 @@ class ResponsesWriter(Writer):
                 item = {name: item[name] for name in ("type", "encrypted_content", "summary") if name in item}
                 item.setdefault("summary", [])
             if item.get("type") == "message":
-                item["content"] = [_with_annotations(part) for part in objects(item.get("content"))]
+                item["content"] = [_add_annotations(part) for part in objects(item.get("content"))]
             if "call_id" in item:
                 own = renamed.pop(str(item["call_id"]), None)
                 if own is not None:
@@ -499,29 +499,29 @@ class ResponsesWriter(Writer):
         """Yield the results, one item each, then the texts."""
         for answer in answers:
             if not (answer.said.blocks or answer.images):
-                yield json_bytes({"type": "function_call_output", "call_id": answer.id, "output": answer.text})
+                yield encode_json({"type": "function_call_output", "call_id": answer.id, "output": answer.text})
                 continue
-            call, parts = self._call_of(answer), self.results(answer, answer.text)
-            item = output_item(call, answer, parts)
+            call, parts = self._find_call(answer), self.list_result_parts(answer, answer.text)
+            item = make_output_item(call, answer, parts)
             if item is None:
                 kind = call.get("type", "function_call")
-                item = {"type": f"{kind}_output", "call_id": answer.id, "output": _content(parts)}
-            yield json_bytes(item)
+                item = {"type": f"{kind}_output", "call_id": answer.id, "output": _write_content(parts)}
+            yield encode_json(item)
         for text in texts:
-            yield json_bytes({"role": "user", "content": _content(self.parts(text))})
+            yield encode_json({"role": "user", "content": _write_content(self.list_parts(text))})
 
-    def _call_of(self, answer: Answer) -> Mapping[str, Any]:
+    def _find_call(self, answer: Answer) -> Mapping[str, Any]:
         """Return the call as the provider sent it, {} if another model made it: the type of a result depends on it."""
-        own = self.own(answer.said) or ()
+        own = self.find_own_content(answer.said) or ()
         return next((item for item in own if item.get("call_id") == answer.call.id), {})
 
 
-def _with_annotations(part: Mapping[str, Any]) -> Mapping[str, Any]:
+def _add_annotations(part: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part with annotations: the provider requires them in a text, even if the answer had none."""
     return {"annotations": [], **part} if part.get("type") == "output_text" else part
 
 
-def _content(parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
+def _write_content(parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
     """Return texts, images and files as parts; a single text is a string."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
@@ -532,21 +532,21 @@ def _content(parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
         elif part.file_id is not None and part.media_type.startswith("image/"):
             made.append({"type": "input_image", "file_id": part.file_id, "detail": part.detail or "auto"})
         elif isinstance(part, Image):
-            made.append({"type": "input_image", "image_url": data_url(part), "detail": part.detail or "auto"})
+            made.append({"type": "input_image", "image_url": make_data_url(part), "detail": part.detail or "auto"})
         else:
-            made.append({"type": "input_file", **_file(part)})
+            made.append({"type": "input_file", **_write_file(part)})
     return made
 
 
-def _file(file: File) -> dict[str, Any]:
+def _write_file(file: File) -> dict[str, Any]:
     if file.file_id is not None:
         return {"file_id": file.file_id}
     if file.url is not None:
         return {"file_url": file.url}
-    return {"filename": file_name(file), "file_data": data_url(file)}
+    return {"filename": name_file(file), "file_data": make_data_url(file)}
 
 
-def function_list(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+def write_functions(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the tools as functions. They are not `strict`, which requires every property (trap 4.2.11): gates have
     optional ones.
     """
@@ -586,7 +586,7 @@ class Responses(Family):
     path = "/responses"
     items: ClassVar[str] = "input"
     decodes: ClassVar[type[Decoder]] = ResponsesDecoder
-    fit = staticmethod(for_openai)
+    fit = staticmethod(fit_for_openai)
 
     def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
         super().__init__(model, known, by_schema=by_schema)
@@ -599,11 +599,11 @@ class Responses(Family):
         fields = ("model", "input", "instructions", "reasoning", "text", "tools", "tool_choice", "parallel_tool_calls")
         return Counting(f"{self.path}/input_tokens", fields, "input_tokens") if self.counts else None
 
-    def writer(self) -> Writer:
+    def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
         return ResponsesWriter(self.model, self.provider)
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields. The system prompt is sent as `instructions`; this API has no stop sequences."""
         settings = asked.settings
         yield "", {"model": self.model, "stream": True, "store": False, "instructions": system or None}
@@ -622,10 +622,10 @@ class Responses(Family):
             answer = {"type": "json_schema", "name": "answer", "schema": fitted.schema, "strict": fitted.strict}
             yield "schema", {"text": {"format": answer}}
         if asked.tools:
-            yield "", {"tools": self.encoder.tools(asked.tools, function_list)}
+            yield "", {"tools": self.encoder.encode_tools(asked.tools, write_functions)}
             if asked.choice in ("required", "none"):
                 yield "tool_choice", {"tool_choice": asked.choice}
             elif (gate := find_named_gate(asked.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "function", "name": gate}}
 
-    image_tokens = staticmethod(openai_tokens)
+    image_tokens = staticmethod(estimate_by_patches)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.access import Token, TokenAccess, extra
+from cantrip_actors.crystal.access import Token, TokenAccess, import_extra
 from cantrip_actors.crystal.families.anthropic import COUNTED, Anthropic, AnthropicWriter
 from cantrip_actors.crystal.families.google import Google, GoogleWriter
 from cantrip_actors.crystal.provider import Asked, Counting
@@ -75,20 +75,23 @@ class VertexClaude(Anthropic):
         path = "/publishers/anthropic/models/count-tokens:rawPredict"
         return Counting(path, COUNTED, "input_tokens", lambda body: {"model": self.model, **body})
 
-    def fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields of the Messages API, and the version, which is a header there."""
         yield "", {"anthropic_version": VERSION}
-        for parameter, given in super().fields(asked, system):
+        for parameter, given in super().write_fields(asked, system):
             yield parameter, {name: value for name, value in given.items() if name != "model"}
 
 
-def default_access(credentials: Any = None) -> TokenAccess:
+def make_default_access(credentials: Any = None) -> TokenAccess:
     """Return the access of `credentials` of google-auth, or of the application default credentials."""
     found: list[Any] = [] if credentials is None else [credentials]
 
     def fetch() -> Token:
-        auth, exceptions = extra("vertex", "google.auth"), extra("vertex", "google.auth.exceptions")
-        requests, transport = extra("vertex", "requests"), extra("vertex", "google.auth.transport.requests")
+        auth, exceptions = import_extra("vertex", "google.auth"), import_extra("vertex", "google.auth.exceptions")
+        requests, transport = (
+            import_extra("vertex", "requests"),
+            import_extra("vertex", "google.auth.transport.requests"),
+        )
         try:
             with requests.Session() as session:
                 request = transport.Request(session)

@@ -15,10 +15,10 @@ import anyio
 import orjson
 
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.encode import json_bytes
+from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.families.azure import AzureResponses
 from cantrip_actors.crystal.families.responses import Responses
-from cantrip_actors.crystal.policy.handles import Attempt, next_attempt, repeat
+from cantrip_actors.crystal.policy.handles import Attempt, begin_attempt, repeat
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -71,7 +71,7 @@ class Background(CrystalWrapper, PostingCrystal):
 
     async def post(self, query: Query) -> Any:
         """Start a response and return its handle. Raises ProviderError."""
-        attempt = next_attempt(self.name, query)
+        attempt = begin_attempt(self.name, query)
         request = await self._inner.prepare(query.invocation, query.options)
         for _ in range(LESSONS):
             try:
@@ -91,8 +91,8 @@ class Background(CrystalWrapper, PostingCrystal):
         fields: dict[str, Any] = orjson.loads(request.body)
         fields.update(background=True, store=True)
         del fields["stream"]
-        body = await self._inner.fetch("POST", request.path, json_bytes(fields), request.headers)
-        return {"response": str(orjson.loads(body)["id"]), **attempt.fields()}
+        body = await self._inner.fetch("POST", request.path, encode_json(fields), request.headers)
+        return {"response": str(orjson.loads(body)["id"]), **attempt.list_fields()}
 
     async def look(self, handles: Sequence[Any]) -> Look:
         """Return which of the responses are ready."""

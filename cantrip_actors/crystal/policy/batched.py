@@ -25,9 +25,9 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.crystal.batch_endpoints import WHOLE, Answers, BatchEndpoint, Listed
-from cantrip_actors.crystal.batch_families import endpoint_of
+from cantrip_actors.crystal.batch_families import make_endpoint
 from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.policy.handles import Attempt, next_attempt, repeat
+from cantrip_actors.crystal.policy.handles import Attempt, begin_attempt, repeat
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -99,7 +99,7 @@ class Batched(CrystalWrapper, PostingCrystal):
 
     async def post(self, query: Query) -> Any:
         """Submit a query with the next batch and return its handle. Raises ProviderError."""
-        return await self._hand_in(query, next_attempt(self.name, query))
+        return await self._hand_in(query, begin_attempt(self.name, query))
 
     async def look(self, handles: Sequence[Any]) -> Look:
         """Return which of the queries are in batches that have ended. A batch is polled once in `POLL` seconds."""
@@ -151,7 +151,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         self, query: Query, attempt: Attempt, request: Request | None = None, *, is_new: bool = False
     ) -> Any:
         """Return the handle of a query; submit the query if it was not. `is_new` says that it certainly was not."""
-        own = self._endpoint.id_of(query.key, attempt.number)
+        own = self._endpoint.make_id(query.key, attempt.number)
         if not is_new:
             known = self._handles.get(own)
             if known is not None:
@@ -170,7 +170,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         return self._handle(own, attempt, [Listed(batch, 0.0, frozenset((own,)))])
 
     def _handle(self, own: str, attempt: Attempt, found: Sequence[Listed]) -> Any:
-        handle: dict[str, Any] = {"batches": [one.batch for one in found], "id": own, **attempt.fields()}
+        handle: dict[str, Any] = {"batches": [one.batch for one in found], "id": own, **attempt.list_fields()}
         if any(one.ids is None for one in found):
             handle["unsure"] = True
         self._unsure.pop(own, None)
@@ -190,7 +190,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         return sure[:1] or [one for one in found if one.ids is None and one.created >= since - CLOCKS]
 
     def _join(self, own: str, request: Request) -> _Group:
-        body, kind = self._endpoint.body(request), frozenset(request.headers.items())
+        body, kind = self._endpoint.make_body(request), frozenset(request.headers.items())
         group = self._open.get(kind)
         if group is not None and group.size + len(body) > self._endpoint.largest:
             group.is_full.set()
@@ -247,7 +247,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         async with self._fetching:
             found = self._answers.get(batch)
             if found is None:
-                found = self._answers[batch] = await self._endpoint.answers(batch)
+                found = self._answers[batch] = await self._endpoint.fetch_answers(batch)
                 if len(self._answers) > KEPT:
                     self._answers.popitem(last=False)
             self._answers.move_to_end(batch)
@@ -278,7 +278,7 @@ def batched(
     Raises InvalidCantrip for a crystal whose provider takes no batches, and for invalid numbers.
     """
     inner = resolve(crystal)
-    endpoint = endpoint_of(inner, bucket=bucket, role=role)
+    endpoint = make_endpoint(inner, bucket=bucket, role=role)
     assert isinstance(inner, ProviderCrystal), "only these have an endpoint"
     if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 <= every < inf:
         raise InvalidCantrip(f"batch: every: expected seconds >= 0, got {every!r}")

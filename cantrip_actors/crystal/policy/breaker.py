@@ -97,13 +97,13 @@ class Circuit:
         """Return the same circuit without calls in flight."""
         return replace(self, probing=0)
 
-    def phase(self, now: float) -> Phase:
+    def get_phase(self, now: float) -> Phase:
         """Return the phase at `now`."""
         if self.until is None:
             return "closed"
         return "open" if now < self.until else "half-open"
 
-    def reopens(self, now: float) -> float:
+    def get_time_to_reopen(self, now: float) -> float:
         """Return the seconds until a call may be tried; 0 if one may be tried now, or a probe is in flight."""
         return 0.0 if self.until is None else max(0.0, self.until - now)
 
@@ -125,23 +125,23 @@ class Circuit:
             self.probing = max(0, self.probing - 1)
             self.proved += outcome == "answered"
             if self.proved >= self.breaker.probes:
-                self._turn(until=None, openings=0)
+                self._change_phase(until=None, openings=0)
         elif outcome != "unknown":
             self.in_row = self.in_row + 1 if failed else 0
             if self.breaker.rate is not None:
                 self.recent = (*self.recent, failed)[-self.breaker.window :]
-            failed = failed and (self.in_row >= self.breaker.failures or self._fails_too_often())
+            failed = failed and (self.in_row >= self.breaker.failures or self._is_failing_too_often())
         if failed:
             longest = max(self.breaker.longest, self.breaker.open_for)
             seconds = min(longest, self.breaker.open_for * 2.0 ** min(self.openings, 62))
-            self._turn(until=now + seconds, openings=self.openings + 1, why=why)
+            self._change_phase(until=now + seconds, openings=self.openings + 1, why=why)
         return failed
 
-    def _fails_too_often(self) -> bool:
+    def _is_failing_too_often(self) -> bool:
         rate, count = self.breaker.rate, len(self.recent)
         return rate is not None and count == self.breaker.window and sum(self.recent) > rate * count
 
-    def _turn(self, *, until: float | None, openings: int, why: str = "") -> None:
+    def _change_phase(self, *, until: float | None, openings: int, why: str = "") -> None:
         self.in_row, self.recent, self.probing, self.proved = 0, (), 0, 0
         self.until, self.openings, self.why = until, openings, why
         self.epoch += 1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
-from cantrip_actors.crystal.images import file_tokens, pixel_tokens
+from cantrip_actors.crystal.images import estimate_by_pixels, estimate_file_tokens
 from cantrip_actors.terms.context import View
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -29,7 +29,7 @@ _LEARNT: Final = 0.2
 _KEPT: Final = 512
 
 
-def estimator_of(crystal: object) -> Estimator:
+def find_estimator(crystal: object) -> Estimator:
     """Return the estimator of a crystal, or a new one for a crystal that has none.
 
     The crystal may say how many tokens an image takes (`image_tokens`).
@@ -44,7 +44,7 @@ def estimator_of(crystal: object) -> Estimator:
 class Estimator:
     """Estimates for the queries of one crystal."""
 
-    def __init__(self, image_tokens: Callable[[File], int] = pixel_tokens) -> None:
+    def __init__(self, image_tokens: Callable[[File], int] = estimate_by_pixels) -> None:
         self.per_character = _A_CHARACTER
         self.answer = _AN_ANSWER
         self.images = 1.0
@@ -53,21 +53,21 @@ class Estimator:
         self._counted: OrderedDict[tuple[Any, ...], tuple[Any, int, int, int]] = OrderedDict()
         self._tools: OrderedDict[int, tuple[Sequence[ToolDefinition], int]] = OrderedDict()
 
-    def tokens(self, invocation: Invocation, options: Mapping[str, Any]) -> float:
+    def estimate_tokens(self, invocation: Invocation, options: Mapping[str, Any]) -> float:
         """Return the tokens that a query will probably use, prompt and completion together."""
         most = options.get("max_tokens")
         answer = self.answer if not isinstance(most, int) else min(self.answer, most)
-        return self._prompt(invocation) + answer
+        return self._estimate_prompt(invocation) + answer
 
-    def usage(self, invocation: Invocation, response: Response | None = None) -> Usage:
+    def estimate_usage(self, invocation: Invocation, response: Response | None = None) -> Usage:
         """Return the estimated usage of a query whose crystal reports none; without a response, of its prompt."""
-        prompt = ceil(self._prompt(invocation))
-        answer = 0 if response is None else ceil(_length(response) * self.per_character)
+        prompt = ceil(self._estimate_prompt(invocation))
+        answer = 0 if response is None else ceil(_measure_answer(response) * self.per_character)
         return Usage(prompt, answer, estimated_tokens=prompt + answer)
 
     def learn(self, invocation: Invocation, usage: Usage) -> None:
         """Learn from the reported usage of a query."""
-        characters, images = self._counts(invocation)
+        characters, images = self._count(invocation)
         if images and usage.prompt_tokens:
             off = (usage.prompt_tokens - characters * self.per_character) / images
             self.images += _LEARNT * (min(5.0, max(0.05, off)) - self.images)
@@ -77,18 +77,18 @@ class Estimator:
         if usage.completion_tokens:
             self.answer += _LEARNT * (usage.completion_tokens - self.answer)
 
-    def _prompt(self, invocation: Invocation) -> float:
-        characters, images = self._counts(invocation)
+    def _estimate_prompt(self, invocation: Invocation) -> float:
+        characters, images = self._count(invocation)
         return characters * self.per_character + images * self.images
 
-    def _counts(self, invocation: Invocation) -> tuple[int, int]:
+    def _count(self, invocation: Invocation) -> tuple[int, int]:
         """Return the characters of the context and the tools, and the tokens of the images."""
-        characters, images = self._messages(invocation.messages)
-        return characters + self._definitions(invocation.tools), images
+        characters, images = self._count_messages(invocation.messages)
+        return characters + self._count_definitions(invocation.tools), images
 
-    def _messages(self, messages: Sequence[Message]) -> tuple[int, int]:
+    def _count_messages(self, messages: Sequence[Message]) -> tuple[int, int]:
         if not isinstance(messages, View):
-            return sum(map(_characters, messages)), sum(map(self._count_image_tokens, messages))
+            return sum(map(_count_characters, messages)), sum(map(self._count_image_tokens, messages))
         # the underlying list is kept with its count, so that no other list gets its address in memory
         prefix = messages.prefix
         key = (id(prefix[0]), prefix[1])
@@ -97,7 +97,7 @@ class Estimator:
         length, count, images = known[1:] if known is not None and fits else (0, 0, 0)
         for at in range(length, len(messages)):
             message = messages[at]
-            count += _characters(message)
+            count += _count_characters(message)
             if message.images:
                 images += self._count_image_tokens(message)
         self._counted[key] = (prefix, len(messages), count, images)
@@ -107,9 +107,9 @@ class Estimator:
 
     def _count_image_tokens(self, message: Message) -> int:
         images = message.images
-        return sum(self._image_tokens(one) if isinstance(one, Image) else file_tokens(one) for one in images)
+        return sum(self._image_tokens(one) if isinstance(one, Image) else estimate_file_tokens(one) for one in images)
 
-    def _definitions(self, tools: Sequence[ToolDefinition]) -> int:
+    def _count_definitions(self, tools: Sequence[ToolDefinition]) -> int:
         known = self._tools.get(id(tools))
         if known is None:
             count = sum(len(tool.name) + len(tool.description) + len(as_text(tool.parameters)) for tool in tools)
@@ -119,11 +119,11 @@ class Estimator:
         return known[1]
 
 
-def _characters(message: Message) -> int:
+def _count_characters(message: Message) -> int:
     return len(message.content or "") + sum(len(call.gate) + len(call.arguments) for call in message.tool_calls)
 
 
-def _length(response: Response) -> int:
+def _measure_answer(response: Response) -> int:
     """Return the characters of an answer, at least one: an estimate must not be zero."""
     texts = (response.content, response.thinking, response.code)
     calls = sum(len(call.gate) + len(call.arguments) for call in response.tool_calls)

@@ -117,7 +117,7 @@ class Fallback(AnsweringCrystal):
                 break
             if watch is not None and number + 1 < len(self.crystals):
                 watch.discard(f"{name} gave up: {reply}")
-        return failed[0][1] if len(failed) == 1 else _none_of(failed)
+        return failed[0][1] if len(failed) == 1 else _make_error(failed)
 
     async def answer_query(self, query: Query) -> Response:
         """Return one answer without a runtime, each crystal with the default retries."""
@@ -161,7 +161,7 @@ def _sum_usage(failed: Sequence[tuple[str, CrystalError]]) -> Usage:
     return sum((error.usage for _, error in failed), NO_USAGE)
 
 
-def _none_of(failed: Sequence[tuple[str, CrystalError]]) -> ProviderError:
+def _make_error(failed: Sequence[tuple[str, CrystalError]]) -> ProviderError:
     """Return one error for all crystals, with the status of the last; not retryable, because each one was retried."""
     said = "; ".join(f"{name}: {error}" for name, error in failed)
     errors = [error for _, error in failed]

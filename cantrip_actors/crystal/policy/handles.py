@@ -25,7 +25,7 @@ class Attempt:
         """Return the attempt that a handle describes."""
         return cls(handle.get("attempt", 0), Usage(**handle["spent"]) if "spent" in handle else NO_USAGE)
 
-    def fields(self) -> dict[str, Any]:
+    def list_fields(self) -> dict[str, Any]:
         """Return the handle's fields for this attempt."""
         told: dict[str, Any] = {"attempt": self.number} if self.number else {}
         if self.spent != NO_USAGE:
@@ -33,7 +33,7 @@ class Attempt:
         return told
 
 
-def next_attempt(name: str, query: Query) -> Attempt:
+def begin_attempt(name: str, query: Query) -> Attempt:
     """Return the attempt for a query: the first, or the next after an answer that did not meet the request.
 
     Raises CrystalError after `ATTEMPTS` attempts.

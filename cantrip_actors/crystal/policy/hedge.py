@@ -53,7 +53,7 @@ async def run_hedged(
                 tasks.start_soon(race.run, 1)
         await race.over.wait()
         tasks.cancel_scope.cancel()
-    return race.result()
+    return race.get_result()
 
 
 class _Race:
@@ -81,15 +81,15 @@ class _Race:
             try:
                 response = await self._attempt(query)
             except NotAsAsked:
-                self._speaks(number, since)
+                self._note_sign(number, since)
                 raise
             # before its place is free again, or the other attempt would get the place
-            self._speaks(number, since)
+            self._note_sign(number, since)
             return response
 
         def emit(payload: Emitted) -> None:
             if isinstance(payload, ItemStart):
-                self._speaks(number, since)
+                self._note_sign(number, since)
             # the start of a response is emitted once, and is not yet a piece of the answer
             heard = number == 0 if isinstance(payload, ResponseStart) else number == self._winner
             if heard and self._query.emit is not None:
@@ -106,7 +106,7 @@ class _Race:
                 self._record_response(number, response)
         self._running -= 1
 
-    def result(self) -> Response:
+    def get_result(self) -> Response:
         """Return the response, or raise the error that counts; with the usage of both attempts."""
         if self._response is None:
             first, *others = self._errors
@@ -118,7 +118,7 @@ class _Race:
         metadata = {**self._response.metadata, "hedged": 1 + (self._winner or 0)}
         return replace(self._response, metadata=metadata, usage=usage)
 
-    def _speaks(self, number: int, since: float) -> None:
+    def _note_sign(self, number: int, since: float) -> None:
         if self._winner is not None:
             return
         self._winner = number

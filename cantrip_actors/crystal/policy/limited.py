@@ -68,7 +68,7 @@ class Terms(NamedTuple):
 NO_TERMS: Final = Terms()
 
 
-def terms_of(crystal: object) -> Terms:
+def read_terms(crystal: object) -> Terms:
     """Return the terms that a crystal has as attributes. Attributes of other types (a mock's, say) are ignored."""
     limits, breaker = getattr(crystal, "limits", None), getattr(crystal, "breaker", None)
     deadline, hedge = getattr(crystal, "deadline", None), getattr(crystal, "hedge", None)
@@ -103,7 +103,7 @@ class Limited(CrystalWrapper, AnsweringCrystal):
         return await ask(self.crystal, query, retry=_ONCE)
 
     def __repr__(self) -> str:
-        agreed = [f"{name}={value!r}" for name, value in terms_of(self)._asdict().items() if value is not None]
+        agreed = [f"{name}={value!r}" for name, value in read_terms(self)._asdict().items() if value is not None]
         return f"limited({self.crystal!r}, {', '.join(agreed)})"
 
 
@@ -129,7 +129,7 @@ def limited(
         raise InvalidCantrip("limited: limit the crystals one by one: fallback(limited(…), limited(…))")
     if isinstance(inner, PostingCrystal):
         raise InvalidCantrip(f"limited: {get_crystal_name(inner)} answers hours later: its provider limits it")
-    if terms_of(inner) is not NO_TERMS:
+    if read_terms(inner) is not NO_TERMS:
         raise InvalidCantrip(f"limited: {get_crystal_name(inner)} has terms already: give all of them at once")
     if not callable(getattr(inner, "invoke", None)):
         raise InvalidCantrip(f"limited: expected 'family:model' or an object with invoke, got {crystal!r}")

@@ -101,7 +101,7 @@ class Ended(NamedTuple):
     why: str = ""
 
 
-def end_of(error: CrystalError) -> Ended:
+def classify_end(error: CrystalError) -> Ended:
     """Return how an attempt that raised `error` has ended. An attempt that the provider refused used no tokens."""
     if not isinstance(error, ProviderError):  # an answer, though one that breaks the contract
         return Ended("answered")
@@ -150,7 +150,7 @@ class _Bucket:
         self.size = self.left = inf if rate is None else max(1.0, rate)
         self.at = -inf
 
-    def ready_at(self, wanted: float, now: float) -> float:
+    def find_ready_time(self, wanted: float, now: float) -> float:
         """Return when the bucket will have this amount; a full bucket has enough for any request."""
         if self.rate is None:
             return now
@@ -182,7 +182,7 @@ class Slice:
         self.left = 0.0
         self.until = -inf
 
-    def ready_at(self, wanted: float, now: float) -> float:
+    def find_ready_time(self, wanted: float, now: float) -> float:
         """Return `now` if the slice has this amount, and infinity if more has to be drawn."""
         is_enough = self.rate is None or (now <= self.until and self.left >= wanted * (1 - _NEARLY))
         return now if is_enough else inf
@@ -268,7 +268,7 @@ class Queue:
         """Start the attempts that may begin, in order."""
         while self.waiting:
             attempt = self.waiting[0]
-            at = self._earliest(attempt, now)
+            at = self._find_earliest(attempt, now)
             if at is None or at > now:
                 return at
             del self.waiting[0]
@@ -280,13 +280,13 @@ class Queue:
                 attempt.wake()
         return None
 
-    def _earliest(self, attempt: Attempt, now: float) -> float | None:
+    def _find_earliest(self, attempt: Attempt, now: float) -> float | None:
         """Return when the first attempt may begin; None if that depends on a running one."""
         for most in (self.places, self.window):
             if most is not None and self.running >= most:
                 return None
         at = now if self.paused_until <= now + _AN_INSTANT else self.paused_until
-        at = max(at, self.requests.ready_at(1, now), self.tokens.ready_at(attempt.tokens, now))
+        at = max(at, self.requests.find_ready_time(1, now), self.tokens.find_ready_time(attempt.tokens, now))
         return None if at == inf else at
 
     def _is_wide(self) -> bool:

@@ -64,7 +64,7 @@ class Grant(NamedTuple):
     paused: float = 0.0
 
 
-def wants(queue: Queue, holder: str, now: float, since: float) -> Ask | None:
+def make_ask(queue: Queue, holder: str, now: float, since: float) -> Ask | None:
     """Return what a queue asks of its account, None for nothing; `since` is the time of its last grant."""
     limits, waiting = queue.limits, queue.waiting
     is_old = now > since + FRESH
@@ -74,7 +74,7 @@ def wants(queue: Queue, holder: str, now: float, since: float) -> Ask | None:
     if waiting and now >= queue.paused_until and (queue.window is None or queue.running < queue.window):
         first = waiting[0].tokens
         lacks = (is_limited and queue.running >= (queue.places or 0)) or max(
-            queue.requests.ready_at(1, now), queue.tokens.ready_at(first, now)
+            queue.requests.find_ready_time(1, now), queue.tokens.find_ready_time(first, now)
         ) > now
         if not lacks:
             return None

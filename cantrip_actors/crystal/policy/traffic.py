@@ -16,8 +16,8 @@ from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.policy.breaker import NEVER, Circuit, CircuitOpen, Pass, Phase
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limited import Terms
-from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, Ended, Queue, end_of
-from cantrip_actors.crystal.policy.shared import Ask, Grant, add, wants
+from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, Ended, Queue, classify_end
+from cantrip_actors.crystal.policy.shared import Ask, Grant, add, make_ask
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response, Usage
@@ -77,12 +77,12 @@ class Traffic:
 
     # Attempts
 
-    def arrival(self) -> int:
+    def count_arrival(self) -> int:
         """Return the number of a query that has just arrived; it decides the queue position of all its attempts."""
         self._arrivals += 1
         return self._arrivals
 
-    async def through(self, since: int, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
+    async def pass_through(self, since: int, query: Query, attempt: Callable[[Query], Awaitable[Response]]) -> Response:
         """Make the attempt when its turn comes; `since` is the number of its query.
 
         Raises the attempt's own error, or CircuitOpen if the breaker is open.
@@ -90,23 +90,25 @@ class Traffic:
         now = anyio.current_time()
         given = self._circuit.enter(now)
         if given is None:
-            raise self._open(now)
-        tokens = self._estimator.tokens(query.invocation, query.options) if self._counts_tokens else 0.0
+            raise self._make_open_error(now)
+        tokens = self._estimator.estimate_tokens(query.invocation, query.options) if self._counts_tokens else 0.0
         place, ended = Attempt(tokens, since), _NOT_BEGUN
         try:
             self._note(self._queue.ask(place, now), now)
             if place.epoch is None:
-                await self._turn(place)
+                await self._wait_for_turn(place)
             ended = _CANCELLED
             try:
                 response = await attempt(query)
             except CrystalError as error:
-                ended = self._record_answer(query, error.usage) if isinstance(error, NotAsAsked) else end_of(error)
+                ended = (
+                    self._record_answer(query, error.usage) if isinstance(error, NotAsAsked) else classify_end(error)
+                )
                 raise
             ended = self._record_answer(query, response.usage)
             return response
         finally:
-            self._over(place, given, ended)
+            self._end_attempt(place, given, ended)
 
     def tick(self) -> None:
         """Handle the end of the wait that was passed to `wake`."""
@@ -115,18 +117,20 @@ class Traffic:
 
     # Seeing and keeping
 
-    def status(self, now: float) -> CrystalStatus:
+    def get_status(self, now: float) -> CrystalStatus:
         """Return the crystal's status at a time of its event loop; from any thread."""
         queue, circuit = self._queue, self._circuit
         paused = max(0.0, queue.paused_until - now)
-        waiting, phase = len(queue.waiting), circuit.phase(now)
-        return CrystalStatus(self._name, queue.running, waiting, paused, queue.window, phase, circuit.reopens(now))
+        waiting, phase = len(queue.waiting), circuit.get_phase(now)
+        return CrystalStatus(
+            self._name, queue.running, waiting, paused, queue.window, phase, circuit.get_time_to_reopen(now)
+        )
 
-    def books(self) -> Books:
+    def copy_books(self) -> Books:
         """Return the state to keep when the actor is restarted: everything but the attempts in flight."""
         return Books(self._queue.copy_for_restart(), self._circuit.copy_for_restart(), self._estimator)
 
-    def go_on(self, books: Books) -> None:
+    def restore(self, books: Books) -> None:
         """Resume with the state of an earlier incarnation."""
         self._queue, self._circuit, self._estimator = books
 
@@ -138,15 +142,15 @@ class Traffic:
 
     # Changes
 
-    async def _turn(self, place: Attempt) -> None:
+    async def _wait_for_turn(self, place: Attempt) -> None:
         """Wait for the attempt's turn. Raises CircuitOpen if the breaker opens meanwhile."""
         turn = anyio.Event()
         place.wake = turn.set
         await turn.wait()
         if place.epoch is None:
-            raise self._open(anyio.current_time())
+            raise self._make_open_error(anyio.current_time())
 
-    def _over(self, place: Attempt, given: Pass, ended: Ended) -> None:
+    def _end_attempt(self, place: Attempt, given: Pass, ended: Ended) -> None:
         now = anyio.current_time()
         if self._circuit.end(given, ended.outcome, now, ended.why):
             for one in self._queue.clear():  # the waiting attempts would wait for nothing
@@ -155,9 +159,9 @@ class Traffic:
         begun = place.epoch is not None
         self._note(self._queue.end(place, ended, now) if begun else self._queue.leave(place, now), now)
 
-    def wants(self, holder: str, since: float) -> Ask | None:
+    def make_ask(self, holder: str, since: float) -> Ask | None:
         """Return what to draw from the shared account, None for nothing."""
-        return wants(self._queue, holder, anyio.current_time(), since)
+        return make_ask(self._queue, holder, anyio.current_time(), since)
 
     def add(self, ask: Ask, grant: Grant) -> None:
         """Start the attempts that a grant allows."""
@@ -175,8 +179,8 @@ class Traffic:
         self._estimator.learn(query.invocation, usage)
         return Ended("answered", used=usage.total_tokens)
 
-    def _open(self, now: float) -> CircuitOpen:
-        seconds = self._circuit.reopens(now)
+    def _make_open_error(self, now: float) -> CircuitOpen:
+        seconds = self._circuit.get_time_to_reopen(now)
         until = f"for {seconds:.3g} s more" if seconds else "while it is being tried whether it works again"
         return CircuitOpen(
             f"{self._name} is not asked {until}: its circuit breaker is open after failures, the last of them: "

@@ -359,7 +359,7 @@ def test_keys_that_do_not_expire_are_asked_for_once():
     async def sign():
         access = bedrock(CLAUDE, credentials=Counted("A", "S" * 20))._client._access
         for _ in range(3):
-            assert "authorization" in await access.headers("POST", "https://a.example/b", b"{}")
+            assert "authorization" in await access.make_headers("POST", "https://a.example/b", b"{}")
 
     anyio.run(sign)
     assert len(asked) == 1

@@ -124,7 +124,7 @@ class TestTokenAccess:
         access, seen = TokenAccess("T", fetch), []
 
         async def ask():
-            seen.append(await access.headers("POST", "https://a.example", b""))
+            seen.append(await access.make_headers("POST", "https://a.example", b""))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
@@ -143,7 +143,7 @@ class TestTokenAccess:
 
         access = TokenAccess("T", fetch)
         with anyio.move_on_after(0.05) as scope:
-            await access.headers("POST", "https://a.example", b"")
+            await access.make_headers("POST", "https://a.example", b"")
         assert scope.cancelled_caught
         release.set()
 
@@ -157,7 +157,7 @@ class TestTokenAccess:
         access = TokenAccess("T", fetch, clock=lambda: now[0])
         for at in (0, 300, 470, 490, 500):
             now[0] = at
-            await access.headers("POST", "https://a.example", b"")
+            await access.make_headers("POST", "https://a.example", b"")
         assert fetched == [0, 490]
 
 
@@ -166,7 +166,7 @@ class TestRequests:
 
     def test_the_address_of_gemini_has_the_project_and_the_location(self):
         crystal = resolve("vertex:gemini-2.5-pro")
-        assert crystal._client.url(crystal.family.path) == (
+        assert crystal._client.make_url(crystal.family.path) == (
             "https://aiplatform.googleapis.com/v1/projects/my-project/locations/global"
             "/publishers/google/models/gemini-2.5-pro:streamGenerateContent?alt=sse"
         )
@@ -174,7 +174,7 @@ class TestRequests:
 
     def test_claude_has_its_model_in_the_address_and_its_version_in_the_body(self):
         crystal = vertex("claude-sonnet-4-5@20250929", location="europe-west1")
-        assert crystal._client.url(crystal.family.path) == (
+        assert crystal._client.make_url(crystal.family.path) == (
             "https://europe-west1-aiplatform.googleapis.com/v1/projects/my-project/locations/europe-west1"
             "/publishers/anthropic/models/claude-sonnet-4-5@20250929:streamRawPredict"
         )

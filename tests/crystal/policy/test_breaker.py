@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.policy.breaker import Breaker, Circuit
-from cantrip_actors.crystal.policy.limits import end_of
+from cantrip_actors.crystal.policy.limits import classify_end
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
 A, F, U = "answered", "failed", "unknown"
@@ -34,7 +34,7 @@ class Fuse:
 
     @property
     def phase(self):
-        return self.circuit.phase(self.now)
+        return self.circuit.get_phase(self.now)
 
 
 def test_failures_in_a_row_open_the_breaker_until_a_stated_time():
@@ -42,7 +42,7 @@ def test_failures_in_a_row_open_the_breaker_until_a_stated_time():
     assert fuse.call(F, F) == "closed"
     assert fuse.call(F) == "open"
     assert fuse.enter() is None
-    assert fuse.circuit.reopens(10.0) == 20.0
+    assert fuse.circuit.get_time_to_reopen(10.0) == 20.0
     assert fuse.circuit.why == "it failed"
 
 
@@ -83,7 +83,7 @@ def test_a_failed_probe_opens_the_breaker_for_twice_as_long_up_to_the_longest():
     fuse.call(F)
     times = []
     for _ in range(4):
-        times.append(fuse.circuit.reopens(fuse.now))
+        times.append(fuse.circuit.get_time_to_reopen(fuse.now))
         fuse.now = fuse.circuit.until
         fuse.end(fuse.enter(), F)
     assert times == [30, 60, 100, 100]
@@ -137,7 +137,7 @@ def test_a_query_from_before_the_breaker_opened_does_not_change_it():
     ],
 )
 def test_provider_errors_are_classified(status, more, outcome):
-    assert end_of(ProviderError("", status=status, **more)).outcome == outcome
+    assert classify_end(ProviderError("", status=status, **more)).outcome == outcome
 
 
 @given(
@@ -153,7 +153,7 @@ def test_the_breaker_always_admits_a_query_in_the_end(happened, failures, probes
         if given_ is not None:
             fuse.end(given_, outcome)
         fuse.now += seconds
-        assert fuse.circuit.reopens(fuse.now) <= fuse.breaker.longest
+        assert fuse.circuit.get_time_to_reopen(fuse.now) <= fuse.breaker.longest
     fuse.now += fuse.breaker.longest
     for _ in range(probes):
         fuse.end(fuse.enter(), A)

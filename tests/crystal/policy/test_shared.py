@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors import InvalidCantrip
 from cantrip_actors.crystal.policy.limits import Attempt, Ended, Limits, Queue
-from cantrip_actors.crystal.policy.shared import FRESH, HOLD, Ask, add, draw, wants
+from cantrip_actors.crystal.policy.shared import FRESH, HOLD, Ask, add, draw, make_ask
 
 STEP = 0.05
 
@@ -66,7 +66,7 @@ class World:
                 one.running.remove((ends, attempt))
                 one.queue.end(attempt, Ended("answered", used=attempt.tokens), self.now)
             one.queue.admit(self.now)
-            ask = wants(one.queue, one.name, self.now, one.since) if self.now >= one.again else None
+            ask = make_ask(one.queue, one.name, self.now, one.since) if self.now >= one.again else None
             if ask is None:
                 continue
             self.account, grant = draw(self.account, self.limits, ask, self.now)
