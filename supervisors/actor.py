@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import anyio
 
 from supervisors.caller import NO_REPLY, Caller
+from supervisors.checks import check_seconds
 from supervisors.errors import NotRunning
 from supervisors.reasons import SHUTDOWN, Crash, ExitReason, Stop
 from supervisors.ref import CAST, INFO, ActorRef, Down
 from supervisors.sending import Sending
-from supervisors.spec import check_seconds
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from supervisors.actor import Actor
 from supervisors.caller import Caller
+from supervisors.checks import is_hashable
 from supervisors.child import Incarnation
 from supervisors.children import Child, ChildCounts, ChildInfo, Retry
 from supervisors.errors import ShuttingDown, SpecError, SupervisorsError
@@ -27,7 +28,7 @@ from supervisors.policy import AutoShutdown, RestartWindow, Strategy, get_quiet_
 from supervisors.reasons import NORMAL, SHUTDOWN, ExitReason, Shutdown, Stop
 from supervisors.reasons import GaveUp as GaveUpDetail
 from supervisors.ref import ActorRef
-from supervisors.spec import check_flags, is_hashable
+from supervisors.spec import ChildSpec, check_flags
 
 if TYPE_CHECKING:
     from supervisors.system import ActorSystem
@@ -245,4 +246,7 @@ class BaseSupervisor(Actor):
 
 
 def _make_shutting_down(request: object) -> ShuttingDown:
-    return ShuttingDown(request.arguments[0] if isinstance(request, Request) and request.arguments else request)
+    about = request.arguments[0] if isinstance(request, Request) and request.arguments else None
+    if isinstance(about, Actor):  # a configuration
+        about = None
+    return ShuttingDown(about.id if isinstance(about, ChildSpec) else about)

@@ -368,8 +368,11 @@ class Incarnation:
             self._watched.pop(ref, None)
 
     def signal(self, ref: ActorRef | None, reason: ExitReason) -> None:
-        """Handle an exit signal: an `exit` call, or the end of a linked actor."""
-        if self.actor.trap_exit:
+        """Handle an exit signal: an `exit` call, or the end of a linked actor.
+
+        A supervisor reports and ignores the end of a linked actor (S-39).
+        """
+        if self.actor.trap_exit or (self.actor.is_supervisor and ref is not None):
             self.ref._box.put_urgent((INFO, Exit(ref, reason)))  # noqa: SLF001
         elif ref is None or not isinstance(reason, Normal):
             self.ask_to_stop(reason)
@@ -545,4 +548,7 @@ def create_actor(spec: ChildSpec[Any]) -> Actor | ExitReason:
         return make_reason(exception)
     if not isinstance(actor, Actor):
         return Crash(TypeError(f"start of child {spec.id!r} returned {actor!r}, which is not an Actor"))
+    if getattr(actor, "_me", None) is not None:
+        text = "which was started before: `start` has to make a new actor for each incarnation"
+        return Crash(TypeError(f"start of child {spec.id!r} returned {actor!r}, {text}"))
     return actor

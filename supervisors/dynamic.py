@@ -13,6 +13,7 @@ requests after them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from supervisors.actor import Actor
@@ -162,7 +163,11 @@ class DynamicSupervisor(BaseSupervisor):
     async def _reconfigure(self, config: Actor) -> None:
         """Adopt the template and the limits of another supervisor, which was not started (S-51)."""
         adopted = self._adopt(config, DynamicSupervisor)
-        self._template = adopted._template  # noqa: SLF001 - of this class
+        self._template = template = adopted._template  # noqa: SLF001 - of this class
+        for child in self._children.values():
+            start = child.spec.start
+            if template is not None and isinstance(start, _TemplateStart):
+                child.spec = _fill_template(template, start.arguments, start.keywords)
         self._max_children = adopted._max_children  # noqa: SLF001
 
     async def start_child(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[ActorRef, Any]:
@@ -193,8 +198,8 @@ class DynamicSupervisor(BaseSupervisor):
             raise ChildNotFound(target)
         child = self._children.get(target)
         if child is None:
-            if target.parent is self.ref and not target.alive:
-                return  # it was a child, and has ended already (S-42)
+            if target._outcome is not None:  # noqa: SLF001 - of this package
+                return  # it has ended, whose child it was does not matter (S-42)
             raise ChildNotFound(target)
         if child.incarnation is None:
             self._forget(child)  # this cancels its retry (S-33)
@@ -210,8 +215,7 @@ class DynamicSupervisor(BaseSupervisor):
             spec = get_only_spec(arguments, keywords)
             check_child(spec, "never")
             return spec
-        start = template.start
-        return dataclasses.replace(template, start=lambda: start(*arguments, **keywords), ref=None)
+        return _fill_template(template, arguments, keywords)
 
     async def _wait_until_started(self, child: Child, incarnation: Incarnation) -> None:
         """Wait until `init` is done. If the caller is cancelled before, end the child: its ref would be lost."""
@@ -222,3 +226,22 @@ class DynamicSupervisor(BaseSupervisor):
             incarnation.shut_down(Shutdown("start cancelled"))
             raise
         child.waiting = None
+
+
+class _TemplateStart:
+    """The `start` of a template's child: the template's, with the arguments of this child."""
+
+    __slots__ = ("_start", "arguments", "keywords")
+
+    def __init__(self, start: Callable[..., Actor], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self._start = start
+        self.arguments = arguments
+        self.keywords = keywords
+
+    def __call__(self) -> Actor:
+        return self._start(*self.arguments, **self.keywords)
+
+
+def _fill_template(template: ChildSpec[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
+    """Return the spec that a template gives to a child with these arguments."""
+    return dataclasses.replace(template, start=_TemplateStart(template.start, arguments, keywords), ref=None)

@@ -157,9 +157,15 @@ class TooManyChildren(ManagementError):
 
 
 class ShuttingDown(ManagementError):
-    """The supervisor is ending and starts no more children."""
+    """The supervisor is ending: it starts no more children and takes no more requests.
 
-    text = "cannot be started: the supervisor is shutting down"
+    `child` is `None` if the request was not about one child.
+    """
+
+    def __init__(self, child: object = None) -> None:
+        about = "" if child is None else f"child {child!r}: "
+        SupervisorsError.__init__(self, f"{about}the supervisor is shutting down and takes no more requests")
+        self.child = child
 
 
 # --- names and systems --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import anyio
 from supervisors.actor import Actor
 from supervisors.children import ChildCounts, ChildInfo
 from supervisors.errors import ChildNotFound, NotRunning, SpecError, StartFailed
-from supervisors.reasons import SHUTDOWN, ExitReason, Shutdown
+from supervisors.reasons import SHUTDOWN, ExitReason, Shutdown, check_reason
 from supervisors.ref import ActorRef, Outcome
 from supervisors.spec import ChildSpec
 
@@ -82,7 +82,9 @@ class SupervisorRef(ActorRef):
 
         Raises:
             ChildNotFound: no such child here.
+            TypeError: `reason` is not an exit reason.
         """
+        check_reason(reason)
         await self._get_actor().terminate_child(target, reason)
 
     async def restart_child(self, target: object) -> Any:
@@ -146,7 +148,11 @@ class SupervisorRef(ActorRef):
 
         Returns:
             how it ended, or failed to start: failures of the child are never raised.
+
+        Raises:
+            TypeError: `cancelled` is not an exit reason.
         """
+        check_reason(cancelled)
         try:
             ref: ActorRef = await self.start_child(spec)
         except StartFailed as failure:

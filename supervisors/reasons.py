@@ -128,14 +128,31 @@ class RestartedWith(_BecauseOf):
 # --- from exceptions ----------------------------------------------------------------------------------------------
 
 
+def check_reason(reason: object) -> None:
+    """Refuse a value that is not an exit reason: no supervisor could decide what follows from it.
+
+    Raises:
+        TypeError: `reason` is something else.
+    """
+    if not isinstance(reason, ExitReason):
+        raise TypeError(
+            f"reason: expected Normal(), Shutdown(detail), Killed() or Crash(exception), got {reason!r}: "
+            "pass your own value as the detail of a Shutdown"
+        )
+
+
 class Stop(Exception):
     """Raise it in an actor to end it with a reason.
 
     Args:
         reason: `Normal()` by default.
+
+    Raises:
+        TypeError: `reason` is not an exit reason.
     """
 
     def __init__(self, reason: ExitReason = NORMAL) -> None:
+        check_reason(reason)
         super().__init__(reason)
         self.reason: ExitReason = reason
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisors.caller import Caller
+from supervisors.checks import check_seconds
 from supervisors.errors import Failed, MailboxFull, NotRunning, SelfCall
 from supervisors.events import DeadLetter
 from supervisors.mailbox import UNBOUNDED, Mailbox
-from supervisors.reasons import SHUTDOWN, ExitReason, Normal
-from supervisors.spec import check_seconds
+from supervisors.reasons import SHUTDOWN, ExitReason, Normal, check_reason
 
 if TYPE_CHECKING:
     from supervisors.child import Incarnation
@@ -263,7 +263,11 @@ class ActorRef:
         """End its incarnation, as OTP's `exit(Pid, Reason)` does. The reason decides whether it is restarted.
 
         An actor with `trap_exit` receives an `Exit` message instead.
+
+        Raises:
+            TypeError: `reason` is not an exit reason.
         """
+        check_reason(reason)
         if self._incarnation is not None:
             self._incarnation.signal(None, reason)
 

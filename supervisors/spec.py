@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
+from supervisors.checks import is_hashable, is_number
 from supervisors.errors import SpecError
 from supervisors.policy import AutoShutdown, Backoff, Restart, Strategy
+from supervisors.ref import ActorRef
 
 if TYPE_CHECKING:
     from supervisors.actor import Actor
-    from supervisors.ref import ActorRef
 
 Shutdown: TypeAlias = float | Literal["kill"]
 ChildType: TypeAlias = Literal["worker", "supervisor"]
@@ -72,8 +73,10 @@ class ChildSpec(Generic[A_co]):
             check_shutdown(self.shutdown)
         if self.type is not None and self.type not in _TYPES:
             raise SpecError("type", f"is one of {', '.join(_TYPES)}, got {self.type!r}")
-        if self.backoff is not None and not isinstance(self.backoff, Backoff):
-            raise SpecError("backoff", f"is a Backoff or None, got {self.backoff!r}")
+        if self.backoff is not None:
+            check_backoff(self.backoff)
+        if self.ref is not None and not isinstance(self.ref, ActorRef):
+            raise SpecError("ref", f"is an ActorRef or None, got {self.ref!r}")
         if self.significant and self.restart == "permanent":
             raise SpecError("significant", "is not possible for a permanent child, which is always restarted")
 
@@ -95,7 +98,7 @@ def check_shutdown(shutdown: object) -> None:
     Raises:
         SpecError: `shutdown`.
     """
-    if shutdown != "kill" and not (_is_number(shutdown) and shutdown >= 0):
+    if shutdown != "kill" and not (is_number(shutdown) and shutdown >= 0):
         raise SpecError("shutdown", f'is seconds, math.inf or "kill", got {shutdown!r}')
 
 
@@ -111,35 +114,37 @@ def check_flags(
         raise SpecError("strategy", f"is one of {', '.join(_STRATEGIES)}, got {strategy!r}")
     if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
         raise SpecError("max_restarts", f"is a whole number, 0 or more, got {max_restarts!r}")
-    if not (_is_number(period) and period > 0):
+    if not (is_number(period) and period > 0):
         raise SpecError("period", f"is seconds, more than 0, got {period!r}")
     if auto_shutdown not in _AUTO_SHUTDOWNS:
         raise SpecError("auto_shutdown", f"is one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
-    if hibernate_after is not None and not (_is_number(hibernate_after) and 0 <= hibernate_after < math.inf):
+    if hibernate_after is not None and not (is_number(hibernate_after) and 0 <= hibernate_after < math.inf):
         raise SpecError("hibernate_after", f"is seconds, 0 or more, or None for never, got {hibernate_after!r}")
 
 
-def is_hashable(key: object) -> TypeGuard[Hashable]:
-    """Return whether `key` can be the key of a dict. A tuple with a list in it is a `Hashable` and cannot."""
-    try:
-        hash(key)
-    except TypeError:
-        return False
-    return True
-
-
-def check_seconds(what: str, seconds: object) -> None:
-    """Refuse a time that is not a number: a timer without a due time would never fire, or delay all others.
+def check_backoff(backoff: object) -> None:
+    """Refuse a backoff whose delays would not be seconds: a timer cannot wait for them.
 
     Raises:
-        ValueError: naming `what`.
+        SpecError: `backoff`.
     """
-    if not _is_number(seconds) or math.isnan(seconds):
-        raise ValueError(f"{what}: expected seconds, got {seconds!r}")
+    if not isinstance(backoff, Backoff):
+        raise SpecError("backoff", f"is a Backoff or None, got {backoff!r}")
+    for field, least, most in _BACKOFF_BOUNDS:
+        value = getattr(backoff, field)
+        if not (is_number(value) and least <= value <= most):
+            bounds = f"{least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
+            raise SpecError("backoff", f"{field} is a number, {bounds}, got {value!r}")
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+#: The fields of a `Backoff`, each with the least and the greatest value.
+_BACKOFF_BOUNDS = (
+    ("first", 0.0, math.inf),
+    ("maximum", 0.0, math.inf),
+    ("factor", 1.0, 1e9),
+    ("jitter", 0.0, 1.0),
+    ("reset", 0.0, math.inf),
+)
 
 
 def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:
@@ -155,16 +160,19 @@ def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:
         raise SpecError("significant", f"means nothing for {spec.id!r} while auto_shutdown is never")
 
 
-def check_children(specs: Iterable[object], auto_shutdown: AutoShutdown) -> None:
-    """Refuse children that do not fit their supervisor or each other (S-12).
+def check_children(children: object, auto_shutdown: AutoShutdown) -> list[ChildSpec[Any]]:
+    """Return the children of a static supervisor; refuse those that do not fit it or each other (S-12).
 
     Raises:
         SpecError: as `check_child`, and `id` if two children have the same.
     """
+    if not isinstance(children, Iterable):
+        raise SpecError("children", f"are a list of ChildSpecs, got {children!r}")
+    specs = list(children)
     seen: set[Hashable] = set()
     for spec in specs:
         check_child(spec, auto_shutdown)
-        assert isinstance(spec, ChildSpec)
         if spec.id in seen:
             raise SpecError("id", f"two children are called {spec.id!r}")
         seen.add(spec.id)
+    return specs

@@ -21,6 +21,7 @@ from typing import Any
 
 from supervisors.actor import Actor
 from supervisors.base_supervisor import BaseSupervisor, Ending
+from supervisors.checks import is_hashable
 from supervisors.child import Incarnation, Phase
 from supervisors.children import Child, report_end, report_start
 from supervisors.errors import (
@@ -44,7 +45,7 @@ from supervisors.reasons import (
     Stop,
 )
 from supervisors.ref import ActorRef
-from supervisors.spec import ChildSpec, check_child, check_children, is_hashable
+from supervisors.spec import ChildSpec, check_child, check_children
 
 
 class Supervisor(BaseSupervisor):
@@ -72,9 +73,8 @@ class Supervisor(BaseSupervisor):
         auto_shutdown: AutoShutdown = "never",
         hibernate_after: float | None = None,
     ) -> None:
-        specs = list(children)
         super().__init__(strategy, max_restarts, period, auto_shutdown, hibernate_after)
-        check_children(specs, auto_shutdown)
+        specs = check_children(children, auto_shutdown)
         self._strategy: Strategy = strategy
         self._auto_shutdown: AutoShutdown = auto_shutdown
         self._children: dict[Hashable, Child] = {spec.id: Child(self, spec) for spec in specs}
@@ -113,8 +113,7 @@ class Supervisor(BaseSupervisor):
         """Stop all children, last started first."""
         for child in reversed(self._children.values()):
             await self._stop(child, reason)
-        for child in self._children.values():
-            child.retire()
+            child.retire()  # at once: a sibling that calls it in its `terminate` gets an error, and does not wait
 
     # --- one child -------------------------------------------------------------------------------------------------
 

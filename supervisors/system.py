@@ -26,10 +26,12 @@ import anyio
 
 from supervisors.actor import Actor
 from supervisors.backend import Backend
+from supervisors.caller import Caller
+from supervisors.checks import is_number
 from supervisors.child import Incarnation
 from supervisors.children import Child
 from supervisors.dynamic import DynamicSupervisor
-from supervisors.errors import SystemDown, WrongTask
+from supervisors.errors import SpecError, SupervisorsError, SystemDown, WrongTask
 from supervisors.events import Event, EventStream, Sink
 from supervisors.management import SupervisorRef
 from supervisors.policy import Strategy
@@ -38,7 +40,7 @@ from supervisors.reasons import ExitReason, Shutdown
 from supervisors.ref import ActorRef
 from supervisors.registry import Registry
 from supervisors.reports import Reports
-from supervisors.spec import ChildSpec, check_shutdown
+from supervisors.spec import ChildSpec, check_flags, check_shutdown
 from supervisors.supervisor import Supervisor
 
 
@@ -58,6 +60,9 @@ class ActorSystem:
             By default only the children's own graces apply.
         reports: the sink for reports of failures; structlog by default, `None` for no reports.
         kill_grace: seconds that a killed child has to end, before it is given up as a zombie.
+
+    Raises:
+        SpecError: an argument is wrong; `what` names it (S-12).
     """
 
     def __init__(
@@ -71,7 +76,12 @@ class ActorSystem:
         stop_within: float = math.inf,
         reports: Sink | None = _DEFAULT,
     ) -> None:
+        check_flags(strategy, max_restarts, period, "never", None)
         check_shutdown(stop_within)
+        if not (is_number(kill_grace) and kill_grace >= 0):
+            raise SpecError("kill_grace", f"is seconds, 0 or more, got {kill_grace!r}")
+        if reports is not None and not callable(reports):
+            raise SpecError("reports", f"is called with each event, or None for no reports, got {reports!r}")
         self.kill_grace = kill_grace
         self.registry = Registry()
         self.sinks: list[Sink] = []
@@ -95,12 +105,16 @@ class ActorSystem:
         self.top = Child(self, spec)  # the top supervisor's entry, for `inspect`
         self._fatal: BaseException | None = None
         self._down: ExitReason | None = None
+        self._is_entered = False
         self._is_leaving = False
         self._is_torn_down = False
 
     # --- the block -------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if self._is_entered:
+            raise SupervisorsError("an ActorSystem is entered once: make a new one for each `async with`")
+        self._is_entered = True
         self.backend = _find_backend()
         self._opener = self.backend.current_task()
         self.portal = Portal()
@@ -183,11 +197,17 @@ class ActorSystem:
         return ref
 
     def events(self, buffer: int = 1000) -> EventStream:
-        """Return a stream of events from now on; at most `buffer` events are kept for a slow reader."""
-        stream = EventStream(self.backend.promise, buffer)
+        """Return a stream of events from now on, also before the system is entered.
+
+        At most `buffer` events are kept for a slow reader.
+        """
+        stream = EventStream(self._make_promise, buffer)
         self.sinks.append(stream)
         self._streams.append(stream)
         return stream
+
+    def _make_promise(self) -> Caller:
+        return self.backend.promise()
 
     async def terminated(self, *signals: signal.Signals) -> signal.Signals:
         """Wait until the process is asked to end: by SIGTERM or SIGINT, or by `signals`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
@@ -27,6 +28,8 @@ def open_store(
     - `sqlite:relative/path`, `sqlite:///absolute/path`, or a path ending in .db or .sqlite
     - `jsonl:relative/path`, `jsonl:///absolute/path`, or a path ending in .jsonl
     - `postgresql://user@host/database`, with any parameter of libpq, and `?schema=name` (default: cantrip)
+
+    A path whose beginning looks like a misspelt scheme (`sqllite:loom.db`) is refused; `./sqllite:loom.db` is a path.
 
     All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A missing file and its
     folders are made. With `read_only` nothing is made, locked or repaired, and a writer may be at work meanwhile.
@@ -54,7 +57,8 @@ def open_store(
     if seal_key is False and not read_only:
         raise LoomError("seal_key=False is for reading: give the key of the loom to write to it")
     scheme, colon, rest = text.partition(":")
-    if not colon or "/" in scheme or (text.endswith(_ENDINGS) and scheme not in _SCHEMES):
+    is_path = text.endswith(_ENDINGS) and not difflib.get_close_matches(scheme, _SCHEMES)  # `odd:name.db` is a path
+    if not colon or "/" in scheme or is_path:
         return _open_path(text, seal_key, read_only=read_only)
     rest, _, query = rest.partition("?")
     if scheme == "memory":

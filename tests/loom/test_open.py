@@ -34,7 +34,7 @@ def test_no_slash_is_a_relative_path(tmp_path, monkeypatch):
     assert opened_path("jsonl:runs/a.log") == tmp_path / "runs" / "a.log"
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "sub/a.jsonl", "50%25.jsonl", "odd:name.jsonl"])
+@pytest.mark.parametrize("name", ["a.jsonl", "sub/a.jsonl", "50%25.jsonl", "odd:name.jsonl", "./sqllite:a.jsonl"])
 def test_a_path_that_ends_in_jsonl_opens_a_jsonl_loom(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     assert opened_path(name) == tmp_path / name
@@ -81,6 +81,9 @@ def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, scheme, 
         ("postgres:///db?durability=ful", 'unknown durability "ful"'),
         ("json:loom.jsonn", 'unknown kind of loom "json": did you mean "jsonl"?'),
         ("memroy:", 'did you mean "memory"?'),
+        ("sqllite:loom.db", 'unknown kind of loom "sqllite": did you mean "sqlite"?'),
+        ("josnl:loom.jsonl", 'did you mean "jsonl"?'),
+        ("postgress://host/loom.db", 'did you mean "postgres"?'),
         ("redis://host", "known: jsonl, memory"),
         ("loom.txt", "names no loom: expected a path ending in .db or .jsonl"),
         ("loom.jsonl?durability=power", "names no loom: expected a path ending in .db or .jsonl, sqlite:path"),

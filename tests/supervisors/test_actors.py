@@ -851,6 +851,27 @@ async def test_kill_runs_no_terminate(new_system):
         assert script.ends == []
 
 
+@pytest.mark.parametrize("wrong", ["done", None, Normal, ValueError("done")], ids=repr)
+async def test_a_reason_that_is_none_of_the_four_is_refused_where_it_is_given(new_system, wrong):
+    class Stops(Actor):
+        async def handle_cast(self, message):
+            self.stop(message)
+
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", Stops))
+        with pytest.raises(TypeError, match="expected Normal"):
+            ref.exit(wrong)
+        with pytest.raises(TypeError, match="expected Normal"):
+            await system.root.terminate_child("a", wrong)
+        with pytest.raises(TypeError, match="expected Normal"):
+            await system.root.run_child(task("b", anyio.sleep, 0), cancelled=wrong)
+        assert (ref.alive, ref.last_exit) == (True, None)
+        ref.cast(wrong)
+        await anyio.sleep(1)
+        assert isinstance(ref.last_exit.exception, TypeError)
+        assert ref.alive
+
+
 async def test_stop_ends_an_actor_with_a_reason(new_system):
     class Stops(Actor):
         async def handle_cast(self, message):

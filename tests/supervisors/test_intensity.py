@@ -4,7 +4,17 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from supervisors import Backoff, ChildNotFound, ChildSpec, DynamicSupervisor, GaveUp, Killed, Shutdown, Supervisor
+from supervisors import (
+    ActorRef,
+    Backoff,
+    ChildNotFound,
+    ChildSpec,
+    DynamicSupervisor,
+    GaveUp,
+    Killed,
+    Shutdown,
+    Supervisor,
+)
 from supervisors.events import GaveUp as GaveUpEvent
 from supervisors.testing import Leave, Script
 
@@ -162,7 +172,7 @@ async def test_max_children_counts_children_that_are_being_restarted(new_system)
         await supervisor.start_child(Script("b").spec())
 
 
-async def test_a_child_of_another_supervisor_is_not_found(new_system):
+async def test_a_live_child_of_another_supervisor_is_not_found_and_a_dead_one_is_done(new_system):
     async with new_system() as system:
         one = await system.start(ChildSpec("one", DynamicSupervisor))
         two = await system.start(ChildSpec("two", DynamicSupervisor))
@@ -170,3 +180,7 @@ async def test_a_child_of_another_supervisor_is_not_found(new_system):
         with pytest.raises(ChildNotFound):
             await two.terminate_child(ref)
         assert ref.alive
+        with pytest.raises(ChildNotFound):
+            await two.terminate_child(ActorRef("never started"))
+        await one.terminate_child(ref)
+        await two.terminate_child(ref)  # OTP: ok

@@ -206,11 +206,15 @@ async def test_a_stopping_supervisor_starts_nothing(new_system):
         static = await system.start(ChildSpec("s", lambda: Supervisor([Script("a", stop_takes=3).spec()])))
         dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
         await dynamic.start_child(Script("a", stop_takes=3).spec())
-        for supervisor in (static, dynamic):
+        for supervisor, made in ((static, Supervisor), (dynamic, DynamicSupervisor)):
             group.start_soon(system.root.terminate_child, supervisor)
             await anyio.sleep(1)
-            for request in (supervisor.start_child(Script("b").spec()), supervisor.which_children()):
-                with pytest.raises((ShuttingDown, NotRunning)):
+            for request, about in (
+                (supervisor.start_child(Script("b").spec()), "child 'b': the supervisor is shutting down"),
+                (supervisor.which_children(), "the supervisor is shutting down"),
+                (supervisor.reconfigure(made()), "the supervisor is shutting down"),
+            ):
+                with pytest.raises(ShuttingDown, match=f"^{about}"):
                     await request
             await supervisor.exited()
             with pytest.raises(NotRunning):
@@ -341,6 +345,28 @@ async def test_a_dynamic_supervisor_accepts_a_new_template_and_flags(new_system)
         assert (await dynamic.start_child()).id == "u"
         with pytest.raises(SpecError):
             await dynamic.reconfigure(Supervisor())
+
+
+@pytest.mark.rule("S-51")
+async def test_children_of_a_template_take_the_new_one_at_their_next_start(new_system):
+    class Says(Actor):
+        def __init__(self, *words):
+            self._words = words
+
+        async def handle_call(self, message, caller):
+            return self._words
+
+    def supervise(word):
+        return DynamicSupervisor(ChildSpec("t", lambda name, last=None: Says(word, name, last), shutdown=len(word)))
+
+    async with new_system() as system:
+        dynamic = await system.start(ChildSpec("d", lambda: supervise("old")))
+        ref = await dynamic.start_child("ada", last="lovelace")
+        await dynamic.reconfigure(supervise("newer"))
+        assert await ref.call(None) == ("old", "ada", "lovelace")
+        assert [child.spec.shutdown for child in await dynamic.which_children()] == [5]
+        ref.kill()
+        assert await ref.call(None) == ("newer", "ada", "lovelace")
 
 
 # --- reports ------------------------------------------------------------------------------------------------------

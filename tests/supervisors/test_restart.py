@@ -5,7 +5,18 @@ import itertools
 import anyio
 import pytest
 
-from supervisors import ActorRef, ChildSpec, DynamicSupervisor, Killed, Normal, RestartedWith, Shutdown, Supervisor
+from supervisors import (
+    Actor,
+    ActorRef,
+    ChildSpec,
+    DynamicSupervisor,
+    Killed,
+    Normal,
+    RestartedWith,
+    Shutdown,
+    StartFailed,
+    Supervisor,
+)
 from supervisors.testing import Leave, Script
 
 LEAVES = {"normal": Leave(Normal()), "shutdown": Leave(Shutdown()), "detail": Leave(Shutdown("d")), "crash": "crash"}
@@ -57,6 +68,18 @@ async def test_the_id_of_a_temporary_child_is_free_at_once(new_system):
 
 def _group(scripts, **flags):
     return ChildSpec("s", lambda: Supervisor([script.spec() for script in scripts], **flags))
+
+
+@pytest.mark.rule("S-19")
+@pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
+async def test_a_start_that_returns_the_same_actor_again_fails(new_system, made):
+    same = Actor()
+    async with new_system() as system:
+        supervisor = await system.start(ChildSpec("s", made))
+        ref = await supervisor.start_child(ChildSpec("a", lambda: same))
+        with pytest.raises(StartFailed, match="a new actor for each incarnation"):
+            await supervisor.start_child(ChildSpec("b", lambda: same))
+        assert (same.ref, ref.alive) == (ref, True)
 
 
 @pytest.mark.rule("S-19")

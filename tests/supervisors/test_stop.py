@@ -8,7 +8,19 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from supervisors import Actor, ChildSpec, Crash, DynamicSupervisor, Killed, Normal, Shutdown, Stop, Supervisor
+from supervisors import (
+    Actor,
+    ActorRef,
+    ChildSpec,
+    Crash,
+    DynamicSupervisor,
+    Killed,
+    Normal,
+    NotRunning,
+    Shutdown,
+    Stop,
+    Supervisor,
+)
 from supervisors.events import Exited, Zombie
 from supervisors.testing import Boom, Script
 
@@ -154,6 +166,51 @@ async def test_unexpected_messages_to_a_supervisor_are_reported_and_ignored(new_
             await supervisor.call("nonsense", timeout=5)
         assert len(recorder.of(DeadLetter)) == 2
         assert supervisor.alive
+
+
+class _Linked(Actor):
+    """Links to the ref of a cast, and crashes on anything else."""
+
+    async def handle_cast(self, message):
+        if not isinstance(message, ActorRef):
+            raise Boom
+        self.link(message)
+
+
+@pytest.mark.rule("S-39")
+@pytest.mark.parametrize("made", [Supervisor, DynamicSupervisor])
+async def test_the_exit_of_a_linked_stranger_is_reported_and_ignored_by_a_supervisor(new_system, recorder, made):
+    from supervisors import Exit
+    from supervisors.events import DeadLetter
+
+    async with new_system() as system:
+        supervisor = await system.start(ChildSpec("s", made))
+        child = await supervisor.start_child(Script("child").spec())
+        stranger = await system.start(ChildSpec("stranger", _Linked, restart="temporary"))
+        stranger.cast(supervisor)
+        stranger.cast("crash")
+        reason = await stranger.exited()
+        await supervisor.which_children()
+        assert (supervisor.alive, supervisor.last_exit, child.alive) == (True, None, True)
+        assert [letter.message for letter in recorder.of(DeadLetter)] == [Exit(stranger, reason)]
+
+
+@pytest.mark.rule("S-34")
+async def test_a_call_to_a_sibling_that_was_stopped_before_fails_at_once(new_system):
+    refused = []
+
+    class Calls(Actor):
+        async def terminate(self, reason):
+            try:
+                await sibling.call("are you there?")
+            except NotRunning as error:
+                refused.append((error.ref, anyio.current_time()))
+
+    async with new_system() as system:
+        await system.start(ChildSpec("calls", Calls))
+        sibling = await system.start(Script("sibling").spec())
+        left = anyio.current_time()
+    assert refused == [(sibling, left)]
 
 
 @pytest.mark.rule("S-50")

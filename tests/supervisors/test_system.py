@@ -24,6 +24,7 @@ from supervisors import (
     MailboxFull,
     Shutdown,
     Supervisor,
+    SupervisorsError,
     WrongTask,
 )
 from supervisors.events import Exited, Started
@@ -48,6 +49,25 @@ def test_a_system_runs_in_a_plain_asyncio_program():
 
 def test_a_system_runs_in_a_plain_trio_program():
     assert trio.run(_program) == 42
+
+
+async def test_a_system_is_entered_once(new_system):
+    system = new_system()
+    async with system:
+        ref = await system.start(ChildSpec("echo", Echo))
+        with pytest.raises(SupervisorsError, match="make a new one"):
+            await system.__aenter__()
+        assert await ref.call(1) == 1
+    with pytest.raises(SupervisorsError, match="make a new one"):
+        await system.__aenter__()
+
+
+async def test_a_stream_of_events_made_before_the_system_is_entered_has_its_first_events(new_system):
+    system = new_system()
+    stream = system.events()
+    async with system:
+        await system.start(ChildSpec("echo", Echo))
+    assert [event.spec.id async for event in stream if isinstance(event, Started)] == ["echo"]
 
 
 async def test_several_systems_run_on_one_event_loop(new_system):
