@@ -83,7 +83,22 @@ async def test_nodes_with_the_same_name_have_different_ids(url: str) -> None:
 
 
 @pytest.mark.rule("N-05")
-@pytest.mark.parametrize("wrong", [{"ttl": 7.9}, {"capacity": 0}, {"name": " "}, {"beat": -1}, {"capacity": True}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ttl": 7.9},
+        {"ttl": float("inf")},
+        {"capacity": 0},
+        {"name": " "},
+        {"name": "w\x00"},
+        {"beat": -1},
+        {"capacity": True},
+        {"release": None},
+        {"zone": 1},
+        {"labels": ["disk"]},
+        {"labels": {"disk": 1}},
+    ],
+)
 def test_a_node_refuses_settings_that_cannot_work(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Node: "):
         Node(**{"name": "w", **wrong})
