@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from datetime import datetime
 from functools import partial
@@ -244,8 +244,11 @@ class Runtime:
     @staticmethod
     def blocking(
         url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
-    ) -> AbstractContextManager[BlockingRuntime]:
-        """Return a blocking version, for any thread: `with Runtime.blocking(…) as runtime: runtime.cast(…)`."""
+    ) -> BlockingRuntime:
+        """Open a blocking version, for any thread: `with Runtime.blocking(…) as runtime: runtime.cast(…)`.
+
+        Without `with`: `runtime = Runtime.blocking(…)`, and `runtime.close()` at the end.
+        """
         from cantrip_actors.runtime.blocking import BlockingRuntime
 
         return BlockingRuntime.open(url, backend=backend, **options)
