@@ -20,7 +20,7 @@ from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
 from cantrip_actors.machine.project import Life, find_episode, find_refusal, fold_state, has_taken
 from cantrip_actors.machine.state import Phase
-from cantrip_actors.records.mail import CONTROL, Mail, MailKind, MailRow, Pending
+from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
@@ -330,14 +330,12 @@ class Inboxes:
         """Withdraw an intent if it still waits, whichever process runs the entity (C-19).
 
         One transaction takes it out of the inbox and records the withdrawal. If an actor takes it at the same time, one
-        of the two transactions fails with Taken. Raises InvalidIntent for control mail, LoomError, RuntimeClosed.
+        of the two transactions fails with Taken. Raises LoomError, RuntimeClosed.
         """
         core = self._core
         row = await self._core.in_store(partial(core.store.find_mail, entity_id, key))
         if row is None or row.taken is not None:
             return
-        if row.lane == CONTROL:
-            raise InvalidIntent(f"withdraw: expected the key of an intent, but {key!r} is that of a control message")
         record = MailRefused(entity_id, key, "intent", "withdrawn", core.make_moment().at, by or None, why)
         with anyio.CancelScope(shield=True):  # once it is recorded, the callers that wait must get the error
             try:

@@ -590,7 +590,8 @@ class Runtime:
 
         "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels.
 
-        `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key.
+        `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key, and for the key of a
+        control message.
         """
         check_texts(LoomError, key=key)
         entity_id = self._find_id(entity)
