@@ -341,7 +341,7 @@ class Runtime:
 
         `grace` is how many seconds to wait; None waits as long as it takes. Returns whether all episodes ended; leaving
         the `async with` stops the other ones. Running entities continue meanwhile, and may cast children. An entity
-        that waits for a person is idle, and so is a long-lived one that asks it: both continue in the next process.
+        that waits for a person is idle, and so is one that asks it: both continue in the next process.
 
         A node hands its entities over instead: idle ones at once, others at their next border between two turns, when
         no gate is running. Other nodes continue them. The default of `grace` is the node's (N-63).
