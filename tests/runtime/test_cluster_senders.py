@@ -1,5 +1,6 @@
 """Runtimes that send to, wait for and watch entities on other nodes."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,61 @@ async def test_a_story_ends_when_it_is_closed_and_when_the_runtime_closes(url: s
         closed.close()
         assert [turn async for turn in closed] == []
     assert [turn async for turn in left] == []
+
+
+@pytest.mark.rule("N-39")
+async def test_a_story_reads_the_loom_once_for_events_that_arrive_together(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        keeper = await runtime.invoke(DESK, "one", name="keeper")
+        await keeper.episode()
+        story = keeper.story()
+        assert (await anext(story)).sequence == 1
+        await keeper.send("two")
+        await keeper.send("three")
+        reads = 0
+        records_since = runtime.loom.records_since
+
+        def count(*given: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return records_since(*given)
+
+        monkeypatch.setattr(runtime.loom, "records_since", count)
+        assert [(await anext(story)).sequence for _ in range(2)] == [2, 3]
+        with anyio.move_on_after(0.4):  # shorter than the interval of polls
+            await anext(story)
+        assert reads == 1
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("N-39")
+async def test_each_turn_of_a_story_goes_to_one_of_the_tasks_that_iterate_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Runtime.open("memory:") as runtime:
+        keeper = await runtime.invoke(answering(delay=0), "1", name="keeper")
+        story = keeper.story()
+        records_since = runtime.loom.records_since
+
+        def read_slowly(*given: Any) -> Any:
+            found = records_since(*given)
+            time.sleep(0.05)
+            return found
+
+        monkeypatch.setattr(runtime.loom, "records_since", read_slowly)
+        monkeypatch.setattr(runtime._tree.store, "blocking", True, raising=False)
+        seen: list[int] = []
+
+        async def follow() -> None:
+            seen.extend([turn.sequence async for turn in story])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(follow)
+            for n in range(2, 6):
+                await keeper.send(f"{n}")
+            await keeper.stop()
+        assert sorted(seen) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.rule("N-39")
