@@ -135,7 +135,7 @@ def _start_event_loop(backend: str, opened: ExitStack) -> BlockingPortal:
     thread.start()
     opened.callback(thread.join)
     portal = started.result()
-    opened.callback(portal.call, portal.stop)
+    opened.callback(lambda: portal.call(portal.stop))
     return portal
 
 
@@ -371,10 +371,10 @@ class BlockingRuntime(_Blocking[Runtime]):
         if backend not in (known := get_all_backends()):
             raise ValueError(f"backend: expected one of {', '.join(map(repr, known))}, got {backend!r}")
         import_module(backend)  # it may not be installed
-        runtime = Runtime.open(url, **options)
+        managed = Runtime.open(url, **options)
         with ExitStack() as opened:
             portal = _start_event_loop(backend, opened)
-            opened.enter_context(portal.wrap_async_context_manager(runtime))
+            runtime = opened.enter_context(portal.wrap_async_context_manager(managed))
             made = cls(runtime, Portal(portal), opened.pop_all())
         atexit.register(made.close)
         return made

@@ -6,6 +6,7 @@ not every database keeps every text. Settings are checked where they are given, 
 
 from __future__ import annotations
 
+import math
 from typing import Final, TypeGuard
 from unicodedata import category
 
@@ -49,8 +50,8 @@ def is_short_name(given: object) -> TypeGuard[str]:
 
 def check_seconds(what: str, given: object, *, is_positive: bool = False) -> None:
     """Raise ValueError for a setting that is not a number of seconds from 0 on, or above 0 if it `is_positive`."""
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not is_number or not (given > 0 if is_positive else given >= 0):
+    seconds = math.nan if isinstance(given, bool) or not isinstance(given, (int, float)) else given
+    if not (seconds > 0 if is_positive else seconds >= 0):
         raise ValueError(f"{what}: expected seconds, as a number {'>' if is_positive else '>='} 0, got {given!r:.100}")
 
 

@@ -1,6 +1,7 @@
 """Runtimes that send to, wait for and watch entities on other nodes."""
 
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -427,6 +428,54 @@ async def test_a_takeover_writes_one_line_that_names_the_node(url: str) -> None:
             (ours,) = await one.cluster.nodes()
     told = [line for line in lines if "taken over" in line["event"]]
     assert [(line["node"], line["id"], line["entities"]) for line in told] == [("w1", ours.id, 5)]
+
+
+@pytest.mark.rule("N-71", "N-85")
+async def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_is_over(url: str) -> None:
+    async with node(url, "w1") as one:
+        await anyio.sleep(5)
+        store = one._tree.store
+        before = {name: getattr(store, name) for name in ("new_mail", "timers_due", "accounts", "survey")}
+        with capture_logs() as lines:
+            for name in before:
+                setattr(store, name, lost)
+            await anyio.sleep(60)
+        assert Counter(line["event"] for line in lines) == {
+            f"the loom could not be searched for {what}": 1 for what in ("mail", "timers", "entities without an owner")
+        }
+        with capture_logs() as lines:
+            for name, works in before.items():
+                setattr(store, name, works)
+            await anyio.sleep(60)
+        assert Counter(line["event"] for line in lines) == {
+            f"the loom is searched for {what} again": 1 for what in ("mail", "timers", "entities without an owner")
+        }
+
+
+@pytest.mark.rule("N-71", "N-85")
+async def test_entities_that_cannot_be_claimed_are_not_logged_as_taken_over(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = answering(delay=30)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        await program.start(slow, "go")
+        await anyio.sleep(1)
+    kind = type(program._tree.store)
+    with capture_logs() as lines, monkeypatch.context() as outage:
+        outage.setattr(kind, "claim", lost)
+        one = await node(url, "w1", slow)
+        await anyio.sleep(60)
+    try:
+        assert [line for line in lines if "taken over" in line["event"]] == []
+        with capture_logs() as lines:
+            await anyio.sleep(30)
+        assert [line["entities"] for line in lines if "taken over" in line["event"]] == [1]
+    finally:
+        await one.aclose()
+
+
+def lost(*_: Any, **__: Any) -> Any:
+    raise LoomError("the server is gone")
 
 
 # N-19
