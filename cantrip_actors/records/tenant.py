@@ -7,10 +7,8 @@ The default tenant is "". A name belongs to a tenant: stores keep it scoped, so 
 from __future__ import annotations
 
 from typing import Final
-from unicodedata import category
 
-LONGEST: Final = 200
-"""The most characters of a tenant's name."""
+from cantrip_actors.terms.arguments import SHORT, is_short_name
 
 _BETWEEN: Final = "\x1f"
 """The separator of a tenant and a name: neither may contain it."""
@@ -18,15 +16,9 @@ _BETWEEN: Final = "\x1f"
 
 def check_tenant(name: object) -> str:
     """Return the name of a tenant. Raises ValueError for anything but a text without control characters."""
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST or any(map(_is_control, name)):
-        raise ValueError(
-            f"tenant: expected a name of 1 to {LONGEST} characters without control characters, got {name!r}"
-        )
+    if not is_short_name(name):
+        raise ValueError(f"tenant: expected a name of 1 to {SHORT} characters without control characters, got {name!r}")
     return name
-
-
-def _is_control(sign: str) -> bool:
-    return category(sign) in ("Cc", "Cs")
 
 
 def scope_name(tenant: str, name: str) -> str:

@@ -340,10 +340,16 @@ def _merge(spans: list[Span]) -> list[Span]:
 
 
 def _names_and_texts(secrets: Secrets) -> Iterator[tuple[str, str]]:
-    pairs = secrets.items() if isinstance(secrets, Mapping) else secrets
-    for pair in pairs:
-        name, text = ("secret", pair) if isinstance(pair, str) else pair
-        if not (text := text.strip()):
+    expected = "secrets: expected a list of texts, or a mapping of names to texts"
+    if isinstance(secrets, str) or not isinstance(secrets, Iterable):
+        raise ValueError(f"{expected}, got {type(secrets).__name__}")  # noqa: TRY004  # as for every other invalid option
+    for pair in secrets.items() if isinstance(secrets, Mapping) else secrets:
+        match ("secret", pair) if isinstance(pair, str) else pair:
+            case (str() as name, str() as text):
+                text = text.strip()
+            case _:
+                raise ValueError(f"{expected}, got one with another value in it")
+        if not text:
             continue
         if len(text) < SHORTEST:
             raise ValueError(f"secret {name!r} has fewer than {SHORTEST} characters: it would be found everywhere")

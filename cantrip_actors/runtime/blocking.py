@@ -8,12 +8,15 @@ Methods are made from those of the inner object, so parameters, types and docstr
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
-from threading import get_ident
+from importlib import import_module
+from threading import Thread, get_ident
+from types import TracebackType
 from typing import (
     Any,
     Concatenate,
@@ -29,7 +32,9 @@ from typing import (
     overload,
 )
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio import get_all_backends
+from anyio.from_thread import BlockingPortal
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.records.turn import Turn
@@ -73,6 +78,11 @@ class Portal:
         self._process = os.getpid()
         self._thread = portal.call(get_ident)
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether the event loop runs in this process, and not in one that this process is a fork of."""
+        return os.getpid() == self._process
+
     @overload
     def call(self, function: Callable[[Unpack[Arguments]], Awaitable[T]], *args: *Arguments) -> T: ...
     @overload
@@ -90,18 +100,43 @@ class Portal:
 
         Raises RuntimeClosed if no other thread of this process runs the event loop.
         """
-        if os.getpid() != self._process:
-            raise RuntimeClosed(FORKED)
-        if get_ident() == self._thread:
-            raise RuntimeClosed(INSIDE)
+        self.check_caller()
         try:
             return self._portal.start_task_soon(function, *args)
         except RuntimeError as gone:
             raise RuntimeClosed(CLOSED) from gone
 
+    def check_caller(self) -> None:
+        """Raise RuntimeClosed in the event loop's thread, and in another process."""
+        if not self.is_of_this_process:
+            raise RuntimeClosed(FORKED)
+        if get_ident() == self._thread:
+            raise RuntimeClosed(INSIDE)
+
     def enter(self, context: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
         """Return a blocking version of a context manager."""
         return self._portal.wrap_async_context_manager(context)
+
+
+def _start_event_loop(backend: str, opened: ExitStack) -> BlockingPortal:
+    """Start an event loop in a thread of its own, which `opened` ends, and return its portal.
+
+    It is not anyio's `start_blocking_portal`, which waits for its thread when it is garbage collected: in a process
+    that exits, or was forked, that thread does not run any more.
+    """
+    started: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    thread = Thread(target=partial(anyio.run, serve, backend=backend), name="cantrip_actors runtime", daemon=True)
+    thread.start()
+    opened.callback(thread.join)
+    portal = started.result()
+    opened.callback(lambda: portal.call(portal.stop))
+    return portal
 
 
 class _Blocking(Generic[S]):
@@ -319,22 +354,50 @@ def _wrap_stop(stop: Callable[[], None], portal: Portal) -> Callable[[], None]:
 
 class BlockingRuntime(_Blocking[Runtime]):
     """`Runtime` without `await`: `with Runtime.blocking("memory:") as runtime: episode = runtime.cast(cantrip,
-    intent)`. It has the methods of `Runtime`, and they wait.
+    intent)`. It has the methods of `Runtime`, and they wait. Without `with`, call `close` at the end.
     """
 
+    def __init__(self, inner: Runtime, portal: Portal, opened: ExitStack | None = None) -> None:
+        super().__init__(inner, portal)
+        self._opened = opened or ExitStack()
+        """The runtime and its thread; empty once they are closed."""
+
     @classmethod
-    @contextmanager
-    def open(
-        cls, url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
-    ) -> Iterator[Self]:
-        """Return a runtime on the loom at `url`, in its own thread; `backend` is "asyncio" or "trio", `options` as
-        `Runtime.open`.
+    def open(cls, url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any) -> Self:
+        """Open a runtime on the loom at `url`, in a thread of its own, and return it; `options` as `Runtime.open`.
+
+        Raises ValueError unless `backend` is "asyncio" or "trio"; else as `Runtime.open` and as entering it does.
         """
-        with (
-            start_blocking_portal(backend=backend) as portal,
-            portal.wrap_async_context_manager(Runtime.open(url, **options)) as runtime,
-        ):
-            yield cls(runtime, Portal(portal))
+        if backend not in (known := get_all_backends()):
+            raise ValueError(f"backend: expected one of {', '.join(map(repr, known))}, got {backend!r}")
+        import_module(backend)  # it may not be installed
+        managed = Runtime.open(url, **options)
+        with ExitStack() as opened:
+            portal = _start_event_loop(backend, opened)
+            runtime = opened.enter_context(portal.wrap_async_context_manager(managed))
+            made = cls(runtime, Portal(portal), opened.pop_all())
+        atexit.register(made.close)
+        return made
+
+    def close(self) -> None:
+        """Close the runtime, as leaving the `with` does; at once if it is closed. Any thread may call it.
+
+        A runtime that is still open when the process exits is closed then. A process that was forked closes nothing.
+        """
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        self._inner._check_not_tenant("entering")  # noqa: SLF001  # this is its blocking version
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._inner._check_not_tenant("closing")  # noqa: SLF001  # this is its blocking version
+        if self._portal.is_of_this_process:
+            self._portal.check_caller()
+            atexit.unregister(self.close)
+            self._opened.pop_all().__exit__(kind, error, where)
 
     loom: _Value[Loom] = _Value()
     shown_loom: _Value[Loom] = _Value()

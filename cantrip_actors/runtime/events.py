@@ -262,6 +262,11 @@ class Subscription(AsyncIterator[EntityEvent]):
         """Whether no further event comes: the remaining ones have arrived, and reading them does not wait."""
         return self._end is not None or self._ring.is_closed
 
+    def _skip(self) -> None:
+        """Skip all events that have arrived."""
+        self._first.clear()
+        self._next = self._ring.end if self._end is None else self._end
+
     async def __anext__(self) -> EntityEvent:
         if self._has_ended is not None and not self.is_over:
             if await self._has_ended():

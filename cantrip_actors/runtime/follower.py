@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 class Follower(AsyncIterator[T], Generic[T]):
-    """What `_read` returns, in order: at once, and again after each of `events` and after `_choose_interval` seconds.
+    """What `_read` returns, in order: at once, and again after `events` and after `_choose_interval` seconds.
 
+    Events that have arrived together make it read once. Several tasks may iterate it: each item goes to one of them.
     It ends when its subscription ends. If reading raises, so does the iteration: iterate again to read again.
     """
 
@@ -27,6 +28,7 @@ class Follower(AsyncIterator[T], Generic[T]):
         self._ready: deque[T] = deque()
         self._is_due = True
         """Whether it reads without waiting: nothing was read yet, or reading failed."""
+        self._reading = anyio.Lock(fast_acquire=True)
 
     @abstractmethod
     async def _read(self) -> Iterable[T]:
@@ -47,13 +49,21 @@ class Follower(AsyncIterator[T], Generic[T]):
 
     async def __anext__(self) -> T:
         while not self._ready:
-            if not (self._is_due or self.is_over):
-                with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
-                    await anext(self._events)
             if self.is_over:
                 raise StopAsyncIteration
-            self._is_due = True
-            with suppress(RuntimeClosed):  # then it is over
-                self._ready.extend(await self._read())
-            self._is_due = False
+            async with self._reading:
+                if not self._ready:
+                    await self._wait_and_read()
         return self._ready.popleft()
+
+    async def _wait_and_read(self) -> None:
+        if not self._is_due:
+            with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
+                await anext(self._events)
+            self._events._skip()  # noqa: SLF001  # the next reading finds what they announce
+        if self.is_over:
+            return
+        self._is_due = True
+        with suppress(RuntimeClosed):  # then it is over
+            self._ready.extend(await self._read())
+        self._is_due = False

@@ -20,7 +20,7 @@ from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
 from cantrip_actors.machine.project import Life, find_episode, find_refusal, fold_state, has_taken
 from cantrip_actors.machine.state import Phase
-from cantrip_actors.records.mail import CONTROL, Mail, MailKind, MailRow, Pending
+from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
@@ -31,6 +31,7 @@ from cantrip_actors.runtime.hints import Hints
 from cantrip_actors.runtime.inbox import PAGE, Inbox, Waiter, make_refusal_error
 from cantrip_actors.runtime.loading import sum_usage_under
 from cantrip_actors.runtime.loom_writer import Fetch, Post, is_outage
+from cantrip_actors.runtime.outage_log import OutageLog
 from cantrip_actors.runtime.placing import find_stranding
 from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.terms.file import File
@@ -330,14 +331,12 @@ class Inboxes:
         """Withdraw an intent if it still waits, whichever process runs the entity (C-19).
 
         One transaction takes it out of the inbox and records the withdrawal. If an actor takes it at the same time, one
-        of the two transactions fails with Taken. Raises InvalidIntent for control mail, LoomError, RuntimeClosed.
+        of the two transactions fails with Taken. Raises LoomError, RuntimeClosed.
         """
         core = self._core
         row = await self._core.in_store(partial(core.store.find_mail, entity_id, key))
         if row is None or row.taken is not None:
             return
-        if row.lane == CONTROL:
-            raise InvalidIntent(f"withdraw: expected the key of an intent, but {key!r} is that of a control message")
         record = MailRefused(entity_id, key, "intent", "withdrawn", core.make_moment().at, by or None, why)
         with anyio.CancelScope(shield=True):  # once it is recorded, the callers that wait must get the error
             try:
@@ -445,37 +444,40 @@ class Inboxes:
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         await self._core.in_store(partial(self._core.store.expire_mail, text))
 
-    async def load_now(self, entity_id: str, *, is_placed: bool = False) -> None:
-        """Load an entity. If another process runs it, or its cantrip is not known here, its mail waits.
+    async def load_now(self, entity_id: str, *, is_placed: bool = False) -> bool:
+        """Load an entity, and return whether this call did.
 
-        The mail also waits if another node should load the entity, unless `is_placed`: this node was chosen then.
+        Its mail waits if another process runs it, if its cantrip is not known here, and if another node should load it,
+        unless `is_placed`: this node was chosen then.
         """
         core = self._core
         inbox = self._inboxes.get(entity_id)
         if core.living.get(entity_id) is not None:
-            return
+            return False
         try:
             facts = await core.in_store(partial(core.loom.facts, entity_id, "always" if is_placed else "unless_held"))
             if facts.life >= Life.OVER:
                 if inbox is not None:
                     await self._settle_from_log(entity_id, inbox)
-                return
+                return False
             if facts.is_held or not core.is_clear(facts):
-                return
+                return False
             if not (is_placed or core.admits(facts)):
-                return
+                return False
             await self._launch(facts)
+            return True
         except (Held, RuntimeClosed):  # another process was faster, or the runtime closes
-            return
+            pass
         except CantripError as error:
             if core.membership is not None and is_outage(error):  # the node tries again until the store is back
                 core.membership.advance(Suspended(entity_id))
-                return
+                return False
             why, log = error, _log.info if isinstance(error, Quarantined) else _log.warning
             log("an entity with mail could not be loaded", entity=entity_id, error=str(error))
             if inbox is not None:
                 inbox.settle_all(lambda _: why)
                 self._drop(entity_id)
+        return False
 
     def fail_waiters(self, entity_id: str, why: str) -> None:
         """Fail the callers that wait for an entity."""
@@ -507,6 +509,7 @@ class MailActor(Actor):
         self._hints = Hints(store, self._handle_hint)
         self._is_hinted = False
         self._hint_checks = 0
+        self._log = OutageLog("the loom could not be searched for mail", "the loom is searched for mail again")
 
     async def init(self) -> None:
         """Start the timers: search for mail if other processes may post, and expire keys."""
@@ -544,7 +547,7 @@ class MailActor(Actor):
 
     async def handle_info(self, message: Any) -> None:
         """Search for mail, or expire keys."""
-        try:
+        with self._log.watch():
             if message is _POLL:
                 await self._begin_hints()
                 await self._inboxes.poll()
@@ -553,5 +556,3 @@ class MailActor(Actor):
                 await self._inboxes.poll(is_hinted=True)
             elif message is _EXPIRE:
                 await self._inboxes.expire()
-        except LoomError as error:  # the server may be down for a while, and the next poll follows soon
-            _log.warning("the loom could not be searched for mail", error=str(error))

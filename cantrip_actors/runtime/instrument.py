@@ -12,7 +12,7 @@ of their work as the current one, in whichever actor they run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from cantrip_actors.machine.actions import Action
 from cantrip_actors.records.mail import MailKind
@@ -144,6 +144,7 @@ class EpisodeSpans(Protocol):
         """End all open spans: the cell has stopped permanently; `reason` is its actor's last exit reason."""
 
 
+@runtime_checkable
 class Instrument(Protocol):
     """Observes one runtime. `core` is its `core.Core`, and `cell` a `cell.Cell`, which refer to this module."""
 

@@ -16,7 +16,7 @@ import anyio
 
 from cantrip_actors.machine.node import may_renew
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.runtime.outage_log import OutageLog
 
 STALL: Final = 60.0
 """Seconds for which the event loop may be blocked without losing its leases."""
@@ -57,14 +57,12 @@ class LeaseRenewal:
                 await anyio.to_thread.run_sync(self._thread.join)
 
     def _run(self) -> None:
-        was_stalled = False
+        was_stalled, outage = False, OutageLog("leases could not be renewed", "leases are renewed again")
         while not self._stopped.wait(self._period):
             is_stalled = not may_renew(self._ticked, time.monotonic(), self._stall)
             if is_stalled and not was_stalled:
                 _log.error("the event loop is blocked: its leases are not renewed any more", seconds=self._stall)
             was_stalled = is_stalled
             if not is_stalled:
-                try:
+                with outage.watch():  # a lease expires by itself, and the next attempt is soon
                     self._renew()
-                except LoomError as error:  # a lease expires by itself, and the next attempt is soon
-                    _log.warning("leases could not be renewed", error=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ import anyio
 from cantrip_actors.loom.nodes import NodeInfo, Unowned
 from cantrip_actors.machine.node import Action, Event, State, advance, begin, is_ready, may_look_for, may_sweep
 from cantrip_actors.machine.placement import Member
+from cantrip_actors.terms.arguments import SHORT, check_count, check_seconds, is_short_name
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,23 @@ class Node:
     passivate_after: float = 30.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and self.name.strip()):
-            raise ValueError(f"Node: expected a name, got {self.name!r}")
-        if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or self.capacity < 1:
-            raise ValueError(f"Node: capacity: expected a number of entities, at least 1, got {self.capacity!r}")
+        if not is_short_name(self.name):
+            raise ValueError(
+                f"Node: expected a name of 1 to {SHORT} characters without control characters, got {self.name!r}"
+            )
+        for what in ("release", "zone"):
+            if getattr(self, what) != "" and not is_short_name(getattr(self, what)):
+                raise ValueError(
+                    f"Node: {what}: expected a text of at most {SHORT} characters without control characters, "
+                    f"got {getattr(self, what)!r}"
+                )
+        labels: object = self.labels
+        if not isinstance(labels, Mapping) or not all(isinstance(one, str) for pair in labels.items() for one in pair):
+            raise ValueError(f'Node: labels: expected texts by name, as in {{"disk": "nfs1"}}, got {labels!r}')
+        check_count("Node: capacity", self.capacity, "entities")
         for what in ("grace", "beat", "ttl", "stall", "passivate_after"):
-            given = getattr(self, what)
-            if isinstance(given, bool) or not isinstance(given, (int, float)) or not given >= 0:
-                raise ValueError(f"Node: {what}: expected seconds, as a number >= 0, got {given!r}")
-        if not 0 < self.beat * 4 <= self.ttl:
+            check_seconds(f"Node: {what}", getattr(self, what))
+        if not 0 < self.beat * 4 <= self.ttl < math.inf:
             raise ValueError(
                 f"Node: expected a ttl of at least four beats, got ttl {self.ttl:g} and beat {self.beat:g}: a single "
                 "late renewal would cost the node its entities"

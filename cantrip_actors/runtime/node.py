@@ -27,6 +27,7 @@ from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.instrument import Instrument, RenewedLate, TakenOver
 from cantrip_actors.runtime.membership import Membership, Node, UnownedCount
+from cantrip_actors.runtime.outage_log import OutageLog
 from cantrip_actors.runtime.placing import make_candidate, make_member
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, LoomError
@@ -68,6 +69,12 @@ class NodeActor(Actor):
         self._is_at_rest = is_at_rest
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
         self._is_hinted = False
+        self._log = OutageLog(
+            "the loom could not be searched for entities without an owner",
+            "the loom is searched for entities without an owner again",
+        )
+        self._taken = 0
+        """The number of entities that this node has taken over since the last poll."""
 
     async def init(self) -> None:
         """Look every beat; log once how the loom may lose acknowledged records (N-70)."""
@@ -90,10 +97,8 @@ class NodeActor(Actor):
             self._is_hinted = False
         elif message is not _BEAT:
             return
-        try:
+        with self._log.watch():
             await self._poll()
-        except LoomError as error:  # the server may be down for a while, and the next poll follows soon
-            _log.warning("the loom could not be searched for entities without an owner", error=str(error))
 
     async def _poll(self) -> None:
         core, membership = self._core, self._membership
@@ -116,12 +121,12 @@ class NodeActor(Actor):
         idle = sum(cell.plan.lasting and cell.episode is None for cell in resting)
         actions = membership.advance(Found(membership.members, found.unowned, found.hopeless, idle))
         self._carry_out(actions)
-        taken = sum(isinstance(one, Take) for one in actions)
-        if taken:
-            fields = {"node": membership.node.name, "id": membership.owner, "entities": taken}
-            _log.info("entities without an owner are taken over", **fields)
+        if self._taken:
+            fields = {"node": membership.node.name, "id": membership.owner, "entities": self._taken}
+            _log.info("entities without an owner were taken over", **fields)
+            self._taken = 0
         if core.instrument is not None:
-            self._report(core.instrument, found, taken)
+            self._report(core.instrument, found)
 
     def _publish_unclear(self) -> None:
         """Publish to all nodes the cantrip contents that are ambiguous on this node; log a change."""
@@ -159,7 +164,7 @@ class NodeActor(Actor):
         for cell in itertools.islice(idle, many):
             cell.entity.send(UNLOAD_WHEN_IDLE)
 
-    def _report(self, instrument: Instrument, found: _Survey, taken: int) -> None:
+    def _report(self, instrument: Instrument, found: _Survey) -> None:
         """Report the results of this poll to the instrument."""
         membership = self._membership
         seen = membership.state.seen
@@ -167,8 +172,6 @@ class NodeActor(Actor):
         stranded = sum(not any(can_run(one, what, members) for one in members) for what in found.unowned)
         polls = max((seen.get(one.entity_id, 0) for one in found.unowned), default=0)
         membership.unowned = UnownedCount(len(found.unowned), stranded, found.quarantined, polls * membership.node.beat)
-        if taken:
-            instrument.noted(TakenOver(taken))
         late = membership.take_late()
         if late:
             instrument.noted(RenewedLate(late))
@@ -177,7 +180,11 @@ class NodeActor(Actor):
         is_living = False
         try:
             async with self._limiter:
-                await self._inboxes.load_now(entity_id, is_placed=True)
+                is_loaded = await self._inboxes.load_now(entity_id, is_placed=True)
+            if is_loaded:
+                self._taken += 1
+                if self._core.instrument is not None:
+                    self._core.instrument.noted(TakenOver(1))
             is_living = self._core.living.get(entity_id) is not None
         finally:
             self._membership.advance(LoadEnded(entity_id, is_living))

@@ -68,6 +68,7 @@ class Questions:
         """Register an `ask` that waits. Raises AskCycle."""
         await self.check(asker, asked)
         self._asks[asker] = asked
+        self._core.living.wake_waiters()  # a drain does not wait for this entity
 
     def find_asked(self, asker: str) -> str | None:
         """Return the entity that an `ask` of this one waits for; None if it does not ask."""

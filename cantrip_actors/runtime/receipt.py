@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 
 from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
+from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.episode import Episode, make_episode
 from cantrip_actors.terms.arguments import check_texts
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError
@@ -111,7 +112,7 @@ class Receipt:
         its episode get Withdrawn; its key stays used. Any other state: it was too late, and nothing has changed. Once
         "withdrawn" has been returned, it is durable. `by` says who withdraws it.
 
-        Raises InvalidIntent for the key of a control message, which cannot be withdrawn; RuntimeClosed; LoomError.
+        Raises RuntimeClosed and LoomError.
         """
         self._tree.check_open()
         check_texts(why=why, by=by)
@@ -137,10 +138,16 @@ class Receipt:
     def check(self) -> None:
         """Raise LoomError if no such intent was posted, or its key has expired."""
         store = self._tree.store
-        if store.find_mail(self.entity_id, self.key) is None and not has_taken(store.records(self.entity_id), self.key):
+        row = store.find_mail(self.entity_id, self.key)
+        if row is not None and row.lane == CONTROL:
+            raise LoomError(
+                f"receipt: expected the key of an intent, but {self.key!r} is that of a control message, which has no "
+                "episode and cannot be withdrawn: runtime.has_mail(entity, key) says whether it was posted"
+            )
+        if row is None and not has_taken(store.records(self.entity_id), self.key):
             raise LoomError(
                 f"no intent with key {self.key!r} is known for entity {self.entity_id}: it was not posted, or refused "
-                "more than 7 days ago"
+                "so long ago that its key is not kept any more"
             )
 
     def __repr__(self) -> str:

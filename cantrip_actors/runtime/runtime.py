@@ -5,10 +5,9 @@ The supervision tree and its cells are in `tree.py`.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from datetime import datetime
 from functools import partial
@@ -58,7 +57,7 @@ from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
-from cantrip_actors.terms.arguments import check_name, check_texts
+from cantrip_actors.terms.arguments import check_count, check_name, check_seconds, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
@@ -208,22 +207,23 @@ class Runtime:
         _check_option("recover", recover, Recover)
         _check_option("redact", redact, Redact)
         _check_option("unattended", unattended, Unattended)
-        if not isinstance(passivate_after, (int, float)) or math.isnan(passivate_after):
-            raise ValueError(f"passivate_after: expected seconds, as a number, got {passivate_after!r}")
-        if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 1:
-            raise ValueError(f"max_waiting: expected a number of mails, at least 1, got {max_waiting!r}")
-        if isinstance(max_submitted, bool) or not isinstance(max_submitted, int) or max_submitted < 1:
-            raise ValueError(f"max_submitted: expected a number of casts, at least 1, got {max_submitted!r}")
-        if not isinstance(keep_keys, (int, float)) or not keep_keys >= 0:
-            raise ValueError(f"keep_keys: expected seconds, as a number >= 0, got {keep_keys!r}")
+        check_seconds("passivate_after", passivate_after)
+        check_seconds("keep_keys", keep_keys)
+        check_seconds("stranded_after", stranded_after, is_positive=True)
+        check_count("max_waiting", max_waiting, "mails")
+        check_count("max_submitted", max_submitted, "casts")
+        _check_kind("repair", repair, bool, "True or False")
+        _check_kind("telemetry", telemetry, Instrument | None, "an observe.Telemetry")
+        _check_kind("node", node, Node | None, "Node(…)")
+        _check_kind(
+            "seal_key", seal_key, bytes | str | os.PathLike | None, "secret bytes, a text of them, or a pathlib.Path"
+        )
         if not isinstance(url, (str, os.PathLike)):
             raise LoomError(f"expected the URL of a loom, as in sqlite:loom.db, or a path, got {url!r}")
         if not isinstance(cantrips, Iterable):
             raise InvalidCantrip(f"cantrips: expected a list of cantrips, got {type(cantrips).__name__}")
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
-        if not isinstance(stranded_after, (int, float)) or not stranded_after > 0:
-            raise ValueError(f"stranded_after: expected seconds, as a number > 0, got {stranded_after!r}")
         kept_for = parse_retention(retention)
         limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted)
         tree = Tree(
@@ -244,8 +244,11 @@ class Runtime:
     @staticmethod
     def blocking(
         url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any
-    ) -> AbstractContextManager[BlockingRuntime]:
-        """Return a blocking version, for any thread: `with Runtime.blocking(…) as runtime: runtime.cast(…)`."""
+    ) -> BlockingRuntime:
+        """Open a blocking version, for any thread: `with Runtime.blocking(…) as runtime: runtime.cast(…)`.
+
+        Without `with`: `runtime = Runtime.blocking(…)`, and `runtime.close()` at the end.
+        """
         from cantrip_actors.runtime.blocking import BlockingRuntime
 
         return BlockingRuntime.open(url, backend=backend, **options)
@@ -338,7 +341,7 @@ class Runtime:
 
         `grace` is how many seconds to wait; None waits as long as it takes. Returns whether all episodes ended; leaving
         the `async with` stops the other ones. Running entities continue meanwhile, and may cast children. An entity
-        that waits for a person is idle, and so is a long-lived one that asks it: both continue in the next process.
+        that waits for a person is idle, and so is one that asks it: both continue in the next process.
 
         A node hands its entities over instead: idle ones at once, others at their next border between two turns, when
         no gate is running. Other nodes continue them. The default of `grace` is the node's (N-63).
@@ -347,8 +350,8 @@ class Runtime:
         and send raises RuntimeClosed, too.
         """
         self._check_not_tenant("draining")
-        if grace is not None and (not isinstance(grace, (int, float)) or math.isnan(grace)):
-            raise ValueError(f"grace: expected seconds, as a number, or None, got {grace!r}")
+        if grace is not None:
+            check_seconds("grace", grace)
         return await self._tree.drain(grace)
 
     async def serve(self) -> None:
@@ -587,7 +590,8 @@ class Runtime:
 
         "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels.
 
-        `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key.
+        `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key, and for the key of a
+        control message.
         """
         check_texts(LoomError, key=key)
         entity_id = self._find_id(entity)
@@ -958,15 +962,21 @@ def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
 
 
 def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
+    _check_kind("queues", queues, Iterable, "a list of Queue(…)")
     found = list(queues)
     for one in found:
-        if not isinstance(one, Queue):
-            raise ValueError(f"queues: expected a Queue, got {one!r}")  # noqa: TRY004  # as for every other invalid option
+        _check_kind("queues", one, Queue, "a list of Queue(…)")
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"queues: expected each name once, got {', '.join(map(repr, twice))} several times")
     return found
+
+
+def _check_kind(option: str, given: object, kind: Any, expected: str) -> None:
+    if not isinstance(given, kind):
+        got = type(given).__name__
+        raise ValueError(f"{option}: expected {expected}, got {got}")  # noqa: TRY004  # as for every invalid option
 
 
 def _check_option(option: str, value: object, known: object) -> None:

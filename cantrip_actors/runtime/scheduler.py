@@ -32,9 +32,10 @@ from cantrip_actors.runtime.core import NOT_OPEN, Core
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.instrument import Fired
 from cantrip_actors.runtime.loom_writer import ReplaceTimers, TimerChange, is_outage
+from cantrip_actors.runtime.outage_log import OutageLog
 from cantrip_actors.runtime.queues import Queues
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, RuntimeClosed, Withdrawn
+from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed, Withdrawn
 from cantrip_actors.terms.queue import Queue
 from supervisors import Actor, ActorRef, NotRunning
 from supervisors.backend import Timer as Alarm
@@ -528,6 +529,7 @@ class SchedulerActor(Actor):
         self._scheduler = scheduler
         self._polls = polls
         self._alarm: Alarm | None = None
+        self._log = OutageLog("the loom could not be searched for timers", "the loom is searched for timers again")
         self._ticks = 0
         self._heard: int | None = None
         self._not_before = -math.inf
@@ -553,10 +555,9 @@ class SchedulerActor(Actor):
         elif (early := self._not_before - anyio.current_time()) > 0:
             self._set_alarm(early)
             return
-        try:
+        with self._log.watch():
             await self._scheduler.carry_out_due(self.tasks.start_soon)
-        except LoomError as error:  # the server may be down for a while
-            _log.warning("the loom could not be searched for timers", error=str(error))
+        if self._log.has_failed:
             self._scheduler.wake_in(POLL_INTERVAL)
         self._not_before = anyio.current_time() + GAP if self._scheduler.has_fired else -math.inf
         delay = max(0.0, self._scheduler.next - self._scheduler.read_time_of_day()) + SOON

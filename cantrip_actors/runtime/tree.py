@@ -305,7 +305,7 @@ class Tree(Core):
 
     def _may_be_suspended(self, cell: Cell) -> bool:
         """Return whether suspending an entity and its children would lose no work."""
-        if cell.ending.is_set or cell.wait.kind in ("person", "node"):
+        if cell.ending.is_set or cell.wait.kind in ("person", "node") or self.questions.find_asked(cell.entity_id):
             return True
         if cell.wait.kind == "children":
             return all(self._may_be_suspended(one) for one in self.living.list_children(cell))
@@ -314,24 +314,28 @@ class Tree(Core):
     def _is_at_rest(self, cell: Cell) -> bool:
         """Return whether a root entity is idle without an intent that a caller waits for, or can be suspended."""
         is_idle = cell.plan.lasting and cell.episode is None and not (cell.inbox and cell.inbox.awaited)
-        return is_idle or cell.ending.is_set or cell.can_suspend or self._is_asking_in_vain(cell)
+        return is_idle or cell.ending.is_set or self._waits_in_vain(cell)
 
-    def _is_asking_in_vain(self, cell: Cell) -> bool:
-        """Return whether a long-lived entity asks one that works on nothing here: its question continues from the log.
+    def _waits_in_vain(self, cell: Cell) -> bool:
+        """Return whether an entity waits for something that no work here leads to: it continues from its log.
 
-        The other one waits for a person, asks in vain itself, or is not loaded here.
+        It waits for a person, for a posted query, for children that all wait in vain, or for the answer of an entity
+        that waits in vain or is not loaded here.
         """
-        asked = self.questions.find_asked(cell.entity_id) if cell.plan.lasting else None
-        if asked is None:
-            return False
-        other = self.living.get(asked)
-        return other is None or other.can_suspend or self._is_asking_in_vain(other)
+        asked = self.questions.find_asked(cell.entity_id)
+        if asked is not None:
+            other = self.living.get(asked)
+            return other is None or self._waits_in_vain(other)
+        below = self.living.list_children(cell) if cell.wait.kind == "children" else ()
+        return cell.can_suspend or (bool(below) and all(map(self._waits_in_vain, below)))
 
     async def close(self, kind: Any, error: BaseException | None, where: Any) -> None:
         """Stop everything, last started first, and close the loom."""
         assert self._system is not None
         self.is_open = False
         self.living.is_handing_over = self.membership is not None
+        for cell in self.living:
+            cell.wait.is_suspended |= cell.parent is None and self._waits_in_vain(cell)
         try:
             await self._system.__aexit__(kind, error, where)
         finally:

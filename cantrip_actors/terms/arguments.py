@@ -1,18 +1,22 @@
-"""Check the texts that a caller of a runtime gives: keys, names and ids, and who acts and why.
+"""Check what a caller of a runtime gives: keys, names and ids, who acts and why, and settings.
 
-They are checked before anything is recorded: a record with a number in place of a text could not be read again, and
-not every database keeps every text.
+Texts are checked before anything is recorded: a record with a number in place of a text could not be read again, and
+not every database keeps every text. Settings are checked where they are given, because a wrong one fails much later.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Final, TypeGuard
 from unicodedata import category
 
 from cantrip_actors.terms.errors import CantripError, InvalidIntent
 
 LONGEST: Final = 1_000
 """Bytes of a key, a name or an id: Postgres keeps at most 2,704 in an entry of an index, with the tenant and more."""
+
+SHORT: Final = 200
+"""The most characters of a name of a tenant, a queue or a node, which people read in lists."""
 
 _REFUSED: Final = ("Cc", "Cs")
 """Unicode categories that they may not contain: control characters, and surrogates, which no database stores."""
@@ -32,3 +36,26 @@ def check_texts(error: type[CantripError] = InvalidIntent, **given: object) -> N
     for what, one in given.items():
         if not isinstance(one, str):
             raise error(f"{what}: expected a text, got {one!r:.100}")
+
+
+def is_short_name(given: object) -> TypeGuard[str]:
+    """Return whether a value is a text of 1 to `SHORT` characters, without control characters."""
+    return (
+        isinstance(given, str)
+        and bool(given.strip())
+        and len(given) <= SHORT
+        and not any(category(sign) in _REFUSED for sign in given)
+    )
+
+
+def check_seconds(what: str, given: object, *, is_positive: bool = False) -> None:
+    """Raise ValueError for a setting that is not a number of seconds from 0 on, or above 0 if it `is_positive`."""
+    seconds = math.nan if isinstance(given, bool) or not isinstance(given, (int, float)) else given
+    if not (seconds > 0 if is_positive else seconds >= 0):
+        raise ValueError(f"{what}: expected seconds, as a number {'>' if is_positive else '>='} 0, got {given!r:.100}")
+
+
+def check_count(what: str, given: object, of: str) -> None:
+    """Raise ValueError for a setting that is not a whole number from 1 on; `of` says what it counts."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ValueError(f"{what}: expected a number of {of}, at least 1, got {given!r:.100}")

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from types import MappingProxyType, MethodType
 from typing import Any
 
+from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
@@ -89,9 +90,9 @@ class Cantrip:
         for what, part, kind in kinds:
             if part is not None and not isinstance(part, kind):
                 raise InvalidCantrip(f"cantrip: {what}: expected a {kind.__name__}, got {type(part).__name__}")
-        for label, value in (needs or {}).items():
-            if not (isinstance(label, str) and isinstance(value, str)):
-                raise InvalidCantrip(f"cantrip: needs: expected labels, a text for each, got {label!r}: {value!r}")
+        if name is not None:
+            check_name("cantrip: name", name, InvalidCantrip)
+        _check_keys(named, needs or {})
         parts: dict[str, Any] = {
             "crystal": crystal,
             "call": call or Call(),
@@ -210,6 +211,18 @@ class Cantrip:
     def has_id(self, cantrip_id: str) -> bool:
         """Return whether a loom knows this content by `cantrip_id`: its id, or the one of an older version."""
         return cantrip_id == self.id or cantrip_id == self.former_id  # noqa: PLR1714  # the second is seldom needed
+
+
+def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> None:
+    """Raise InvalidCantrip for a crystal that is neither for a name nor for a depth, and for a label without a text."""
+    for key in crystals:
+        if not isinstance(key, str) and (isinstance(key, bool) or not isinstance(key, int) or key < 1):
+            raise InvalidCantrip(
+                f"cantrip: crystals: expected a name, or a depth from 1 on (1: the children), got {key!r}"
+            )
+    for label, value in needs.items():
+        if not (isinstance(label, str) and isinstance(value, str)):
+            raise InvalidCantrip(f"cantrip: needs: expected labels, a text for each, got {label!r}: {value!r}")
 
 
 def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from unicodedata import category
+
+from cantrip_actors.terms.arguments import SHORT, is_short_name
 
 
 @dataclass(frozen=True)
@@ -23,21 +24,11 @@ class Queue:
     max_waiting: int | None = None
 
     def __post_init__(self) -> None:
-        if not is_queue_name(self.name):
+        if not is_short_name(self.name):
             raise ValueError(
-                f"Queue: expected a name of 1 to 200 characters without control characters, got {self.name!r}"
+                f"Queue: expected a name of 1 to {SHORT} characters without control characters, got {self.name!r}"
             )
         for what in ("max_running", "per_node", "max_waiting"):
             given = getattr(self, what)
             if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
                 raise ValueError(f'Queue "{self.name}": {what}: expected a whole number, at least 1, got {given!r}')
-
-
-def is_queue_name(name: object) -> bool:
-    """Return whether a value can be the name of a queue."""
-    return (
-        isinstance(name, str)
-        and bool(name.strip())
-        and len(name) <= 200
-        and not any(category(sign) in ("Cc", "Cs") for sign in name)
-    )

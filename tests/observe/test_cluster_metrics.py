@@ -79,7 +79,7 @@ async def test_a_takeover_is_counted_and_the_time_without_an_owner_is_shown(url:
         await anyio.sleep(1)
     async with observed(url, telemetry) as runtime:
         with anyio.fail_after(60):
-            while not value(telemetry, "cantrip.node.entities"):
+            while not telemetry.counters.read_values("cantrip.node.takeovers"):
                 await anyio.sleep(1)
         assert value(telemetry, "cantrip.node.takeovers") == 1
         await runtime.entity("keeper").episode()

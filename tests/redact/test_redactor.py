@@ -105,6 +105,13 @@ class TestKnownSecrets:
             Redactor({"pin": "123"})
         assert "123" not in str(refused.value)
 
+    @pytest.mark.parametrize("given", ["one-secret", 7, None, [7], [("name",)], {"name": None}, {1: "a-secret"}])
+    def test_secrets_that_are_not_a_collection_of_texts_are_refused(self, given):
+        with pytest.raises(ValueError, match="secrets: expected a list of texts, or a mapping") as refused:
+            Redactor(given)
+        assert "a-secret" not in str(refused.value)
+        assert "one-secret" not in str(refused.value)
+
     def test_no_repr_or_error_shows_a_secret(self):
         redactor = Redactor({"search": KEY})
         assert repr(redactor) == f"<Redactor of 1 secrets and {len(COMMON)} patterns>"

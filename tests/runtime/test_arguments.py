@@ -14,6 +14,7 @@ from cantrip_actors import (
     InvalidIntent,
     InvalidSchedule,
     LoomError,
+    Queue,
     Runtime,
 )
 from cantrip_actors.loom import verify_loom
@@ -22,6 +23,7 @@ from tests.runtime.spells import cantrip, done, say
 
 ECHO = cantrip(lambda context: done(context[-1].content), name="echo")
 INCOMPRESSIBLE = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(10_000))
+NAN = float("nan")
 NOT_NAMES = ["", " ", "a\x00b", "acme\x1fjob", "\ud800", 5, b"key", True, INCOMPRESSIBLE, "k" * 1_001]
 
 LOOKUPS = (
@@ -163,6 +165,18 @@ async def test_a_key_with_the_separator_of_tenants_finds_no_entity_of_a_tenant()
         ({"url": 3}, LoomError, "or a path, got 3"),
         ({"cantrips": ECHO}, InvalidCantrip, "cantrips: expected a list of cantrips, got Cantrip"),
         ({"retention": "90d"}, ValueError, r"retention: expected durations by kind.* got '90d'"),
+        ({"passivate_after": -1}, ValueError, "passivate_after: expected seconds, as a number >= 0, got -1"),
+        ({"passivate_after": NAN}, ValueError, "passivate_after: expected seconds, as a number >= 0, got nan"),
+        ({"passivate_after": True}, ValueError, "passivate_after: expected seconds, as a number >= 0, got True"),
+        ({"keep_keys": True}, ValueError, "keep_keys: expected seconds, as a number >= 0, got True"),
+        ({"stranded_after": True}, ValueError, "stranded_after: expected seconds, as a number > 0, got True"),
+        ({"repair": "no"}, ValueError, "repair: expected True or False, got str"),
+        ({"telemetry": 1}, ValueError, "telemetry: expected an observe.Telemetry, got int"),
+        ({"node": "w1"}, ValueError, r"node: expected Node\(…\), got str"),
+        ({"seal_key": 1}, ValueError, "seal_key: expected secret bytes, a text of them, or a pathlib.Path, got int"),
+        ({"queues": Queue("a")}, ValueError, r"queues: expected a list of Queue\(…\)"),
+        ({"queues": ["a"]}, ValueError, r"queues: expected a list of Queue\(…\), got str"),
+        ({"secrets": "one-secret"}, ValueError, "secrets: expected a list of texts, .*got str"),
     ],
 )
 def test_an_option_of_another_type_is_refused_when_a_runtime_is_made(
@@ -173,9 +187,9 @@ def test_an_option_of_another_type_is_refused_when_a_runtime_is_made(
 
 
 @pytest.mark.rule("PROD-2")
-@pytest.mark.parametrize("grace", ["10", float("nan")])
+@pytest.mark.parametrize("grace", ["10", NAN, -1, True])
 async def test_a_grace_that_is_not_a_number_is_refused_and_begins_no_drain(grace: Any) -> None:
     async with Runtime.open() as runtime:
-        with pytest.raises(ValueError, match="grace: expected seconds, as a number, or None, got"):
+        with pytest.raises(ValueError, match="grace: expected seconds, as a number >= 0, got"):
             await runtime.drain(grace)
         assert (await runtime.cast(ECHO, "go")).result == "go"

@@ -2,8 +2,11 @@
 
 import inspect
 import os
+import subprocess
+import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -30,6 +33,8 @@ from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.tool_servers import HeldServer
 from tests.mcp.prompting import prompting
 from tests.runtime.spells import cantrip, done, say
+
+quick = cantrip(scripted(lambda ctx: done(ctx[-1].content), record=False))
 
 
 @pytest.mark.rule("D-001")
@@ -69,6 +74,71 @@ def test_an_entity_cut_short_by_a_crash_can_be_abandoned(tmp_path) -> None:
         assert runtime.interrupted() == []
 
 
+# Opening and closing
+
+
+@pytest.mark.rule("D-001")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_blocking_runtime_works_without_with_and_closes_on_request(tmp_path, backend: str) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    spell = cantrip(lambda ctx: done([m.content for m in ctx if m.role == "user"]))
+    runtime = Runtime.blocking(url, backend=backend)
+    assert runtime.invoke(spell, "milk", name="notes").episode().result == ["milk"]
+    runtime.close()
+    runtime.close()
+    with pytest.raises(RuntimeClosed, match="not open"):
+        runtime.cast(spell, "more")
+    with Runtime.blocking(url, cantrips=[spell], backend=backend) as again:
+        assert again.entity("notes").send("tea").result == ["milk", "tea"]
+        again.close()
+
+
+def test_a_blocking_gate_that_closes_its_runtime_is_cancelled() -> None:
+    @gate
+    def close() -> None:
+        """Close the runtime."""
+        runtime.close()
+
+    runtime = Runtime.blocking()
+    entity = runtime.start(cantrip([say("close"), done(1)], close), "go")
+    assert entity.episode().reason == "cancelled"
+    runtime.close()
+
+
+def test_only_the_whole_blocking_runtime_can_be_entered_and_closed() -> None:
+    with Runtime.blocking() as runtime:
+        tenant = runtime.tenant("acme")
+        with pytest.raises(LoomError, match="closing is about the whole loom"):
+            tenant.close()
+        with pytest.raises(LoomError, match="entering is about the whole loom"), tenant:
+            pass
+        assert runtime.cast(quick, "go").result == "go"
+
+
+@pytest.mark.parametrize("backend", ["curio", "", None])
+def test_an_unknown_backend_is_refused_and_starts_no_thread(backend: Any) -> None:
+    before = threading.active_count()
+    with pytest.raises(ValueError, match=f"backend: expected one of 'asyncio', 'trio', got {backend!r}"):
+        Runtime.blocking(backend=backend)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_process_exits_with_a_blocking_runtime_that_is_still_open(fork: bool) -> None:
+    program = (
+        "import os, sys\n"
+        "from cantrip_actors import Runtime\n"
+        "runtime = Runtime.blocking()\n"
+        f"child = os.fork() if {fork} else None\n"
+        "if child:\n"
+        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "sys.exit(0)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    process = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
 # The same methods as the async face
 
 ASYNC_ONLY = {"open", "blocking", "aclose"}
@@ -80,7 +150,6 @@ async def slowly(context: object) -> dict[str, object]:
 
 
 slow = cantrip(scripted(slowly, record=False))
-quick = cantrip(scripted(lambda ctx: done(ctx[-1].content), record=False))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from cantrip_actors import Cantrip, Circle, InvalidIntent, KeyUsed, LoomError, Node, QueueFull, Runtime, gate, scripted
+from cantrip_actors.gates import ask
 from cantrip_actors.loom import Unsure
 from cantrip_actors.runtime.clock import compute_time_of_day
 from cantrip_actors.runtime.submissions import Submission
@@ -83,7 +84,22 @@ async def test_nodes_with_the_same_name_have_different_ids(url: str) -> None:
 
 
 @pytest.mark.rule("N-05")
-@pytest.mark.parametrize("wrong", [{"ttl": 7.9}, {"capacity": 0}, {"name": " "}, {"beat": -1}, {"capacity": True}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ttl": 7.9},
+        {"ttl": float("inf")},
+        {"capacity": 0},
+        {"name": " "},
+        {"name": "w\x00"},
+        {"beat": -1},
+        {"capacity": True},
+        {"release": None},
+        {"zone": 1},
+        {"labels": ["disk"]},
+        {"labels": {"disk": 1}},
+    ],
+)
 def test_a_node_refuses_settings_that_cannot_work(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Node: "):
         Node(**{"name": "w", **wrong})
@@ -243,6 +259,36 @@ async def test_a_node_that_drains_hands_entities_over_between_two_turns(url: str
             for one in (cast, idle):
                 assert (await client.find(one.id).episode()).result == "all"
     assert sorted(paid) == sorted([str(n) for n in range(6)] * 2)
+
+
+@pytest.mark.rule("N-63")
+async def test_a_node_that_drains_hands_over_an_entity_that_asks_another_one(url: str) -> None:
+    def answer(context: Any) -> Any:
+        last = context[-1]
+        return done(last.content) if last.role == "tool" else say("ask", to="clerk", message="go")
+
+    asker = Cantrip(
+        scripted(answer, record=False), circle=Circle(["done", ask.with_(to=["clerk"])], [max_turns(9)]), name="asker"
+    )
+    asks = cantrip(
+        lambda context: done("it") if context[-1].role == "tool" else say("question", text="Which?"),
+        "question",
+        name="clerk",
+    )
+    async with Runtime.open(url) as client, node(url, "w1", asker, asks) as leaving:
+        clerk = await leaving.invoke(asks, "begin", name="clerk")
+        (first,) = [await anext(leaving.requests(follow=True))]
+        entity = await leaving.start(asker, "go")
+        begun = anyio.current_time()
+        await anyio.sleep(1)
+        assert await leaving.drain(grace=60)
+        assert anyio.current_time() - begun < 10
+        async with node(url, "w2", asker, asks):
+            await client.decide(first.id, answer="this one")
+            assert (await client.find(clerk.id).episode()).result == "it"
+            (second,) = [one for one in client.requests() if one.id != first.id]
+            await client.decide(second.id, answer="the same")
+            assert (await client.find(entity.id).episode()).result == "it"
 
 
 @pytest.mark.rule("N-63")

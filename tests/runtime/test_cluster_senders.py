@@ -1,5 +1,7 @@
 """Runtimes that send to, wait for and watch entities on other nodes."""
 
+import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,61 @@ async def test_a_story_ends_when_it_is_closed_and_when_the_runtime_closes(url: s
 
 
 @pytest.mark.rule("N-39")
+async def test_a_story_reads_the_loom_once_for_events_that_arrive_together(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        keeper = await runtime.invoke(DESK, "one", name="keeper")
+        await keeper.episode()
+        story = keeper.story()
+        assert (await anext(story)).sequence == 1
+        await keeper.send("two")
+        await keeper.send("three")
+        reads = 0
+        records_since = runtime.loom.records_since
+
+        def count(*given: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return records_since(*given)
+
+        monkeypatch.setattr(runtime.loom, "records_since", count)
+        assert [(await anext(story)).sequence for _ in range(2)] == [2, 3]
+        with anyio.move_on_after(0.4):  # shorter than the interval of polls
+            await anext(story)
+        assert reads == 1
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("N-39")
+async def test_each_turn_of_a_story_goes_to_one_of_the_tasks_that_iterate_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Runtime.open("memory:") as runtime:
+        keeper = await runtime.invoke(answering(delay=0), "1", name="keeper")
+        story = keeper.story()
+        records_since = runtime.loom.records_since
+
+        def read_slowly(*given: Any) -> Any:
+            found = records_since(*given)
+            time.sleep(0.05)
+            return found
+
+        monkeypatch.setattr(runtime.loom, "records_since", read_slowly)
+        monkeypatch.setattr(runtime._tree.store, "blocking", True, raising=False)
+        seen: list[int] = []
+
+        async def follow() -> None:
+            seen.extend([turn.sequence async for turn in story])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(follow)
+            for n in range(2, 6):
+                await keeper.send(f"{n}")
+            await keeper.stop()
+        assert sorted(seen) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.rule("N-39")
 @pytest.mark.parametrize("after", [-1, "1", True])
 async def test_a_story_after_an_invalid_turn_number_is_refused(url: str, after: Any) -> None:
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
@@ -371,6 +428,54 @@ async def test_a_takeover_writes_one_line_that_names_the_node(url: str) -> None:
             (ours,) = await one.cluster.nodes()
     told = [line for line in lines if "taken over" in line["event"]]
     assert [(line["node"], line["id"], line["entities"]) for line in told] == [("w1", ours.id, 5)]
+
+
+@pytest.mark.rule("N-71", "N-85")
+async def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_is_over(url: str) -> None:
+    async with node(url, "w1") as one:
+        await anyio.sleep(5)
+        store = one._tree.store
+        before = {name: getattr(store, name) for name in ("new_mail", "timers_due", "accounts", "survey")}
+        with capture_logs() as lines:
+            for name in before:
+                setattr(store, name, lost)
+            await anyio.sleep(60)
+        assert Counter(line["event"] for line in lines) == {
+            f"the loom could not be searched for {what}": 1 for what in ("mail", "timers", "entities without an owner")
+        }
+        with capture_logs() as lines:
+            for name, works in before.items():
+                setattr(store, name, works)
+            await anyio.sleep(60)
+        assert Counter(line["event"] for line in lines) == {
+            f"the loom is searched for {what} again": 1 for what in ("mail", "timers", "entities without an owner")
+        }
+
+
+@pytest.mark.rule("N-71", "N-85")
+async def test_entities_that_cannot_be_claimed_are_not_logged_as_taken_over(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = answering(delay=30)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        await program.start(slow, "go")
+        await anyio.sleep(1)
+    kind = type(program._tree.store)
+    with capture_logs() as lines, monkeypatch.context() as outage:
+        outage.setattr(kind, "claim", lost)
+        one = await node(url, "w1", slow)
+        await anyio.sleep(60)
+    try:
+        assert [line for line in lines if "taken over" in line["event"]] == []
+        with capture_logs() as lines:
+            await anyio.sleep(30)
+        assert [line["entities"] for line in lines if "taken over" in line["event"]] == [1]
+    finally:
+        await one.aclose()
+
+
+def lost(*_: Any, **__: Any) -> Any:
+    raise LoomError("the server is gone")
 
 
 # N-19

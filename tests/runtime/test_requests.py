@@ -280,22 +280,27 @@ async def test_closing_the_runtime_leaves_a_one_shot_entity_waiting_and_its_call
 
 
 @pytest.mark.rule("C-20")
-async def test_a_drain_does_not_wait_for_a_long_lived_entity_that_asks_one_that_waits_for_a_person(
-    tmp_path: Path,
+@pytest.mark.parametrize("kind", ["long-lived", "one-shot", "child"])
+async def test_a_drain_does_not_wait_for_an_entity_that_asks_one_that_waits_for_a_person(
+    tmp_path: Path, kind: str
 ) -> None:
     url = f"sqlite:{tmp_path / 'loom'}"
 
     def answer(context: Any) -> Any:
         last = context[-1]
-        return done(last.content) if last.role == "tool" else say("ask", to="payer", message="go")
+        if last.role == "tool":
+            return done(last.content)
+        return say("call_agent", intent="ask") if last.content == "delegate" else say("ask", to="payer", message="go")
 
-    asker = Cantrip(scripted(answer, record=False), circle=Circle(["done", ask.with_(to=["payer"])], [max_turns(9)]))
+    crystal = scripted(answer, record=False)
+    asker = Cantrip(crystal, circle=Circle(["done", "call_agent", ask.with_(to=["payer"])], [max_turns(9)]))
     async with Runtime.open(url) as runtime:
         payer = await runtime.invoke(SPELL, "go", name="payer")
         first = await request_of(runtime)
         await runtime.decide(first.id, "allow", by="anna")
         await payer.episode()
-        entity = await runtime.invoke(asker, "begin", name="asker")
+        begin = runtime.invoke if kind == "long-lived" else runtime.start
+        entity = await begin(asker, "delegate" if kind == "child" else "begin")
         request = await request_of(runtime)
         begun = anyio.current_time()
         assert await runtime.drain(grace=60.0)

@@ -15,6 +15,7 @@ from cantrip_actors import (
     EntityEnded,
     InboxFull,
     InvalidIntent,
+    LoomError,
     Receipt,
     Runtime,
     RuntimeClosed,
@@ -165,14 +166,17 @@ async def test_an_intent_that_was_taken_is_not_withdrawn(url: str) -> None:
 
 
 @pytest.mark.rule("C-19")
-async def test_control_mail_is_not_withdrawn(url: str) -> None:
+async def test_control_mail_has_no_receipt_before_and_after_it_is_taken(url: str) -> None:
     async with Runtime.open(url) as runtime:
         entity = await begun(runtime)
         await entity.post("slow")
         await anyio.sleep(1)
         await entity.steer("hurry", key="k")
-        with pytest.raises(InvalidIntent, match="'k' is that of a control message"):
-            await runtime.receipt(entity, "k").withdraw()
+        for _ in range(2):
+            with pytest.raises(LoomError, match=r"'k' is that of a control message.*runtime\.has_mail"):
+                runtime.receipt(entity, "k")
+            assert runtime.has_mail(entity, "k")
+            await entity.episode()
 
 
 @pytest.mark.rule("C-19")

@@ -132,6 +132,11 @@ class TestConstruction:
             ({"retry": {"max_retries": 3}}, "cantrip: retry: expected a Retry, got dict"),
             ({"require_done_tool": "yes"}, "cantrip: require_done_tool: expected a bool, got str"),
             ({"name": 5}, "cantrip: name: expected a str, got int"),
+            ({"name": ""}, "cantrip: name: expected a text without control characters, got ''"),
+            ({"name": "a\x00b"}, "cantrip: name: expected a text without control characters"),
+            ({"name": "n" * 1_001}, "cantrip: name: expected a text of at most 1,000 bytes"),
+            ({"crystals": {0: "a:b"}}, "cantrip: crystals: expected a name, or a depth from 1 on .*got 0"),
+            ({"crystals": {True: "a:b"}}, "cantrip: crystals: expected a name, or a depth from 1 on .*got True"),
         ],
     )
     def test_parts_of_the_wrong_kind_are_refused(self, parts: dict[str, Any], why: str) -> None:

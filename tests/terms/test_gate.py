@@ -197,6 +197,19 @@ class TestDefinition:
             with pytest.raises(InvalidCantrip, match="timeout: expected seconds > 0"):
                 make()
 
+    @pytest.mark.rule("D-010", "CIRCLE-1")
+    @pytest.mark.parametrize("flag", ["ephemeral", "idempotent", "read_only", "blocking"])
+    def test_flags_that_are_not_booleans_are_refused(self, flag):
+        def look() -> None: ...
+
+        for make in (
+            lambda: gate(**{flag: "no"})(look),
+            lambda: search.with_(**{flag: "no"}),
+            lambda: Gate.of(None, name="x", **{flag: "no"}),
+        ):
+            with pytest.raises(InvalidCantrip, match=f"{flag}: expected True or False, got 'no'"):
+                make()
+
     @pytest.mark.rule("D-010")
     @pytest.mark.parametrize("queries", [-1, 1.5, True, "2", None])
     def test_invalid_numbers_of_queries_are_refused(self, queries):

@@ -187,6 +187,12 @@ class TestBounded:
 
 
 class TestChecks:
+    @pytest.mark.rule("D-009")
+    def test_a_timeout_refuses_a_while_waiting_that_is_not_a_boolean(self) -> None:
+        no: Any = "no"
+        with pytest.raises(InvalidCantrip, match="timeout: while_waiting: expected true or false, got 'no'"):
+            timeout(3, while_waiting=no)
+
     @pytest.mark.parametrize(
         ("name", "value", "expected"),
         [
