@@ -18,8 +18,8 @@ from hypercorn.protocol.h2 import StreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors import Cantrip, Circle, Folding, LoomError, scripted
-from cantrip_actors.http import Limits, feeds
+from cantrip_actors import Cantrip, Circle, Folding, LoomError, Runtime, scripted
+from cantrip_actors.http import Limits, Service, feeds
 from cantrip_actors.http.feeds import FRAMES, Frame
 from cantrip_actors.http.sse import Position
 from cantrip_actors.looms import IntentGiven
@@ -40,6 +40,30 @@ def durable(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 async def run(on: Served, intent: str = "turns 5 0.01") -> str:
     return str((await on.post("casts", {"cantrip": "echo", "intent": intent}, 201))["entity_id"])
+
+
+@pytest.mark.rule("HTTP-16")
+@pytest.mark.parametrize("of", ["bob", None])
+async def test_a_feed_ends_when_the_runtime_closes(of: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = await Runtime.open(cantrips=[echo()])
+    entity = await runtime.invoke(echo(), "hi", name="bob")
+    service, subscribed = Service(runtime, [echo()]), 0
+    events = runtime.events
+
+    def count(*args: Any, **more: Any) -> Any:
+        nonlocal subscribed
+        subscribed += 1
+        return events(*args, **more)
+
+    monkeypatch.setattr(runtime, "events", count)
+    async with service.open():
+        with service.feed(None if of is None else entity.id) as feed, anyio.fail_after(5):
+            await feed.begin()
+            await entity.send("again")
+            await runtime.aclose()
+            while not feed.is_finished:
+                await anyio.sleep(0.1)
+    assert subscribed <= 4  # one for each episode that ended, and one that found the runtime closed
 
 
 @pytest.mark.rule("HTTP-03", "HTTP-05")
