@@ -22,6 +22,7 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
 from cantrip_actors.machine.project import find_episode
 from cantrip_actors.records.records import Header
+from cantrip_actors.runtime.submissions import Submission
 
 ENTITIES = "/api/v1/entities"
 HUNG_UP = "the client hung up"
@@ -72,8 +73,32 @@ async def submit(call: Call) -> Answer:
             raise waited.error
         if waited.value is not None:
             return await _show_episode(call, waited.value, headers)
-    has_begun = await call.read(lambda: made.has_begun)
-    return Answer({"entity_id": made.entity_id, "key": made.key, "has_begun": has_begun}, 202, headers)
+    return Answer(await _build_submission(call, made), 202, headers)
+
+
+async def get_submission(call: Call) -> Answer:
+    """Return whether a submission still waits, or has begun."""
+    return Answer(await _build_submission(call, await _find_submission(call)))
+
+
+async def withdraw_submission(call: Call) -> Answer:
+    """Withdraw a submission that still waits: its entity will never begin."""
+    found = await _find_submission(call)
+    if not await found.withdraw():
+        told = "a process has begun the entity, or begins it now: stop the entity instead"
+        raise Problem(409, "not-waiting", told, entity_id=found.entity_id)
+    return Answer(await _build_submission(call, found))
+
+
+async def _find_submission(call: Call) -> Submission:
+    found = await call.runtime.submission(call.path["key"])
+    if found is None:
+        raise Problem(404, "unknown-submission", "no submission with this key waits or has begun")
+    return found
+
+
+async def _build_submission(call: Call, made: Submission) -> dict[str, Any]:
+    return {"entity_id": made.entity_id, "key": made.key, "has_begun": await call.read(lambda: made.has_begun)}
 
 
 async def begin_entity(call: Call) -> Answer:

@@ -35,9 +35,9 @@ async def _pass_everything(frames: list[Frame]) -> list[Frame]:
 async def entity_events(call: Call) -> Response | Answer:
     """Stream the events of an entity: from `Last-Event-ID` on, or a snapshot and the following ones."""
     wanted: models.EventsQuery = call.query
-    last = call.request.headers.get("last-event-id")
-    after = Position.parse(last or wanted.after or "")
-    if after is None and wanted.after and not last:
+    read_last = call.request.headers.get("last-event-id")
+    after = Position.parse(read_last or wanted.after or "")
+    if after is None and wanted.after and not read_last:
         raise Problem(422, "invalid", "after: expected an id of this stream, or 0 for its beginning")
     loom, patience = call.runtime.shown_loom, call.service.limiter.limits.patience
 
