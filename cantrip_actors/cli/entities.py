@@ -196,8 +196,9 @@ def withdraw(
 ) -> None:
     """Take back an intent or a submission that still waits.
 
-    An intent waits in its entity's inbox, a submission for a node. Print the receipt. It does not matter which process runs the entity. If the entity has taken the intent, or has
-    ended, or if the submission has begun, nothing changes, and the exit code is 1; the receipt says how it stands.
+    An intent waits in its entity's inbox, a submission for a node. Print the receipt. It does not matter which process
+    runs the entity. If the entity has taken the intent, or has ended, or if the submission has begun, nothing changes,
+    and the exit code is 1; the receipt says how it stands.
     """
     if len(what) > 2:  # an entity and a key
         raise typer.BadParameter(f"expected an entity and a key, or a key, got {len(what)} texts", param_hint="'KEY'")
