@@ -30,7 +30,7 @@ SECTIONS = {
         "invoke": ("entities", "Make a long-lived entity, which takes further intents."),
         "send": ("entities", "Send a long-lived entity an intent, and print the answer."),
         "post": ("entities", "Post an intent, and print its receipt without waiting."),
-        "withdraw": ("entities", "Take back an intent that still waits in an entity's inbox."),
+        "withdraw": ("entities", "Take back an intent or a submission that still waits."),
         "submit": ("entities", "Have some node cast a cantrip, and do not wait for the answer."),
         "stop": ("entities", "End an entity for good, wherever it runs."),
         "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),

@@ -172,33 +172,67 @@ def post(
         output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
 
 
-@app.command(epilog=examples("cantrip withdraw orders order-17", 'cantrip withdraw orders order-17 --why "sold out"'))
+@app.command(
+    epilog=examples(
+        "cantrip withdraw orders order-17",
+        'cantrip withdraw orders order-17 --why "sold out"',
+        "cantrip withdraw job-9                         a submission",
+    )
+)
 def withdraw(
-    name: Name,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the intent; `cantrip post` prints it.")],
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Why, for the record.")] = "no longer needed",
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[ENTITY] KEY",
+            help="The key that `cantrip post` or `cantrip submit` prints; an intent's after its entity.",
+        ),
+    ],
+    why: Annotated[
+        str, typer.Option("--why", metavar="TEXT", help="Why, for an intent's record.")
+    ] = "no longer needed",
     loom: Url = LOOM,
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Take back an intent that still waits in an entity's inbox.
+    """Take back an intent or a submission that still waits.
 
-    Print the receipt. It does not matter which process runs the entity. If the entity has taken the intent, or has
-    ended, nothing changes, and the exit code is 1; the receipt says how it stands.
+    An intent waits in its entity's inbox, a submission for a node. Print the receipt. It does not matter which process
+    runs the entity. If the entity has taken the intent, or has ended, or if the submission has begun, nothing changes,
+    and the exit code is 1; the receipt says how it stands.
     """
+    if len(what) > 2:  # an entity and a key
+        raise typer.BadParameter(f"expected an entity and a key, or a key, got {len(what)} texts", param_hint="'KEY'")
+    *names, key = what
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.cli.decision_author import login
-        from cantrip_actors.cli.loom_views import Finder
 
         async def work(runtime: Runtime) -> dict[str, str]:
-            receipt = runtime.receipt(Finder(runtime.loom).entity(name), key)
-            state = await receipt.withdraw(why, by=login())
-            return {"entity_id": receipt.entity_id, "key": receipt.key, "state": state}
+            return await (
+                _withdraw_intent(runtime, names[0], key, why) if names else _withdraw_submission(runtime, key)
+            )
 
         receipt = run(loom, work, backend=backend, quiet=True)
         output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
         if receipt["state"] != "withdrawn":
             raise typer.Exit(FAILED)
+
+
+async def _withdraw_intent(runtime: Runtime, name: str, key: str, why: str) -> dict[str, str]:
+    from cantrip_actors.cli.decision_author import login
+    from cantrip_actors.cli.loom_views import Finder
+
+    receipt = runtime.receipt(Finder(runtime.loom).entity(name), key)
+    state = await receipt.withdraw(why, by=login())
+    return {"entity_id": receipt.entity_id, "key": receipt.key, "state": state}
+
+
+async def _withdraw_submission(runtime: Runtime, key: str) -> dict[str, str]:
+    from cantrip_actors.cli.errors import UnknownId
+
+    submission = await runtime.submission(key)
+    if submission is None:
+        raise UnknownId(f'no submission with key "{key}" waits or has begun; an intent\'s key follows its entity')
+    state = "withdrawn" if await submission.withdraw() else "begun"
+    return {"entity_id": submission.entity_id, "key": key, "state": state}
 
 
 @app.command(

@@ -83,7 +83,7 @@ def serve(
 
         configure_logs(whole=True)
         server = _mcp_server()
-        cantrips = load_cantrips(loom, recipes or ())
+        cantrips = load_cantrips(loom, recipes or (), are_chosen=True)
         options: dict[str, Any] = {"recover": "resume", "unattended": unattended.value, "seal_key": seal_key()}
         if streams is None:
             from cantrip_actors.cli.serve import http_package, show_mcp

@@ -1,4 +1,4 @@
-"""The cantrips that a dry run offers: recipes, cantrips in Python modules, or the recipes in the sidecar of a loom."""
+"""The cantrips that a command offers: recipes, cantrips in Python modules, or the recipes in the sidecar of a loom."""
 
 from __future__ import annotations
 
@@ -7,24 +7,39 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from cantrip_actors import Cantrip
+from cantrip_actors import Cantrip, InvalidCantrip
 from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.cli.recipe_sidecar import known_recipes
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.redact.urls import render_url
 
 
-def load_cantrips(url: str, given: Sequence[str]) -> list[Cantrip]:
+def load_cantrips(url: str, given: Sequence[str], *, are_chosen: bool = False) -> list[Cantrip]:
     """Return the cantrips named by `given`, paths of recipes or `module:attribute`; without any, those of the sidecar.
 
-    Raises UnknownRecipe if a recipe or the cantrip of a module does not exist; InvalidRecipe for a broken recipe.
+    With `are_chosen` clients choose one by its name, so each needs one.
+
+    Raises UnknownRecipe if a recipe or the cantrip of a module does not exist; InvalidRecipe for a broken recipe;
+    InvalidCantrip for a missing name, and for two cantrips of one name.
     """
-    if given:
-        return [_load_cantrip(one) for one in given]
-    paths = known_recipes(url)
-    if not paths:
-        raise UnknownRecipe(f"no recipe is noted for {render_url(url)}: say which cantrips to offer, --recipe RECIPE")
-    return [load_recipe(path) for path in paths]
+    sources = given or [str(path) for path in known_recipes(url)]
+    if not sources:
+        raise UnknownRecipe(f"no recipe is noted for {render_url(url)}: say which cantrips to offer, by their RECIPE")
+    found, named = [], dict[str, str]()
+    for source in sources:
+        cantrip = _load_cantrip(source)
+        found.append(cantrip)
+        name = cantrip.name
+        if name is None:
+            if are_chosen:
+                raise InvalidCantrip(
+                    f"{source}: clients choose a cantrip by its name, and this one has none: add `name`"
+                )
+        elif name in named:
+            raise InvalidCantrip(f'{source}: expected another name than "{name}", which {named[name]} has')
+        else:
+            named[name] = source
+    return found
 
 
 def _load_cantrip(given: str) -> Cantrip:

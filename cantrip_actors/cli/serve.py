@@ -109,7 +109,7 @@ def run(
         http = http_package()
         settings = http.Settings(
             loom=loom,
-            cantrips=tuple(load_cantrips(loom, recipes or ())),
+            cantrips=tuple(load_cantrips(loom, recipes or (), are_chosen=True)),
             bind=bind,
             health=health,
             tokens=tokens,

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -147,7 +148,8 @@ class _Endpoint:
         check_scope(token, row.scope)
         service.limiter.count_request(token)
         runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)
-        call = Call(service, token, runtime, request, request.path_params, receive=receive)
+        path = {name: unquote(value) for name, value in request.path_params.items()}  # the guard left slashes encoded
+        call = Call(service, token, runtime, request, path, receive=receive)
         given = request.query_params
         if len(given.multi_items()) != len(given):
             raise Problem(422, "invalid", "a parameter is given twice")

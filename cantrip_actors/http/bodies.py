@@ -7,6 +7,7 @@ that a float or a bounded integer can hold, and at most `DEEPEST` levels.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.terms.errors import suggest_nearest
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -117,12 +119,45 @@ def validate(model: type[M], value: Any, *, strict: bool = True) -> M:
         return model.model_validate(value, strict=strict)
     except ValidationError as error:
         found = [
-            _describe_mistake(one)
+            _describe_mistake(model, one)
             for one in error.errors(include_url=False, include_context=False, include_input=False)
         ]
         first = f"{found[0]['path'] or 'the body'}: {found[0]['message']}"
         raise Problem(422, "invalid", first, mistakes=found) from None
 
 
-def _describe_mistake(error: Mapping[str, Any]) -> dict[str, str]:
-    return {"path": ".".join(map(str, error["loc"])), "message": str(error["msg"])}
+_IN_JSON: Final = {
+    "bool": "true or false",
+    "dict": "an object",
+    "float": "a number",
+    "int": "a whole number",
+    "list": "an array",
+    "model": "an object",
+    "string": "a text",
+}
+"""JSON's words for the types of pydantic's errors."""
+
+_WORDS: Final = {
+    "Field required": "required, but missing",
+    "Input should be": "expected",
+    "List should have": "expected an array with",
+    "String should have": "expected a text with",
+}
+"""What the other errors of pydantic begin with, and what they begin with here."""
+
+_OF_UNION: Final = re.compile(r"str|constrained-str|\w+\[.*\]")
+"""The part of a path that names a Python type, for a field that may be of several."""
+
+
+def _describe_mistake(model: type[BaseModel], error: Mapping[str, Any]) -> dict[str, str]:
+    """Return where a value does not fit and why, for a client that knows JSON and not Python."""
+    path = [one for one in map(str, error["loc"]) if not _OF_UNION.fullmatch(one)]
+    kind, _, what = error["type"].partition("_")
+    message = str(error["msg"])
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours)
+    if what in ("type", "parsing", "from_float") and kind in _IN_JSON:
+        message = f"expected {_IN_JSON[kind]}"
+    elif what == "forbidden" and len(path) == 1:
+        message = f"nothing here has this name: {suggest_nearest(path[0], model.model_fields)}"
+    return {"path": ".".join(path), "message": message}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 from anyio import to_thread
@@ -16,11 +17,12 @@ from anyio import to_thread
 from cantrip_actors import Cantrip, Entity, Episode, LoomError, Receipt
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, Answer, Call, wait_for
-from cantrip_actors.http.files import intent_of
+from cantrip_actors.http.files import check_intent, intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
 from cantrip_actors.machine.project import find_episode
 from cantrip_actors.records.records import Header
+from cantrip_actors.runtime.submissions import Submission
 
 ENTITIES = "/api/v1/entities"
 HUNG_UP = "the client hung up"
@@ -62,7 +64,7 @@ async def submit(call: Call) -> Answer:
     async with nullcontext() if call.key is None else call.service.key_lock(f"{call.token.tenant or ''}\0{call.key}"):
         await call.service.limiter.check_cost(call.token)
         made = await call.runtime.submit(
-            said.cantrip, said.intent, key=call.key, priority=said.priority, queue=said.queue
+            said.cantrip, check_intent(said.intent), key=call.key, priority=said.priority, queue=said.queue
         )
     headers = {"location": f"{ENTITIES}/{made.entity_id}", **({} if made.is_new else REPLAYED)}
     if said.wait is not None:
@@ -71,8 +73,32 @@ async def submit(call: Call) -> Answer:
             raise waited.error
         if waited.value is not None:
             return await _show_episode(call, waited.value, headers)
-    has_begun = await call.read(lambda: made.has_begun)
-    return Answer({"entity_id": made.entity_id, "key": made.key, "has_begun": has_begun}, 202, headers)
+    return Answer(await _build_submission(call, made), 202, headers)
+
+
+async def get_submission(call: Call) -> Answer:
+    """Return whether a submission still waits, or has begun."""
+    return Answer(await _build_submission(call, await _find_submission(call)))
+
+
+async def withdraw_submission(call: Call) -> Answer:
+    """Withdraw a submission that still waits: its entity will never begin."""
+    found = await _find_submission(call)
+    if not await found.withdraw():
+        told = "a process has begun the entity, or begins it now: stop the entity instead"
+        raise Problem(409, "not-waiting", told, entity_id=found.entity_id)
+    return Answer(await _build_submission(call, found))
+
+
+async def _find_submission(call: Call) -> Submission:
+    found = await call.runtime.submission(call.path["key"])
+    if found is None:
+        raise Problem(404, "unknown-submission", "no submission with this key waits or has begun")
+    return found
+
+
+async def _build_submission(call: Call, made: Submission) -> dict[str, Any]:
+    return {"entity_id": made.entity_id, "key": made.key, "has_begun": await call.read(lambda: made.has_begun)}
 
 
 async def begin_entity(call: Call) -> Answer:
@@ -99,6 +125,8 @@ async def fork(call: Call) -> Answer:
     turn_id, its_cantrip = await call.read(look)
     if said.crystal is not None and not call.token.allows("admin"):
         raise Problem(403, "crystal", "a crystal may be chosen with the scope admin only")
+    if said.crystal is not None and ":" not in said.crystal:
+        raise Problem(422, "invalid-cantrip", f"crystal: expected FAMILY:MODEL, got {said.crystal:.100}")
     name = said.cantrip
     cantrip = None if name is None else find_cantrip(call, name)
     if name is None and not call.token.may_cast(its_cantrip):
@@ -182,9 +210,10 @@ async def list_entities(call: Call) -> Answer:
 def _build_page(call: Call) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
     loom, interrupted = call.loom, call.find_interrupted()
+    parent = None if wanted.parent is None else call.entity_id(wanted.parent)
     found: list[dict[str, Any]] = []
     for header in _skip_to(reversed(list(loom.headers())), wanted.cursor):
-        if wanted.name not in (None, header.name) or wanted.parent not in (None, header.parent_entity):
+        if wanted.name not in (None, header.name) or parent not in (None, header.parent_entity):
             continue
         if wanted.state not in (None, loom.state(header.entity_id)):
             continue
@@ -229,7 +258,10 @@ async def send(call: Call) -> Answer:
     if not is_replay:
         await call.service.limiter.check_cost(call.token)
     receipt = await entity.post(intent, context=said.context, key=call.key, by=call.token.sender)
-    headers = {"location": f"{ENTITIES}/{entity.id}/receipts/{receipt.key}", **(REPLAYED if is_replay else {})}
+    headers = {
+        "location": f"{ENTITIES}/{entity.id}/receipts/{quote(receipt.key, safe='')}",
+        **(REPLAYED if is_replay else {}),
+    }
     if said.wait is not None:
         waited = await wait_for(receipt.episode, call.receive, said.wait)
         if waited.error is not None:

@@ -156,7 +156,7 @@ class Feed:
     # Filling
 
     async def run(self) -> None:
-        """Fill the ring until the feed is closed, or its entity has ended."""
+        """Fill the ring until the feed or the runtime is closed, or its entity has ended."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
@@ -183,9 +183,10 @@ class Feed:
             with anyio.move_on_after(QUIET if entity is None or entity.loaded else LOOK):
                 try:
                     event = await anext(self._events)
-                except StopAsyncIteration:  # an episode of a long-lived entity was ended, or the runtime closes
-                    await anyio.sleep(0.01)
+                except StopAsyncIteration:  # an episode of a long-lived entity has ended, or the runtime closes
                     self._events = self._subscribe()
+                    if self._events.is_over:
+                        return
             changed = own if event is None else event.entity_id
             if isinstance(event, ServerChangedEvent):
                 data = {"entity_id": event.entity_id, "server": event.server, "what": event.what}

@@ -14,7 +14,14 @@ from cantrip_actors.http.problems import Problem
 def intent_of(said: models.Cast | models.Begin | models.Send | models.Fork) -> Any:
     """Return an intent with its images and files. Raises Problem 422, InvalidFile."""
     shown = [*map(image_of, said.images), *(file_of(one.url, one.filename) for one in said.files)]
-    return [said.intent, *shown] if shown else said.intent
+    return [said.intent, *shown] if shown else check_intent(said.intent)
+
+
+def check_intent(intent: str) -> str:
+    """Return an intent without files. Raises Problem 422 if it says nothing."""
+    if not intent.strip():
+        raise Problem(422, "invalid-intent", "intent: expected a text that says what to achieve, got only blanks")
+    return intent
 
 
 def image_of(url: str) -> Image:

@@ -3,13 +3,17 @@
 A page of another site that has its own name resolve to this machine (DNS rebinding) names its own host: 421. A page of
 another site whose origin is not allowed gets 403, whatever it asks for. A request that is refused before its body was
 read has its body read here, so that the client can use its connection for the next request.
+
+A name may have a slash in it, which clients send as `%2F`. Servers decode the path before an application sees it, and
+then it has a segment too many. So the path is read again here: `%2F` and `%25` stay as they are, and routes decode them
+in the values of their parameters.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
@@ -46,6 +50,7 @@ class Guard:
         if scope["type"] != "http":  # no route takes websockets
             await send({"type": "websocket.close", "code": 1008})
             return
+        scope = {**scope, "path": _read_path(scope)}
         headers = Headers(scope=scope)
         body = _Body(receive, headers)
         origin = headers.get("origin")
@@ -77,7 +82,9 @@ class Guard:
     def _refusal(self, headers: Headers, origin: str | None, allowed: str | None) -> Response | None:
         host = headers.get("host", "")
         if not self._is_ours(host):
-            return Problem(421, "host", "this service has another name: expected one of --host").response()
+            return Problem(
+                421, "host", "this service has another name than this Host; `cantrip serve --host NAME` adds one"
+            ).response()
         if origin is not None and allowed is None and not is_same_origin(origin, host):
             return Problem(
                 403, "origin", "pages of this origin may not use the service: --origin allows one"
@@ -123,6 +130,15 @@ class _Body:
         with anyio.move_on_after(REST):
             while not self.is_read:
                 await self.receive()
+
+
+def _read_path(scope: Scope) -> str:
+    """Return the decoded path of a request, in which the slashes and percent signs of values stay encoded."""
+    raw = scope.get("raw_path")  # optional in ASGI
+    if raw is None:
+        return str(scope["path"]).replace("%", "%25")
+    text = bytes(raw).decode(errors="replace")
+    return unquote(text.replace("%25", "%2525").replace("%2F", "%252F").replace("%2f", "%252F"))
 
 
 def host_name(host: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import asdict
 from itertools import islice, takewhile
 from typing import Any
 
 from anyio import to_thread
-from starlette.responses import StreamingResponse
 
 from cantrip_actors import LoomError
 from cantrip_actors.http import models
@@ -16,7 +16,7 @@ from cantrip_actors.http.calls import REPLAYED, Answer, Call
 from cantrip_actors.http.feeds import build_story_data
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import tree_shape
-from cantrip_actors.http.sse import Position
+from cantrip_actors.http.sse import EventStream, Position
 from cantrip_actors.loom.export.formats import export_lines
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Query, search
@@ -112,10 +112,16 @@ async def stats(call: Call) -> Answer:
     return Answer(counted.as_json())
 
 
-async def export(call: Call) -> StreamingResponse:
+async def export(call: Call) -> EventStream:
     """Export the loom as NDJSON, without secrets unless the token has the scope for them."""
     wanted: models.ExportQuery = call.query
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     if wanted.format == "pairs" and entity is not None:
         raise Problem(422, "invalid", "pairs are made from a whole loom: leave the entity out")
-    return StreamingResponse(export_lines(call.loom, wanted.format, entity), media_type="application/x-ndjson")
+    lines = _read_in_thread(export_lines(call.loom, wanted.format, entity))
+    return EventStream(lines, call.service.limiter.limits.patience, headers={"content-type": "application/x-ndjson"})
+
+
+async def _read_in_thread(lines: Iterator[bytes]) -> AsyncGenerator[bytes]:
+    while (line := await to_thread.run_sync(next, lines, None)) is not None:
+        yield line

@@ -16,7 +16,7 @@ async def get_metrics(call: Call) -> Response:
     """Return all metrics of the service in Prometheus' text format."""
     telemetry = call.service.telemetry
     if telemetry is None:
-        raise Problem(404, "metrics", "this service counts nothing: its runtime was opened without telemetry")
+        raise Problem(404, "metrics", "this service has no metrics")
     if call.token.tenant is not None:
         raise Problem(403, "tenant", "metrics are about all tenants: use a token without one")
     return Response(telemetry.prometheus(), headers={"content-type": CONTENT_TYPE})

@@ -13,6 +13,20 @@ from cantrip_actors.http.bodies import Strict
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Wait = Annotated[float | None, Field(gt=0, description="Wait so many seconds for the episode.")]
+EntityState = Literal[
+    "active",
+    "waiting",
+    "terminated",
+    "truncated",
+    "failed",
+    "crashed",
+    "cancelled",
+    "parent_ended",
+    "interrupted",
+    "abandoned",
+    "forgotten",
+]
+"""The states that `Loom.state` returns."""
 Disconnect = Annotated[
     Literal["cancel", "continue"] | None,
     Field(description="What a client that hangs up while it waits does to the entity. Default: cancel without a key."),
@@ -140,9 +154,9 @@ class DispatchesQuery(Strict):
 class EntitiesQuery(Strict):
     """The query of a list of entities."""
 
-    state: str | None = None
+    state: EntityState | None = None
     name: str | None = None
-    parent: str | None = None
+    parent: str | None = Field(default=None, description="An entity, by id or name: only its children.")
     cursor: str | None = None
     limit: int = Field(default=50, ge=1, le=200)
 

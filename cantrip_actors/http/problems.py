@@ -85,6 +85,8 @@ class _Row(NamedTuple):
     kind: str
     later: bool = False
     """True if the same request may succeed later."""
+    detail: str = ""
+    """What a client needs to know, if the error's own text is for programs in Python."""
 
 
 _ROWS: Final = (
@@ -100,15 +102,15 @@ _ROWS: Final = (
     _Row(Quarantined, 409, "quarantined"),
     _Row(NoAnswer, 504, "no-answer", later=True),
     _Row(Stranded, 503, "stranded", later=True),
-    _Row(CantripUnknown, 409, "cantrip-unknown"),
+    _Row(CantripUnknown, 409, "cantrip-unknown", detail="this service offers no cantrip with which it can continue"),
     _Row(EntityEnded, 409, "ended"),
     _Row(AlreadyDecided, 409, "already-decided"),
     _Row(AskCycle, 409, "ask-cycle"),
     _Row(Withdrawn, 409, "withdrawn"),
-    _Row(UnknownRequest, 404, "unknown-request"),
+    _Row(UnknownRequest, 404, "unknown-request", detail="no request has this id: GET /api/v1/requests lists them"),
     _Row(InboxFull, 429, "inbox-full", later=True),
     _Row(QueueFull, 429, "queue-full", later=True),
-    _Row(RuntimeClosed, 503, "closing", later=True),
+    _Row(RuntimeClosed, 503, "closing", later=True, detail="the service shuts down, or its loom restarts: try again"),
     _Row(ProviderError, 502, "provider"),
     _Row(CrystalError, 502, "crystal"),
 )
@@ -127,9 +129,12 @@ def problem_of(error: CantripError) -> Problem:
         more |= {"decision": error.decision, "by": error.by, "at": error.at, "note": error.note}
     if isinstance(error, Held) and error.holder is not None:
         more["holder"] = error.holder
+    if isinstance(error, CantripUnknown):
+        more |= {"cantrip": error.cantrip_name, "cantrip_id": error.cantrip_id}
     for row in _ROWS:
         if isinstance(error, row.error):
-            return Problem(row.status, row.kind, str(error), headers=SOON if row.later else None, **more)
+            headers = SOON if row.later else None
+            return Problem(row.status, row.kind, row.detail or str(error), headers=headers, **more)
     if isinstance(error, LoomError):  # its text may name a file on the server
         return report(error, 507, "loom", "the loom cannot be read or written", **more)
     return report(error, 500, "failed", "the entity failed", **more)

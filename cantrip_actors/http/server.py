@@ -30,11 +30,11 @@ from starlette.types import ASGIApp
 from cantrip_actors import Cantrip, CantripError, Runtime
 from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.app import make_app
-from cantrip_actors.http.h2_buffer import bound_buffers
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
 from cantrip_actors.http.limits import Limits
 from cantrip_actors.http.operations import dump_at_signal
 from cantrip_actors.http.service import Service
+from cantrip_actors.http.slow_clients import protect_asyncio, protect_trio
 from cantrip_actors.http.tokens import SCOPES, InvalidTokens, Token, Tokens, digest_of, new_token
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.redact.logs import get_logger
@@ -167,24 +167,28 @@ async def run_hypercorn(app: ASGIApp, listener: socket.socket, started: Callable
     config.graceful_timeout = LINGER
     config.keep_alive_timeout = KEEP_ALIVE
     config.include_server_header = False
-    bound_buffers()
     if type(current_token().native_token).__module__.startswith("trio"):
         from hypercorn.trio import serve as serve_on_trio
 
+        protect_trio()
         await serve_on_trio(app, config, shutdown_trigger=started, mode="asgi")  # type: ignore[arg-type]  # its own types
     else:
         from hypercorn.asyncio import serve as serve_on_asyncio
 
-        _drop_timeouts(asyncio.get_running_loop())
+        protect_asyncio()
+        _drop_cut_connections(asyncio.get_running_loop())
         await serve_on_asyncio(app, config, shutdown_trigger=started, mode="asgi")  # type: ignore[arg-type]  # likewise
 
 
-def _drop_timeouts(loop: asyncio.AbstractEventLoop) -> None:
-    """Report no connection that the kernel closed because its client read nothing: hypercorn lets that error out."""
+def _drop_cut_connections(loop: asyncio.AbstractEventLoop) -> None:
+    """Report no connection that the kernel closed because its client read nothing, or that a shutdown cut off.
+
+    hypercorn lets the first error out; the second comes from `asyncio.streams` of Python 3.11.
+    """
     report = loop.get_exception_handler() or type(loop).default_exception_handler
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), TimeoutError):
+        if not isinstance(context.get("exception"), TimeoutError | asyncio.CancelledError):
             report(loop, context)
 
     loop.set_exception_handler(handle)

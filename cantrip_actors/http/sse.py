@@ -7,7 +7,7 @@ change it).
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -75,7 +75,9 @@ async def until_disconnect(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A response of events, until they end or the client hangs up. A reader never cancels anything but itself.
+    """A response of events, or of other parts, until they end or the client hangs up.
+
+    A reader never cancels anything but itself.
 
     It also ends if the client reads nothing for `patience` seconds. `on_close` is called once when the response ends
     for any reason. `beside` runs meanwhile, and is cancelled then.
@@ -87,8 +89,9 @@ class EventStream(Response):
         patience: float,
         on_close: Callable[[], object] = lambda: None,
         beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        headers: Mapping[str, str] = HEADERS,
     ) -> None:
-        super().__init__(status_code=200, headers=HEADERS)
+        super().__init__(status_code=200, headers=headers)
         del self.headers["content-length"]
         self._events = events
         self._patience = patience

@@ -35,7 +35,10 @@ async def _pass_everything(frames: list[Frame]) -> list[Frame]:
 async def entity_events(call: Call) -> Response | Answer:
     """Stream the events of an entity: from `Last-Event-ID` on, or a snapshot and the following ones."""
     wanted: models.EventsQuery = call.query
-    after = _parse_position(call.request.headers.get("last-event-id") or wanted.after or "")
+    read_last = call.request.headers.get("last-event-id")
+    after = Position.parse(read_last or wanted.after or "")
+    if after is None and wanted.after and not read_last:
+        raise Problem(422, "invalid", "after: expected an id of this stream, or 0 for its beginning")
     loom, patience = call.runtime.shown_loom, call.service.limiter.limits.patience
 
     def look() -> tuple[str, bool]:
@@ -60,10 +63,6 @@ async def entity_events(call: Call) -> Response | Answer:
         return await _build_snapshot(call, entity_id, Position(number, END_OF_RECORD))
 
     return await _stream(call, entity_id, after, _pass_everything, snapshot)
-
-
-def _parse_position(given: str) -> Position | None:
-    return Position.parse(given) if given else None
 
 
 async def _replay_finished(

@@ -49,6 +49,8 @@ ROUTES: tuple[Row, ...] = (
         {202: models.Submission, 200: models.Episode},
         models.Submit,
     ),
+    Row("GET", f"{BASE}/submissions/{{key:path}}", "read", entities.get_submission, {200: models.Submission}),
+    Row("DELETE", f"{BASE}/submissions/{{key:path}}", "stop", entities.withdraw_submission, {200: models.Submission}),
     Row("POST", f"{BASE}/entities", "cast", entities.begin_entity, _NEW, models.Begin),
     Row(
         "GET", f"{BASE}/entities", "read", entities.list_entities, {200: models.EntityPage}, query=models.EntitiesQuery

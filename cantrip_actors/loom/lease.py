@@ -93,7 +93,7 @@ class Quarantined(LoomError):
         """Return the error for an entity after `deaths` holders died, with what to do."""
         return cls(
             f"entity {entity} is quarantined: {deaths} processes in a row died, or were out of reach, while they ran "
-            f'it. Look for the cause; then runtime.resume("{entity}") resumes it, runtime.abandon("{entity}") ends it'
+            f"it. Look for the cause; then resume or abandon it"
         )
 
 

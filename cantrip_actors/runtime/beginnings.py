@@ -234,7 +234,7 @@ class Beginnings:
         Raises InvalidIntent, NameTaken.
         """
         check_name("name", name)
-        taken = NameTaken(f'an entity called "{name}" is there already: runtime.entity("{name}")')
+        taken = NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
         if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
             raise taken
         try:

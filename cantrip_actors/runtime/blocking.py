@@ -344,6 +344,10 @@ def _wrap_found(found: Entity | None, portal: Portal) -> BlockingEntity | None:
     return None if found is None else BlockingEntity(found, portal)
 
 
+def _wrap_submission(found: Submission | None, portal: Portal) -> BlockingSubmission | None:
+    return None if found is None else BlockingSubmission(found, portal)
+
+
 def _wrap_schedules(found: list[Schedule], portal: Portal) -> list[BlockingSchedule]:
     return [BlockingSchedule(one, portal) for one in found]
 
@@ -429,6 +433,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     batch = _call_blocking(Runtime.batch)
     start = _wrap_result(BlockingEntity, Runtime.start)
     submit = _wrap_result(BlockingSubmission, Runtime.submit)
+    submission = _wrap_result(_wrap_submission, Runtime.submission)
     serve = _call_blocking(Runtime.serve)
     invoke = _wrap_result(BlockingEntity, Runtime.invoke)
     fork = _call_blocking(Runtime.fork)

@@ -202,7 +202,9 @@ class Entity:
             await tree.check_sendable(self._id, known, key, waits=waits)
         if cell is not None:
             if not cell.plan.lasting:
-                raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+                raise InvalidIntent(
+                    "send: this entity was cast and ends with its first intent: only a long-lived one takes more"
+                )
             await cell.wait_until_begun()
         await self._check_files(begin.images)
         return tree.inboxes.make_intent(self._id, begin.intent, begin.context, begin.images, key=key, sender=by)

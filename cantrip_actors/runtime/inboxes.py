@@ -163,7 +163,9 @@ class Inboxes:
         if cell is None and core.loom.is_over(entity_id):
             raise EntityEnded(f'entity "{to}" has ended')
         if not lasting:
-            raise InvalidIntent(f'entity "{to}" was cast and ends with its first intent; make one with invoke')
+            raise InvalidIntent(
+                f'entity "{to}" was cast and ends with its first intent: only a long-lived one takes more'
+            )
         return entity_id
 
     def make_intent(

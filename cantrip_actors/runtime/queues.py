@@ -125,7 +125,7 @@ class Queues:
         names = sorted(one.removeprefix(PREFIX) for one in known)
         raise InvalidIntent(
             f"queue: expected a queue of this loom, got {name!r}; queues: {suggest_nearest(str(name), names)}. "
-            "A runtime that is opened with queues=[Queue(…)] makes one"
+            "Opening a runtime with another queue makes one"
         )
 
     # Looking

@@ -18,6 +18,7 @@ import anyio
 
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.machine.project import Life, Verdict, find_decision, find_open_request
+from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, make_decision_key
 from cantrip_actors.records.records import Requested
@@ -262,7 +263,7 @@ class Requests:
         if source is not None:
             if decision not in ("allow", "deny") or answer is not None or args is not None or remember != "once":
                 raise InvalidDecision(
-                    f'request {request_id}: expected "allow" or "deny", by=… and note=…, and nothing else'
+                    f'request {request_id}: expected "allow" or "deny", with a note, and nothing else'
                 )
             through = {"door": door} if door else {}  # the `decide` of a user's source may lack this parameter
             return await source.decide(request_id, decision, by=by, note=note, **through)
@@ -331,9 +332,7 @@ class Requests:
         is_here = bool(entity_id) and self._core.belongs_to_tenant(entity_id, tenant)
         found = find_decision(store.records(entity_id), request_id) if is_here else None
         if found is None:
-            raise UnknownRequest(
-                f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
-            )
+            raise UnknownRequest(f"no request has the id {request_id!r}: expected that of an open request")
         if isinstance(found, Verdict) or self._find_posted(request_id) is not None:
             raise self._make_already_decided(request_id)
         if found.expires_at is not None and found.expires_at <= self._core.make_moment().at:  # its timer will say so
@@ -384,14 +383,14 @@ def check_decision(
     if remember not in get_args(Remember):
         raise InvalidDecision(f'remember: expected "once" or "entity", got {remember!r}')
     if decision not in ("allow", "deny", None):
-        raise InvalidDecision(f'decision: expected "allow" or "deny", or answer=… for a question, got {decision!r}')
+        raise InvalidDecision(f'decision: expected "allow" or "deny", or an answer to a question, got {decision!r}')
     if args is not None and (decision != "allow" or not isinstance(args, Mapping)):
         raise InvalidDecision('args: expected an object with the changed arguments, together with "allow"')
     if request.kind != "question":
         if decision is None or answer is not None:
             raise InvalidDecision(f'request {request.id} is about a call of {request.gate}: expected "allow" or "deny"')
     elif decision == "allow" or (decision is None) == (answer is None):
-        raise InvalidDecision(f'request {request.id} is a question: expected either answer=… or "deny"')
+        raise InvalidDecision(f'request {request.id} is a question: expected either an answer or "deny"')
     if decision is None and request.schema is not None:
         _check_json("answer", answer, request.schema, foreign=foreign)
 
@@ -399,4 +398,5 @@ def check_decision(
 def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:
     problems = find_misfits(value, schema, foreign=foreign)
     if problems:
-        raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected a value that fits the schema {dict(schema)!r}")
+        shown = dump_json(schema, mark=False).decode()
+        raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected a value that fits the schema {shown}")

@@ -51,7 +51,7 @@ from cantrip_actors.runtime.owner import Owner
 from cantrip_actors.runtime.receipt import Receipt
 from cantrip_actors.runtime.requests import Remember, Request, RequestFeed, RequestSource
 from cantrip_actors.runtime.schedules import Schedule, Schedules
-from cantrip_actors.runtime.submissions import Submission, submit
+from cantrip_actors.runtime.submissions import Submission, find_submission, submit
 from cantrip_actors.runtime.system import System, read_system
 from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
@@ -491,7 +491,7 @@ class Runtime:
         """Submit a cast of the cantrip with that name to any node; return when the submission is durable.
 
         Any runtime on the loom may submit. The cast is begun by a node, or another runtime, that offers a cantrip of
-        that name in `cantrips`; until one has room, the submission waits, and is listed among the schedules.
+        that name in `cantrips`; until one has room, the submission waits.
         Submissions of a higher `priority` (-100 to 100) begin first, and among equals the earliest one (N-50). With a
         `key` it is cast once: a repeated call with the same content, from any process, finds the same entity.
 
@@ -512,6 +512,13 @@ class Runtime:
             priority=priority,
             queue=queue,
         )
+
+    async def submission(self, key: str) -> Submission | None:
+        """Return the submission with `key` that any runtime on the loom made, waiting or begun; None if there is none.
+
+        A withdrawn submission is gone. Raises InvalidIntent for a text that is no key, RuntimeClosed, LoomError.
+        """
+        return await find_submission(self._tree, self._beginnings, key, self._tenant or "")
 
     async def invoke(
         self,

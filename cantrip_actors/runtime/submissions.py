@@ -48,7 +48,8 @@ class Submission:
     ) -> None:
         self._tree = tree
         self._beginnings = beginnings
-        self._timer_id = timer_id
+        self.timer_id = timer_id
+        """The id of the schedule that it waits as."""
         self.entity_id = entity_id
         self.key = key
         self.is_new = is_new
@@ -66,7 +67,7 @@ class Submission:
         """
         tree = self._tree
         while True:
-            waits = await tree.scheduler.find(self._timer_id) is not None  # read first: it goes after the beginning
+            waits = await tree.scheduler.find(self.timer_id) is not None  # read first: it goes after the beginning
             if await _has_begun(tree, self.entity_id):  # another process begins it
                 return await Entity(tree, self.entity_id).episode()
             if not waits:
@@ -83,7 +84,7 @@ class Submission:
         RuntimeClosed, LoomError.
         """
         self._tree.check_open()
-        return await self._beginnings.withdraw(self.entity_id, self._timer_id)
+        return await self._beginnings.withdraw(self.entity_id, self.timer_id)
 
     def __repr__(self) -> str:
         return f"<Submission {self.key!r} of entity {self.entity_id}>"
@@ -113,9 +114,8 @@ async def submit(
     bounds = None if queue == "" else await tree.scheduler.queues.get_bounds(queue)
     most = (bounds and bounds.max_waiting) or tree.limits.max_submitted
     key = key or tree.make_moment().fresh
-    id = scope_name(tenant, f"submit:{key}")
-    fired = make_firing_key(id, DUE)
-    made = Submission(tree, beginnings, id, beginnings.make_id(fired, tenant), key, is_new=False)
+    made = _make_handle(tree, beginnings, key, tenant)
+    id = made.timer_id
     rule = Rule(at=DUE)
     trace = None if tree.instrument is None else tree.instrument.trace()
     schedule = Scheduled(
@@ -141,6 +141,19 @@ async def submit(
     if not is_same:
         raise KeyUsed(f"key {key!r} was used to submit something else: use another key")
     return made
+
+
+async def find_submission(tree: Tree, beginnings: Beginnings, key: str, tenant: str) -> Submission | None:
+    """Return the submission with a key, if it waits or has begun. Raises as `Runtime.submission`."""
+    tree.check_open()
+    found = _make_handle(tree, beginnings, check_name("key", key), tenant)
+    waits = await tree.scheduler.find(found.timer_id) is not None  # read first: it goes after the beginning
+    return found if waits or await _has_begun(tree, found.entity_id) else None
+
+
+def _make_handle(tree: Tree, beginnings: Beginnings, key: str, tenant: str) -> Submission:
+    id = scope_name(tenant, f"submit:{key}")
+    return Submission(tree, beginnings, id, beginnings.make_id(make_firing_key(id, DUE), tenant), key, is_new=False)
 
 
 async def _has_begun(tree: Tree, entity_id: str) -> bool:

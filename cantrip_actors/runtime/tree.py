@@ -419,7 +419,9 @@ class Tree(Core):
         """
         facts = await self.in_store(partial(self.loom.facts, entity_id, "unless_held" if waits else "never"))
         if not facts.header.lasting:
-            raise InvalidIntent("send: this entity was cast and ends with its first intent; make one with invoke")
+            raise InvalidIntent(
+                "send: this entity was cast and ends with its first intent: only a long-lived one takes more"
+            )
         if facts.life >= Life.OVER:
             if key is None:
                 how = await self.in_store(partial(self.loom.state, entity_id))

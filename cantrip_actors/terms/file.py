@@ -117,7 +117,7 @@ class File:
         filename = _clean_name(filename)
         kind = media_type or guess_type(_get_path(check_url(url, "file", "a.pdf"))) or "application/pdf"
         if kind.startswith("image/"):
-            raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: use Image.at(url)')
+            raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: give it as an image')
         return File.known(_check_type_name(kind), "", 0, url=url, filename=filename)
 
     @classmethod
@@ -337,8 +337,7 @@ def _check_media_type(data: bytes, filename: str | None, given: str | None) -> s
         raise InvalidFile(f"file: expected at most {LARGEST:,} bytes, got more")
     if (picture := detect_media_type(data)) is not None:
         raise InvalidFile(
-            f"file: expected a document, a text, audio or video, got a picture ({picture}): "
-            "make an Image of it (--image)"
+            f"file: expected a document, a text, audio or video, got a picture ({picture}): give it as an image"
         )
     found = detect_file_type(data)
     if given is not None:
@@ -353,7 +352,7 @@ def _check_media_type(data: bytes, filename: str | None, given: str | None) -> s
     if found is None:
         raise InvalidFile(
             f"file: expected a PDF, text in UTF-8, audio or video, got bytes that begin with {data[:8]!r}; if a model "
-            "takes another format, say which with media_type"
+            "takes another format, give its media type, too"
         )
     return named if found == TEXT and named is not None and is_textual(named) else found
 

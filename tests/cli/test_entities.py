@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_actors import BlockingRuntime, Runtime, open_loom
+from cantrip_actors import BlockingRuntime, Cantrip, Circle, Runtime, open_loom, scripted
 from cantrip_actors.cli.decision_author import login
 from cantrip_actors.cli.recipe_sidecar import remember
 from cantrip_actors.recipes import load_recipe
+from cantrip_actors.wards import max_turns
 from tests.forked import COMMAND, Forked
 
 pytestmark = pytest.mark.real_time
@@ -247,6 +248,30 @@ class TestWithdraw:
         said = cantrip("withdraw", "notes", "k")
         assert said.code == 1
         assert said.out.endswith(" k settled\n")
+
+    @pytest.mark.rule("C-19")
+    def test_a_submission_that_waits_is_withdrawn(self, cantrip):
+        entity = cantrip("submit", "desk", "milk", "--key", "k", "--json").json["entity_id"]
+        said = cantrip("withdraw", "k", "--json")
+        assert (said.code, said.json) == (0, {"entity_id": entity, "key": "k", "state": "withdrawn", "loom": LOOM})
+        again = cantrip("withdraw", "k")
+        assert again.code == 2
+        assert 'no submission with key "k" waits or has begun' in again.err
+
+    @pytest.mark.rule("C-19")
+    def test_a_submission_that_has_begun_is_not_withdrawn(self, cantrip):
+        cantrip("submit", "desk", "milk", "--key", "k")
+        desk = Cantrip(scripted([{"content": "done"}]), circle=Circle(["done"], [max_turns(2)]), name="desk")
+        with Runtime.blocking(LOOM, cantrips=[desk]) as runtime:
+            runtime.submission("k").episode()
+        said = cantrip("withdraw", "k")
+        assert said.code == 1
+        assert said.out.endswith(" k begun\n")
+
+    def test_a_withdrawal_with_too_many_words_is_a_mistake(self, cantrip):
+        said = cantrip("withdraw", "notes", "k", "more")
+        assert said.code == 2
+        assert "expected an entity and a key, or a key, got 3 texts" in said.err
 
     def test_an_unknown_key_is_an_error(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")

@@ -3,9 +3,12 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.cli.conftest import RECIPE
 
 pytestmark = pytest.mark.real_time
 
@@ -31,6 +34,23 @@ def other_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         serving.join()
+
+
+@pytest.mark.parametrize("command", [["serve"], ["mcp", "--http"]])
+def test_a_recipe_without_a_name_is_refused_by_its_path(cantrip: Any, place: Path, command: list[str]) -> None:
+    (place / "named.yaml").write_text("name: desk\n" + RECIPE)
+    said = cantrip(*command, "named.yaml", "recipe.yaml")
+    assert said.code == 2
+    assert "recipe.yaml: clients choose a cantrip by its name, and this one has none: add `name`" in said.err
+
+
+@pytest.mark.parametrize("command", [["serve"], ["mcp", "--http"], ["worker"]])
+def test_two_recipes_of_one_name_are_refused_by_their_paths(cantrip: Any, place: Path, command: list[str]) -> None:
+    for name in ("one.yaml", "two.yaml"):
+        (place / name).write_text("name: desk\n" + RECIPE)
+    said = cantrip(*command, "one.yaml", "two.yaml")
+    assert said.code == 2
+    assert 'two.yaml: expected another name than "desk", which one.yaml has' in said.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -18,9 +18,10 @@ from hypercorn.protocol.h2 import StreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors import Cantrip, Circle, Folding, LoomError, scripted
-from cantrip_actors.http import Limits, feeds
+from cantrip_actors import Cantrip, Circle, Folding, LoomError, Runtime, scripted
+from cantrip_actors.http import Limits, Service, feeds
 from cantrip_actors.http.feeds import FRAMES, Frame
+from cantrip_actors.http.server import LINGER
 from cantrip_actors.http.sse import Position
 from cantrip_actors.looms import IntentGiven
 from cantrip_actors.mcp import inproc
@@ -40,6 +41,56 @@ def durable(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 async def run(on: Served, intent: str = "turns 5 0.01") -> str:
     return str((await on.post("casts", {"cantrip": "echo", "intent": intent}, 201))["entity_id"])
+
+
+@pytest.mark.rule("HTTP-16")
+@pytest.mark.parametrize("path", ["events", "loom/export", "entities/bob/turns?limit=200"])
+async def test_a_client_that_reads_nothing_does_not_delay_a_shutdown(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as unread:
+        async with served() as on:
+            await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob", "wait": 20}, 200)
+            host, port = on.url.removeprefix("http://").split(":")
+            unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            unread.connect((host, int(port)))
+            head = f"Host: {host}:{port}\r\nAuthorization: Bearer admin-token\r\n"
+            asked = f"GET /api/v1/{path} HTTP/1.1\r\n{head}\r\n".encode()
+            if path == "events":
+                unread.sendall(asked)
+                await anyio.sleep(0.3)
+            for _ in range(20):
+                await on.post("entities/bob/send", {"intent": "x" * 400_000, "wait": 20}, 200)
+            if path != "events":
+                unread.sendall(asked)
+                await anyio.sleep(1)
+            began = time.monotonic()
+        assert time.monotonic() - began < LINGER + 5  # and not the 30 seconds of `Limits.patience`
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+@pytest.mark.rule("HTTP-16")
+@pytest.mark.parametrize("of", ["bob", None])
+async def test_a_feed_ends_when_the_runtime_closes(of: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = await Runtime.open(cantrips=[echo()])
+    entity = await runtime.invoke(echo(), "hi", name="bob")
+    service, subscribed = Service(runtime, [echo()]), 0
+    events = runtime.events
+
+    def count(*args: Any, **more: Any) -> Any:
+        nonlocal subscribed
+        subscribed += 1
+        return events(*args, **more)
+
+    monkeypatch.setattr(runtime, "events", count)
+    async with service.open():
+        with service.feed(None if of is None else entity.id) as feed, anyio.fail_after(5):
+            await feed.begin()
+            await entity.send("again")
+            await runtime.aclose()
+            while not feed.is_finished:
+                await anyio.sleep(0.1)
+    assert subscribed <= 4  # one for each episode that ended, and one that found the runtime closed
 
 
 @pytest.mark.rule("HTTP-03", "HTTP-05")

@@ -3,7 +3,8 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from urllib.parse import quote
 
 import anyio
 import httpx
@@ -15,10 +16,12 @@ from cantrip_actors import Cantrip, Circle, CrystalError, LoomError, Runtime, as
 from cantrip_actors.dispatch import Dispatches, Progressed, StatusChanged
 from cantrip_actors.http import Limits, Service, make_app
 from cantrip_actors.http.live_page import assets
+from cantrip_actors.http.models import EntityState
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.openapi import plain_path
 from cantrip_actors.http.table import OPERATIONS, ROUTES
 from cantrip_actors.http.tokens import SCOPES
+from cantrip_actors.loom import State
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import contract, terms
@@ -72,6 +75,9 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         assert (await check("POST", "casts", 202, {"cantrip": "echo", "intent": "nap 9", "wait": 0.01}))["entity_id"]
         assert (await check("POST", "submissions", 202, {"cantrip": "echo", "intent": "hi"}))["entity_id"]
         assert (await check("POST", "submissions", 200, {"cantrip": "echo", "intent": "hi", "wait": 5}))["terminated"]
+        await on.runtime.submit("elsewhere", "hi", key="later")
+        assert not (await check("GET", "submissions/later", 200))["has_begun"]
+        await check("DELETE", "submissions/later", 200)
         await check("POST", "entities", 201, {"cantrip": "echo", "intent": "one", "name": "bob"})
         await check("GET", "entities?limit=2&state=terminated", 200)
         assert (await check("GET", "entities/bob", 200))["intent"] == "one"
@@ -187,6 +193,60 @@ async def test_actions_over_http_are_recorded_with_their_token_and_time() -> Non
             ("Ended", "token:stop"),
         ]
         assert (await on.get(f"entities/{forked['entity_id']}"))["by"] == "token:send"
+
+
+NAMES = ("a/b", "50%", "a%2Fb", "what? #1", "München")
+
+
+@pytest.mark.rule("HTTP-01")
+@pytest.mark.parametrize("name", NAMES)
+async def test_an_entity_of_any_name_is_addressed_by_its_encoded_name(name: str) -> None:
+    async with served() as on:
+        made = await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": name, "wait": 10}, 200)
+        shown = await on.get(f"entities/{quote(name, safe='')}")
+        model = await on.get(f"/v1/models/{quote(f'entity:{name}', safe='')}")
+        assert (shown["id"], shown["name"], model["id"]) == (made["entity_id"], name, f"entity:{name}")
+
+
+@pytest.mark.rule("HTTP-01")
+async def test_the_location_of_a_receipt_leads_to_it_for_any_key() -> None:
+    async with served() as on:
+        await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob", "wait": 10}, 200)
+        sent = await on.ask(
+            "POST", "entities/bob/send", 202, json={"intent": "hi"}, headers={"idempotency-key": "a/?#%2F"}
+        )
+        assert (await on.get(sent.headers["location"]))["key"] == "a/?#%2F"
+
+
+def test_the_states_that_a_list_of_entities_takes_are_those_of_the_loom() -> None:
+    known = {state for one in get_args(State) for state in get_args(one) or (one,)}
+    assert set(get_args(EntityState)) == known - {"timeout", "budget"}  # the loom calls these truncated
+
+
+@pytest.mark.rule("HTTP-14")
+@pytest.mark.parametrize(
+    ("path", "status", "detail"),
+    [
+        ("entities?state=typo", 422, "state: expected 'active', 'waiting', 'terminated'"),
+        ("entities?parent=nobody", 404, "no entity has this id or name"),
+        ("entities?nmae=bob", 422, 'nmae: nothing here has this name: did you mean "name"?'),
+        ("entities?limit=0", 422, "limit: expected greater than or equal to 1"),
+        ("entities/bob/events?after=typo", 422, "after: expected an id of this stream, or 0"),
+        ("entities/bob/story?before=typo", 422, "before: expected an id"),
+        ("entities/bob/turns?after=typo", 422, "after: expected a whole number"),
+        ("events?kinds=typo", 422, "kinds: expected some of actor, "),
+        ("events?subtree=nobody", 404, "no entity has this id or name"),
+        ("requests?entity=nobody", 404, "no entity has this id or name"),
+        ("loom/search?errors=typo", 422, "errors: expected true or false"),
+        ("loom/export?format=typo", 422, "format: expected 'jsonl', "),
+    ],
+)
+async def test_a_parameter_that_means_nothing_is_refused_with_what_is_expected(
+    path: str, status: int, detail: str
+) -> None:
+    async with served() as on:
+        await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob", "wait": 10}, 200)
+        assert detail in (await on.get(path, status))["detail"]
 
 
 # Keys
@@ -495,12 +555,12 @@ async def test_another_tenants_ids_are_unknown_as_parameters_and_to_openais_api(
         bob = (await on.get("entities/bob", headers=acme))["id"]
         for path in (
             *(f"requests?entity={bob}", f"loom/search?q=plans&entity={bob}", f"loom/stats?entity={bob}"),
-            *(f"loom/export?entity={bob}", f"events?subtree={bob}", "/v1/models/entity:bob"),
+            *(f"loom/export?entity={bob}", f"events?subtree={bob}", f"entities?parent={bob}", "/v1/models/entity:bob"),
             f"/v1/responses/{begun['id']}",
         ):
             assert "plans" not in (await on.ask("GET", path, 404, headers=other)).text
         await on.ask("GET", f"entities?cursor={bob}", 422, headers=other)
-        for query in (f"parent={bob}", "name=bob", "state=terminated"):
+        for query in ("name=bob", "state=terminated"):
             assert (await on.get(f"entities?{query}", headers=other))["items"] == []
         said = {"messages": [{"role": "user", "content": "x"}], "model": "entity:bob"}
         await on.ask("POST", "/v1/chat/completions", 404, json=said, headers=other)
@@ -688,6 +748,62 @@ async def test_malformed_bodies_are_client_errors() -> None:
         await on.ask("GET", "loom/search?regex=(", 422)
         await on.ask("GET", "events?kinds=x", 422)
         await on.ask("GET", "entities/%ff", 404)
+
+
+PYTHON = re.compile(r"\w=…|\w\(|runtime\.|dict|list\[|\bstr\b|instance of|None|True|False")
+
+
+@pytest.mark.rule("HTTP-15")
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("casts", [1], "the body: expected an object"),
+        ("casts", {"cantrip": "echo"}, "intent: required, but missing"),
+        ("casts", {"cantrip": "echo", "intent": 3}, "intent: expected a text"),
+        ("casts", {"cantrip": "echo", "intent": " "}, "intent: expected a text that says what to achieve"),
+        ("casts", {"cantrip": "echo", "intent": "hi", "images": "x"}, "images: expected an array"),
+        ("casts", {"cantrip": "echo", "intent": "hi", "files": ["x"]}, "files.0: expected an object"),
+        ("casts", {"cantrip": "echo", "intent": "hi", "files": [{"url": "https://a.b/c.png"}]}, "give it as an image"),
+        ("entities", {"cantrip": "echo", "intent": "hi", "name": "bob"}, 'an entity called "bob" is there already'),
+        ("entities/{cast}/send", {"intent": "hi"}, "only a long-lived one takes more"),
+        ("turns/{turn}/fork", {"intent": "hi", "crystal": "typo"}, "crystal: expected FAMILY:MODEL"),
+        ("submissions", {"cantrip": "echo", "intent": "hi", "queue": "typo"}, "queue: expected a queue of this loom"),
+        ("dispatches", {"contract": 3}, "contract: expected an object"),
+        ("requests/{request}", {"args": [1]}, "args: expected an object"),
+        ("requests/{request}", {"decision": "allow", "args": {"amount": "x"}}, '"type":"integer"'),
+        ("requests/nobody", {"decision": "allow"}, "no request has this id: GET /api/v1/requests"),
+        ("/v1/responses", {"model": "echo", "input": 3}, "input: expected a text"),
+        ("/v1/chat/completions", {"model": "echo", "messages": [3]}, "messages.0: expected an object"),
+    ],
+)
+async def test_a_problem_names_the_field_and_what_to_send_and_no_python(path: str, body: Any, detail: str) -> None:
+    async with served() as on:
+        await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob", "wait": 10}, 200)
+        done = await on.post("casts", {"cantrip": "echo", "intent": "hi", "wait": 10}, 200)
+        known = {"cast": done["entity_id"], "turn": done["last_turn"]}
+        if "{request}" in path:
+            await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+            known["request"] = (await wait_for_request(on))["id"]
+        answered = await on.ask("POST", path.format(**known), json=body)
+        told = answered.json()
+        mistakes = [f"{one['path']} {one['message']}" for one in told.get("mistakes", ())]
+        shown = told["error"]["message"] if "error" in told else told["detail"]
+        assert 400 <= answered.status_code < 500
+        assert detail in shown
+        assert not PYTHON.search(" ".join([shown, *mistakes]))
+
+
+@pytest.mark.rule("HTTP-15")
+async def test_a_service_that_offers_no_cantrip_for_an_entity_says_which_it_works_with(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(url) as runtime:
+        other = Cantrip(scripted([{"content": "hi"}]), circle=Circle(["done"], [max_turns(2)]), name="other")
+        await (await runtime.invoke(other, "hi", name="bob")).episode()
+    async with served(url=url) as on:
+        turn = (await on.get("entities/bob/turns"))["items"][0]["id"]
+        told = await on.post(f"turns/{turn}/fork", {"intent": "hi"}, 409)
+        assert (told["type"], told["cantrip"]) == ("urn:cantrip:cantrip-unknown", "other")
+        assert not PYTHON.search(told["detail"])
 
 
 @pytest.mark.rule("HTTP-15")

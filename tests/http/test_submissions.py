@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from cantrip_actors import Queue
@@ -46,6 +47,34 @@ async def test_a_submission_needs_the_scope_and_an_offered_cantrip() -> None:
     async with served(tokens=[token("reader", "read")], options=QUEUES) as on:
         await submit(on, 403, name="reader")
         await submit(on, 404, cantrip="unknown")
+
+
+@pytest.mark.rule("C-19")
+async def test_a_waiting_submission_is_withdrawn_and_never_begins() -> None:
+    async with served(options=QUEUES) as on:
+        busy = (await submit(on, key="busy", intent="nap 60")).json()["entity_id"]
+        with anyio.fail_after(10):
+            while not on.runtime.loom.has_begun(busy):
+                await anyio.sleep(0.02)
+        made = (await submit(on, key="a/b")).json()
+        path = "submissions/a%2Fb"
+        assert await on.get(path) == {**made, "has_begun": False}
+        assert (await on.ask("DELETE", path, 200)).json() == {**made, "has_begun": False}
+        for method in ("GET", "DELETE"):
+            gone = (await on.ask(method, path, 404)).json()
+            assert gone["type"] == "urn:cantrip:unknown-submission"
+        await on.ask("DELETE", f"entities/{busy}", 204)
+        assert (await submit(on, 200, key="next", wait=10)).json()["terminated"]
+        assert not on.runtime.loom.has_begun(made["entity_id"])
+
+
+@pytest.mark.rule("C-19")
+async def test_a_submission_that_has_begun_is_not_withdrawn() -> None:
+    async with served(options=QUEUES) as on:
+        made = (await submit(on, 200, wait=10)).json()
+        told = (await on.ask("DELETE", "submissions/k", 409)).json()
+        assert (told["type"], told["entity_id"]) == ("urn:cantrip:not-waiting", made["entity_id"])
+        assert (await on.get("submissions/k"))["has_begun"]
 
 
 async def test_a_service_submits_what_a_node_casts(tmp_path: Path) -> None:

@@ -38,6 +38,27 @@ async def test_a_waiting_submission_is_withdrawn_and_never_begins(url: str) -> N
         assert runtime.schedules() == []
 
 
+async def test_a_submission_is_found_by_its_key_until_it_is_withdrawn(url: str) -> None:
+    async with Runtime.open(url) as client:
+        made = await client.submit("desk", "one", key="k")
+        assert await client.submission("other") is None
+    async with Runtime.open(url) as runtime:
+        found = await runtime.submission("k")
+        assert found is not None
+        assert (found.entity_id, found.has_begun) == (made.entity_id, False)
+        assert await found.withdraw()
+        assert await runtime.submission("k") is None
+
+
+async def test_a_submission_that_has_begun_is_found_by_its_key(url: str) -> None:
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        made = await runtime.submit("desk", "one", key="k")
+        await made.episode()
+        found = await runtime.submission("k")
+        assert found is not None
+        assert (found.entity_id, found.has_begun) == (made.entity_id, True)
+
+
 async def test_the_key_of_a_withdrawn_submission_can_be_used_for_something_else(url: str) -> None:
     async with Runtime.open(url) as client:
         assert await (await client.submit("desk", "one", key="k")).withdraw()

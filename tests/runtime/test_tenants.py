@@ -173,6 +173,7 @@ OF_TURNS: dict[str, Look] = {
 NOTHING: dict[str, Look] = {
     "entity": lambda w, _: w.other.entity("notes"),
     "begun_with": lambda w, _: w.other.begun_with("begun"),
+    "submission": lambda w, _: w.other.submission("later"),
     "shown_loom": lambda w, _: w.other.shown_loom.entities(),
     "requests": lambda w, _: w.other.requests(),
     "schedules": lambda w, _: w.other.schedules(),
