@@ -253,15 +253,15 @@ class Actor:
         elif other is not me:
             for one, partner in ((me, other), (other, me)):
                 if one.links is None:
-                    one.links = set()
-                one.links.add(partner)
+                    one.links = {}
+                one.links[partner] = None
 
     def unlink(self, ref: ActorRef) -> None:
         """Remove the link to `ref`."""
         me, other = self._me, ref._incarnation  # noqa: SLF001
         if other is not None and me.links is not None and other.links is not None:
-            me.links.discard(other)
-            other.links.discard(me)
+            me.links.pop(other, None)
+            other.links.pop(me, None)
 
     @property
     def stop_reason(self) -> ExitReason | None:

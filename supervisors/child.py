@@ -128,9 +128,9 @@ class Incarnation:
     _drop_unanswered: Callable[[weakref.ref[Caller]], object]  # forgets a call that its caller has forgotten
     last_call: str | None = None  # once it has ended: the type of a call that it had in hand
     _guard: Scope | None = None  # around `terminate`
-    links: set[Incarnation] | None = None
+    links: dict[Incarnation, None] | None = None  # in their order, in which partners are notified
     stashed: list[Any] | None = None
-    timers: set[Sending] | None = None
+    timers: dict[Sending, None] | None = None
     _watched: dict[ActorRef, None] | None = None  # not a set: a large set takes five times as much memory
 
     def __init__(self, system: ActorSystem, child: Child, ref: ActorRef, actor: Actor, since: float) -> None:
@@ -432,7 +432,7 @@ class Incarnation:
         if links:
             for partner in links:
                 if partner.links is not None:
-                    partner.links.discard(self)
+                    partner.links.pop(self, None)
                 partner.signal(self.ref, reason)
         self.child.parent.child_gone(self)
         self.actor = _NOBODY  # break the reference cycle now instead of leaving it to the garbage collector

@@ -28,8 +28,8 @@ class Sending:
         self._every = every
         self._timer = self._arm()
         if me.timers is None:
-            me.timers = set()
-        me.timers.add(self)
+            me.timers = {}
+        me.timers[self] = None
 
     def _arm(self) -> Timer:
         backend = self._me.system.backend
@@ -47,5 +47,5 @@ class Sending:
     def cancel(self) -> None:
         """Cancel the timer. A message that is already in the mailbox stays there."""
         if self._me.timers is not None:
-            self._me.timers.discard(self)
+            self._me.timers.pop(self, None)
         self._timer.cancel()

@@ -6,6 +6,7 @@ An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a s
 
 import gc
 import os
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, settings
 from cantrip_actors.crystal.client import Client
 from supervisors.testing import virtual
 from tests.published import fault
+
+gc.disable()  # until all tests are collected: nearly everything that is made until then stays
+# jsonschema makes grammars from it at import, for a second, and no test uses formats of IRIs; a tool of ours brings it
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # as if it were not installed
 
 # a module of tests to inherit: pytest has to know of it before anything imports it
 pytest.register_assert_rewrite("tests.circle.medium_contract")
@@ -82,6 +87,7 @@ def pytest_collection_finish() -> None:
     """Take the collected tests out of what the garbage collector looks at: each look at thousands costs time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -134,7 +134,9 @@ def _add_tool_result(given: BaseModel, result: str) -> BaseModel:
 
 def _build_critic_input(schema: type[BaseModel], task: Any, worker_id: str, answer: Any) -> BaseModel:
     given = {"plan": task, "worker_answer": answer}
-    for name in schema.model_fields.keys() - given.keys():
+    for name in schema.model_fields:
+        if name in given:
+            continue
         if name == "worker_id":
             given[name] = worker_id
         elif hasattr(task, name):

@@ -34,7 +34,9 @@ def _convert_unknown(value: Any) -> Any:
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, (tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    if isinstance(value, tuple):
         return list(value)
     return str(value)
 

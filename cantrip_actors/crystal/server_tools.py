@@ -190,10 +190,10 @@ def join_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, An
     So `options={"tools": […]}` adds to the gates and does not replace them.
     """
     made = dict(more)
-    for name in LISTS & body.keys() & more.keys():
-        if not isinstance(more[name], (list, tuple)):
-            raise CrystalError(
-                f"options: {name}: expected a list, which is added to the call's own, got {more[name]!r:.80}"
-            )
-        made[name] = [*body[name], *(one for one in more[name] if one not in body[name])]
+    for name, added in more.items():
+        if name not in LISTS or name not in body:
+            continue
+        if not isinstance(added, (list, tuple)):
+            raise CrystalError(f"options: {name}: expected a list, which is added to the call's own, got {added!r:.80}")
+        made[name] = [*body[name], *(one for one in added if one not in body[name])]
     return made

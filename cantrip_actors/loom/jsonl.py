@@ -401,7 +401,7 @@ class JsonlStore(LineStore):
             raise DamagedLoom(f"{self.path}: {head.records - records:,} records at its end are missing. {REPAIR}")
         elif head.records < records:
             lines = [line for _, line in islice(self.lines(), head.records, None)]
-            for root in {self._known.places[decode(line).entity_id].tree.root for line in lines}:
+            for root in dict.fromkeys(self._known.places[decode(line).entity_id].tree.root for line in lines):
                 self.check_chain(root)
             self._write_head(self.seal.follow(head, lines))
 

@@ -323,8 +323,9 @@ class _Reading:
         """Yield tombstones of entities that were not forgotten, and records with content of forgotten ones."""
         for entity in self.tombstones:
             yield Fault(None, f"records of entity {entity} are gone, and no record says that it was forgotten")
-        for entity in self.forgotten.keys() & self.whole.keys():
-            yield Fault(self.whole[entity], f"entity {entity} was forgotten, and this record still has its content")
+        for entity, at in self.whole.items():
+            if entity in self.forgotten:
+                yield Fault(at, f"entity {entity} was forgotten, and this record still has its content")
 
     def compare(self, store: Store) -> Iterator[Fault]:
         """Yield where the store's own answers contradict its lines."""
@@ -332,8 +333,9 @@ class _Reading:
         for root, head in self.trees.heads.items() if heads is not None else ():
             if heads is not None and heads.get(root) != head:
                 yield Fault(None, f"the tree of entity {root} does not end where its last record was written")
-        for root in heads.keys() - self.trees.heads.keys() if heads is not None else ():
-            yield Fault(None, f"the tree of entity {root} is missing")
+        for root in heads if heads is not None else ():
+            if root not in self.trees.heads:
+                yield Fault(None, f"the tree of entity {root} is missing")
         for turn, entity in self.trees.index.owners.items():
             if store.owner(turn) != entity:
                 yield Fault(None, f"turn {turn} is entity {entity}'s, and the index says otherwise")

@@ -67,7 +67,7 @@ class Upserts:
         self._turns: OrderedDict[_Key, _Turn] = OrderedDict()
         self._ended: OrderedDict[_Key, None] = OrderedDict()
         # weak: a subscription dropped by its reader costs nothing
-        self._subscriptions: weakref.WeakSet[UpsertSubscription] = weakref.WeakSet()
+        self._subscriptions: weakref.WeakKeyDictionary[UpsertSubscription, None] = weakref.WeakKeyDictionary()
         self._closed = False
 
     def publish(self, envelopes: Iterable[Envelope]) -> None:
@@ -104,7 +104,7 @@ class Upserts:
         if self._closed:
             subscription.close()
         else:
-            self._subscriptions.add(subscription)
+            self._subscriptions[subscription] = None
         return subscription
 
     def snapshot(self, session_id: str | None = None) -> Iterator[Output]:

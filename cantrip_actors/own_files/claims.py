@@ -119,7 +119,7 @@ class Own:
             beside.add(name)
             found = (_read_status(path.with_name(path.name + ending)) for ending in ("", *BESIDE))
             files |= {_make_identity(one) for one in found if one is not None}
-        paths = tuple(path for path, _ in claims)
+        paths = tuple(sorted(path for path, _ in claims))
         return cls(frozenset(folders), frozenset(files), frozenset(names), frozenset(beside), paths)
 
     def has_folder(self, handle: int) -> bool:

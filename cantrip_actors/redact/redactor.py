@@ -101,7 +101,7 @@ class _Words:
         """Yield the patterns that have an anchor in the text."""
         stems, heads = self._stems, self._heads
         may_be = [*self._within]
-        for run in {run for run in _RUN.findall(text) if run in stems or run[:2] in heads}:
+        for run in dict.fromkeys(run for run in _RUN.findall(text) if run in stems or run[:2] in heads):
             may_be += stems.get(run, ())
             may_be += heads.get(run[:2], ())
         for anchor, pattern in may_be:

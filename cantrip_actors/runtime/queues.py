@@ -151,7 +151,7 @@ class Queues:
     async def settle(self) -> bool:
         """Free the places of entities that have ended here; return whether there were any. Raises LoomError."""
         left, freed = self._left, 0
-        for queue in {queue for queue, _ in left}:
+        for queue in dict.fromkeys(queue for queue, _ in left):
             entities = [one for name, one in left if name == queue and one not in self._here.get(queue, ())]
             over = await self._core.in_store(partial(self._select_over, entities))
             if over:

@@ -107,6 +107,7 @@ def host(tmp_path, monkeypatch):
     return Host(tmp_path)
 
 
+@pytest.mark.unvaried
 def test_the_list_of_escapes_is_long_and_has_no_duplicates():
     assert len(ESCAPES) >= 300
     assert len(EXHAUSTION) >= 180
@@ -169,6 +170,7 @@ async def test_no_program_delays_the_loop(anyio_backend_name):
     assert guilty == {}
 
 
+@pytest.mark.unvaried
 @pytest.mark.parametrize(
     "asked",
     [

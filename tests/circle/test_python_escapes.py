@@ -90,6 +90,7 @@ def outcome(step: Stepped) -> str:
     return type(step).__name__
 
 
+@pytest.mark.unvaried
 def test_the_list_of_attempts_is_long_and_has_no_duplicates():
     names = [one.name for one in ATTEMPTS]
     assert len(names) == len(set(names))

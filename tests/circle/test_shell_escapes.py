@@ -143,6 +143,7 @@ def host(tmp_path, monkeypatch):
     made.close()
 
 
+@pytest.mark.unvaried
 def test_the_list_of_escapes_is_long():
     assert len(ESCAPES) >= 240
     assert len(EXHAUSTION) >= 130

@@ -107,6 +107,7 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.unvaried
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.usefixtures("forbidden")
 def test_landlock_is_used_where_user_namespaces_are_forbidden() -> None:
@@ -118,6 +119,7 @@ def test_landlock_is_used_where_user_namespaces_are_forbidden() -> None:
     box.close()
 
 
+@pytest.mark.unvaried
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.usefixtures("forbidden")
 def test_the_medium_is_refused_without_landlock_and_user_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +128,7 @@ def test_the_medium_is_refused_without_landlock_and_user_namespaces(monkeypatch:
         medium("shell")
 
 
+@pytest.mark.unvaried
 @pytest.mark.rule("CALL-3")
 @pytest.mark.parametrize("jail", JAILS)
 def test_the_capability_text_says_when_modes_cannot_be_changed(

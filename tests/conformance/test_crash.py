@@ -51,6 +51,7 @@ def test_processes_killed_at_any_moment_lose_and_repeat_nothing(store):
     assert told["rows"][0]["in_recovery"]
 
 
+@pytest.mark.unvaried
 @pytest.mark.rule("C-40", "C-10")
 def test_an_entity_that_moves_between_versions_loses_and_repeats_nothing_after_kills():
     code, told = crash("--parts", "kills", "--store", "sqlite", "--kills", "15", "--workload", "moved")
@@ -58,6 +59,7 @@ def test_an_entity_that_moves_between_versions_loses_and_repeats_nothing_after_k
     assert code == 0
 
 
+@pytest.mark.unvaried
 @pytest.mark.rule("LOOM-1", "D-011")
 def test_a_failing_disk_is_a_clear_error_and_work_resumes_after_repair():
     code, told = crash("--parts", "faults")
@@ -66,6 +68,7 @@ def test_a_failing_disk_is_a_clear_error_and_work_resumes_after_repair():
     assert code == 0
 
 
+@pytest.mark.unvaried
 @pytest.mark.rule("LOOM-1")
 @pytest.mark.parametrize("store", ["jsonl", "sqlite", "postgres"])
 def test_one_of_two_processes_runs_an_entity_even_after_a_freeze(store):
@@ -76,6 +79,7 @@ def test_one_of_two_processes_runs_an_entity_even_after_a_freeze(store):
     assert code == 0
 
 
+@pytest.mark.unvaried
 @pytest.mark.rule("LOOM-1", "D-011")
 def test_a_killed_server_loses_nothing_and_entities_continue_when_it_is_back():
     needs("postgres")
@@ -114,12 +118,14 @@ def test_timers_and_decisions_happen_once_under_kills(workload, store):
     assert code == 0
 
 
+@pytest.mark.unvaried
 def test_a_history_is_parsed_as_it_was_printed():
     history = History("sqlite", "power", (Kill(37), Kill(seconds=0.0213)), "tiny")
     assert str(history) == "sqlite/power/tiny 37 ~0.0213"
     assert History.of(str(history)) == history
 
 
+@pytest.mark.unvaried
 def test_half_a_line_of_a_ledger_does_not_count(tmp_path):
     path = tmp_path / "ledger"
     Ledger(path, 0, Fate()).write("begin", "alpha/00")

@@ -339,6 +339,23 @@ def test_verify_finds_a_record_that_was_replaced_by_a_tombstone(tmp_path):
 
 
 @pytest.mark.rule("C-50")
+def test_verify_lists_content_of_forgotten_entities_in_the_order_of_the_log(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    names = [f"entity-{n}" for n in range(12)]
+    with open_store(path) as store:
+        for name in names:
+            store.append([*run(name, f"turn-{name}"), Ended(name, "terminated", AT)])
+        lines = [line for _, line in store.lines() if b'"intent"' in line]
+        forget_entities(store, Wanted(names))
+    with path.open("ab") as log:
+        log.writelines(line + b"\n" for line in lines)
+    with open_store(path) as store:
+        faults = [fault.what for fault in verify_loom(store).faults]
+    found = [what for what in faults if "still has its content" in what]
+    assert found == [f"entity {name} was forgotten, and this record still has its content" for name in names]
+
+
+@pytest.mark.rule("C-50")
 def test_verify_finds_a_tombstone_that_was_edited(tmp_path):
     with open_store(tmp_path / "loom.jsonl") as store:
         fill(store)

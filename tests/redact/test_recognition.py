@@ -5,6 +5,8 @@ import os
 import random
 import re
 import string
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from urllib.parse import quote
@@ -174,6 +176,26 @@ def test_a_key_in_base64_is_found(before: bytes) -> None:
             if encoded.rstrip("=") in Redactor().text(f"data: {encoded}."):
                 missed.append(what)
     assert missed == []
+
+
+@pytest.mark.rule("X-32")
+@pytest.mark.parametrize("seed", range(4))
+def test_several_keys_in_one_base64_text_have_the_name_of_the_first_in_every_process(seed: int) -> None:
+    services = [one for one in SERVICES if re.fullmatch(r"[a-z]+_", one.prefixes[0])]
+    first = services[len(services) // 2]
+    keys = [one.prefixes[0] + some(one.alphabet, one.least) for one in (first, *services)]
+    text = base64.b64encode(" ".join(keys).encode()).decode()
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN, text],
+        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == f"[redacted:{first.name}]"
+
+
+SHOWN = "import sys; from cantrip_actors.redact.redactor import Redactor; print(Redactor().text(sys.argv[1]))"
 
 
 # ---------------------------------------------------------------------------------------------------- what is no secret

@@ -608,6 +608,29 @@ async def test_a_normal_end_does_not_pass_a_link(new_system):
         assert watcher.alive
 
 
+async def test_partners_of_a_link_are_notified_in_the_order_of_their_links(new_system, anyio_backend_name):
+    if anyio_backend_name == "trio":
+        pytest.skip("trio runs the tasks that were woken together in any order")
+    notified = []
+
+    class Partner(Watcher):
+        trap_exit = True
+
+        async def handle_info(self, message):
+            notified.append(self.ref.id)
+
+    async with new_system() as system:
+        ref = await system.start(Script("a").spec(restart="temporary"))
+        partners = [await system.start(ChildSpec(f"partner {n}", Partner)) for n in range(16)]
+        order = partners[::2] + partners[::-2]  # not the order in which they are in memory
+        for partner in order:
+            await partner.call(("link", ref))
+        ref.kill()
+        await ref.exited()
+        await anyio.sleep(0.1)
+        assert notified == [partner.id for partner in order]
+
+
 async def test_trap_exit_gets_a_message_instead(new_system):
     async with new_system() as system:
         watcher = await system.start(ChildSpec("w", Trapper))
