@@ -87,9 +87,10 @@ class DispatchCompanion(Companion):
         """
         record = await self.read()
         was_active = record.status == "active"
-        if was_active and record.entries[record.started - 1].author != here.entity_id:
-            other = record.entries[record.started - 1].author
-            raise DispatchError(f"{record.id} is run by entity {other}: {here.entity_id} may not run it as well (F-14)")
+        if was_active and record.runner != here.entity_id:
+            raise DispatchError(
+                f"{record.id} is run by entity {record.runner}: {here.entity_id} may not run it as well (F-14)"
+            )
         self._entity_id = here.entity_id
         if record.status not in ("queued", "active"):
             if not here.restored:
@@ -133,9 +134,11 @@ class DispatchCompanion(Companion):
         self._unread = self._strict
         return await self._rehydrate(record, here)
 
-    async def ends(self, here: Here, outcome: Any) -> None:  # noqa: ARG002  # it has one entity
+    async def ends(self, here: Here, outcome: Any) -> None:
         """End a dispatch that the entity did not end itself, according to how its episode ended."""
         record = await self.read()
+        if record.status == "queued":  # a ward ended it before it could become active
+            record = await self.start(here)
         if record.status != "active":
             return
         why = outcome.summary or outcome.error or outcome.reason

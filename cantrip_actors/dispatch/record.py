@@ -63,6 +63,11 @@ class Record(Value, frozen=True):
         return self.entries[-1].seq
 
     @property
+    def runner(self) -> str:
+        """The entity that last made it active; before the first start the author of the contract."""
+        return self.entries[max(0, self.started - 1)].author
+
+    @property
     def terminal(self) -> bool:
         """Whether it is completed, failed or rejected."""
         return self.status in TERMINAL
@@ -227,5 +232,7 @@ def superseding(record: Record, dispatch_id: str, dispatched_at: str, **changed:
     terms: dict[str, Any] = {name: getattr(record.contract, name) for name in record.contract.__dataclass_fields__}
     terms |= {"entity_id": "", "cantrip_id": "", "spawned_by": "", "supersedes": record.id}
     terms |= {"dispatch_id": dispatch_id, "dispatched_at": dispatched_at}
+    if record.contract.intent == record.contract.objective:
+        terms["intent"] = ""  # it was left out, and a new objective is the new intent
     terms["lessons"] = tuple(dict.fromkeys((*record.contract.lessons, *learned)))
     return Contract(**(terms | changed))

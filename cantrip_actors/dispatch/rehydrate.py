@@ -1,15 +1,11 @@
 """The text for the entity of a dispatch after a fold or a crash, made from its record and nothing else.
 
-    role            reads
-    --------------  -------------------------------------------------------------------------------------------------
-    worker          its contract, its newest progress
-    loop            its contract, its steps with the current one in full, its phase, its newest progress
-    orchestrator    its contract, its newest progress, and a summary of each child that is not at its end
-    (no dispatch)   nothing
+Every role reads its contract, its steps with the current one in full, its phase, all discoveries and failures, however
+old (F-12), and its newest progress. An orchestrator also reads a summary of each child that is not at its end. Without
+a dispatch there is no text.
 
-Every role reads all discoveries and failures, however old (F-12). Newest progress is cut, in number and in length; the
-log has all of it, for `read_dispatch`. The text is the circle's state, not a part of the call (CALL-1), and the same
-record always makes the same text (F-28, F-30).
+Newest progress is cut, in number and in length; the log has all of it, for `read_dispatch`. The text is the circle's
+state, not a part of the call (CALL-1), and the same record always makes the same text (F-28, F-30).
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cantrip_actors.dispatch import events as e
+from cantrip_actors.dispatch.phases import CRITERIA
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.summary import overview, shorten
 from cantrip_actors.dispatch.terms import Role
@@ -38,13 +35,14 @@ def rehydration(
     """
     if record is None:
         return ""
-    role = role or record.contract.role
-    parts = [_render_head(record), *_render_contract(record)]
-    if role == "loop":
-        parts += _render_steps(record)
-    parts += _render_learned(record)
-    parts += _render_progress(record, newest)
-    if role == "orchestrator":
+    parts = [
+        _render_head(record),
+        *_render_contract(record),
+        *_render_steps(record),
+        *_render_learned(record),
+        *_render_progress(record, newest),
+    ]
+    if (role or record.contract.role) == "orchestrator":
         running = [child for child in children if not child.terminal]
         parts.append(f"Your dispatches under way:\n{overview(running) or 'none'}")
     parts.append(_render_next(record))
@@ -88,7 +86,11 @@ def _render_steps(record: Record) -> Iterator[str]:
             yield "\n".join([f"CURRENT step {plan.current}: {_indent(step.purpose)}", *said])
     if phases is not None and phases.phase is not None:
         waits = f"; {phases.blocker}" if phases.waiting else ""
-        yield f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}"
+        criteria = ", ".join(f"{one.name} ({one.what})" for one in CRITERIA[phases.phase])
+        yield (
+            f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}\n"
+            f"  it ends with evidence of {criteria}"
+        )
 
 
 def _render_learned(record: Record) -> Iterator[str]:

@@ -84,7 +84,7 @@ def _request(record: Record) -> Request:
             for entry in reversed(record.entries)
             if isinstance(entry.event, StatusChanged) and entry.event.status == "blocked"
         )
-        entity = record.entries[record.started - 1].author
+        entity = record.runner
     return Request(
         id=PREFIX + record.id,
         kind="dispatch",

@@ -18,6 +18,7 @@ from cantrip_actors.dispatch import (
     StatusChanged,
     TamperedRecord,
 )
+from cantrip_actors.dispatch.companion import DispatchCompanion
 from cantrip_actors.gates import write
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.wards import max_tokens, max_turns, remove_gate
@@ -241,6 +242,24 @@ class TestStatus:
 
 
 class TestExit:
+    @pytest.mark.rule("F-13", "F-25")
+    async def test_a_dispatch_fails_when_a_ward_ends_its_entity_before_it_is_active(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begins = DispatchCompanion.begins
+
+        async def begin_late(self: DispatchCompanion, here: Any) -> str | None:
+            await anyio.sleep(5)
+            return await begins(self, here)
+
+        monkeypatch.setattr(DispatchCompanion, "begins", begin_late)
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(wards=[{"timeout": 1}]), author="ada")
+            record = await dispatcher.run(record.id, worker([*FINISH]))
+        assert (record.status, kinds(record)) == ("failed", ["contract", "status active", "status failed"])
+        assert "timeout(1)" in record.reason
+
     @pytest.mark.rule("F-21")
     async def test_the_third_done_without_a_final_status_blocks_the_dispatch(self, tmp_path: Path) -> None:
         record, turns = await ran(tmp_path, worker([DONE, DONE, DONE, DONE]))
@@ -774,6 +793,48 @@ async def test_serve_runs_dispatches_as_they_arrive_unless_their_outputs_overlap
     assert statuses == {"completed"}
     assert any(len(one) == 2 for one in together)
     assert not any("Three" in one and len(one) > 1 for one in together)
+
+
+@pytest.mark.rule("F-46")
+async def test_a_run_is_refused_while_another_dispatch_writes_the_same_outputs(tmp_path: Path) -> None:
+    @gate(name="work")
+    async def work() -> str:
+        await anyio.sleep(5)
+        return "ok"
+
+    async with Runtime.open() as runtime:
+        here, elsewhere = (Dispatcher(runtime, folder(tmp_path)) for _ in range(2))
+        for name, outputs in (("one", ["src"]), ("two", ["src/a.py"]), ("three", ["lib"])):
+            await here.dispatch(contract(dispatch_id=name, outputs=outputs), author="ada")
+        refused: list[str] = []
+
+        async def run(dispatcher: Dispatcher, name: str) -> None:
+            try:
+                await dispatcher.run(name, worker([say("work"), *FINISH], work))
+            except DispatchError as error:
+                refused.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            for name in ("one", "two", "three"):  # at the same time, before any of them is active
+                tasks.start_soon(run, here, name)
+            await anyio.sleep(2)
+            (left,) = [one.id for one in here.log.records() if one.status == "queued"]
+            tasks.start_soon(run, elsewhere, left)
+        assert len(refused) == 2
+        assert all(f"{left} cannot start while" in text and "/srv/notes/src/a.py" in text for text in refused)
+        await run(elsewhere, left)
+        assert {one.status for one in here.log.records()} == {"completed"}
+
+
+@pytest.mark.rule("F-46")
+async def test_a_worker_may_write_the_outputs_of_its_orchestrator(tmp_path: Path) -> None:
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        handed = terms(dispatch_id="worker", outputs=["src/a.py"])
+        boss = worker([say("dispatch", contract=handed), *FINISH], *dispatcher.gates(worker([*FINISH])))
+        await dispatcher.dispatch(contract(dispatch_id="boss", role="orchestrator", outputs=["src"]), author="ada")
+        assert (await dispatcher.run("boss", boss)).status == "completed"
+        assert dispatcher.log.read("worker").status == "completed"
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: int = 1) -> None:
