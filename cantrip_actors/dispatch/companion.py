@@ -22,7 +22,7 @@ from typing import Any
 
 from anyio import to_thread
 
-from cantrip_actors import Companion, GateCall, Here, Loom, Observation, Refused
+from cantrip_actors import Companion, Gate, GateCall, Here, Loom, Observation, Refused
 from cantrip_actors.dispatch.checkpoints import Checkpoint, count_gate, may_run
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import DoneRefused, Event, Folded, Recovered, StatusChanged
@@ -32,6 +32,8 @@ from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.own_files.claims import Own
+from cantrip_actors.records.records import GateFinished, GateStarted
+from cantrip_actors.records.records import Record as LoomRecord
 
 SHOWN = 120
 """Characters of a refused text that are repeated."""
@@ -66,10 +68,14 @@ class DispatchCompanion(Companion):
         self._strict = strict
         self._children = children
         self._checkpoint = Checkpoint()
-        self._is_counted = False
+        self._without_start: frozenset[str] = frozenset()
         self._unread = False
         self._entity_id = ""
         self._token: int | None = None
+
+    def note_gates(self, gates: Iterable[Gate]) -> None:
+        """Note the entity's gates: the loom records the starts of the others than these, which shows what ran."""
+        self._without_start = frozenset(one.name for one in gates if one.kind != "function" or one.idempotent)
 
     # The log
 
@@ -122,8 +128,7 @@ class DispatchCompanion(Companion):
     async def begins(self, here: Here) -> str | None:
         """Make the dispatch active, or recover it; return the contract and the progress for the entity to read."""
         record = await self.start(here)
-        if here.restored or not self._is_counted:
-            self._checkpoint, self._is_counted = self._count_calls(here.entity_id), True
+        self._checkpoint = self._count_calls(here.entity_id)
         return f"{RULES}\n\n{await self._rehydrate(record, here)}"
 
     async def recalls(self, here: Here, last: int) -> str | None:
@@ -154,15 +159,26 @@ class DispatchCompanion(Companion):
         return rehydration(record, children=await to_thread.run_sync(self._children, here.entity_id))
 
     def _count_calls(self, entity_id: str) -> Checkpoint:
-        """Return the checkpoint that follows from the entity's turns."""
-        state = Checkpoint()
-        for turn in self._loom.turns(entity_id):
-            for seen in turn.gate_calls:
-                if seen.gate == "progress" and not seen.is_error:
-                    state = Checkpoint()
-                elif may_run(state, seen.gate) is None:
-                    state = count_gate(state, seen.gate, effectful=seen.gate in self._effectful)
+        """Return the checkpoint that follows from the entity's records."""
+        state, records = Checkpoint(), self._loom.records(entity_id)
+        starts = set(_list_starts(records))
+        for one in records:
+            if not isinstance(one, GateFinished):
+                continue
+            if one.gate == "progress" and not one.is_error:
+                state = Checkpoint()
+            elif may_run(state, one.gate) is None and self._did_run(one, (one.turn_id, one.tool_call_id), starts):
+                state = count_gate(state, one.gate, effectful=one.gate in self._effectful)
         return state
+
+    def _did_run(
+        self, seen: Observation | GateFinished, call: tuple[str, str | None], starts: Iterable[tuple[str, str | None]]
+    ) -> bool:
+        """Return whether a gate ran: a call that failed without a start in the loom was refused.
+
+        Idempotent gates and delegations leave no start; their errors count as runs.
+        """
+        return not seen.is_error or seen.gate in self._without_start or call in starts
 
     # Steps
 
@@ -174,8 +190,11 @@ class DispatchCompanion(Companion):
         refusal = may_run(self._checkpoint, call.gate)
         return None if refusal is None else Refused(refusal.text)
 
-    def has_run(self, call: GateCall, seen: Observation) -> None:  # noqa: ARG002  # also a failed call may have an effect
-        """Count a gate call, except for the dispatch's own gates."""
+    def has_run(self, call: GateCall, seen: Observation) -> None:
+        """Count a gate call that ran, also one that failed, except for the dispatch's own gates."""
+        starts = _list_starts(self._loom.records(call.entity_id)) if seen.is_error else ()
+        if not self._did_run(seen, (call.turn_id, call.call_id), starts):
+            return
         self._checkpoint = count_gate(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
 
     async def may_end(self, call: GateCall) -> Refused | None:
@@ -204,6 +223,10 @@ def make_ending(how: str, why: str) -> StatusChanged:
             return StatusChanged("blocked", blocker=f"it was interrupted: {why}")
         case _:
             return StatusChanged("failed", reason=f"{how}: {why}")
+
+
+def _list_starts(records: Iterable[LoomRecord]) -> Iterator[tuple[str, str | None]]:
+    return ((one.turn_id, one.tool_call_id) for one in records if isinstance(one, GateStarted))
 
 
 def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:

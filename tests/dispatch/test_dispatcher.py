@@ -6,7 +6,18 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import EntityCrashed, Folding, GateCall, Injected, Runtime, RuntimeClosed, gate, scripted
+from cantrip_actors import (
+    EntityCrashed,
+    Folding,
+    GateCall,
+    Injected,
+    Refused,
+    Runtime,
+    RuntimeClosed,
+    gate,
+    scripted,
+    wrap,
+)
 from cantrip_actors.dispatch import (
     Approved,
     Dispatcher,
@@ -276,6 +287,55 @@ class TestExit:
 
 
 class TestCheckpoints:
+    @pytest.mark.rule("F-18", "F-20", "F-27")
+    @pytest.mark.parametrize(
+        "refused", [say("write", path="x"), say("write", path="no", content="y"), say("writ", x=1)]
+    )
+    async def test_a_refused_call_makes_no_checkpoint_due_also_after_a_restart(
+        self, tmp_path: Path, refused: dict[str, Any]
+    ) -> None:
+        def refuse(call: GateCall) -> Refused | None:
+            return Refused("not this file") if call.args["path"] == "no" else None
+
+        files, loom = tmp_path / "files", f"sqlite:{tmp_path / 'loom.db'}"
+        files.mkdir()
+        gates = (write.with_(root=files), wrap("write", pre=[refuse]))
+        stop = (block(), DONE)
+        async with Runtime.open(loom) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            said = [progress(), refused, say("echo", text="a"), *stop]
+            await dispatcher.run(record.id, worker(said, *gates))
+        async with Runtime.open(loom) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            await dispatcher.unblock(record.id, "go on", by="ada")
+            ran_again = [say("echo", text="b"), say("write", path="x", content="y"), say("echo", text="c"), *FINISH]
+            await dispatcher.run(record.id, worker(ran_again, *gates))
+            observed = seen(runtime.loom.turns(runtime.loom.named(record.id) or ""))
+        echoes = [(is_error, result) for gate, is_error, result in observed if gate == "echo"]
+        assert echoes[:2] == [(False, "a"), (False, "b")]
+        assert echoes[2][0]
+
+    @pytest.mark.rule("F-18", "F-27", "F-31")
+    async def test_a_failed_effect_makes_a_checkpoint_due_also_after_a_restart(self, tmp_path: Path) -> None:
+        @gate(name="deploy")
+        async def deploy() -> str:
+            raise ValueError("after half of it")
+
+        loom = f"sqlite:{tmp_path / 'loom.db'}"
+        async with Runtime.open(loom) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path), effectful=["deploy"])
+            record = await dispatcher.dispatch(contract(), author="ada")
+            await dispatcher.run(record.id, worker([progress(), say("deploy"), block(), DONE], deploy))
+        async with Runtime.open(loom) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path), effectful=["deploy"])
+            await dispatcher.unblock(record.id, "go on", by="ada")
+            await dispatcher.run(record.id, worker([say("echo", text="b"), *FINISH], deploy))
+            observed = seen(runtime.loom.turns(runtime.loom.named(record.id) or ""))
+        assert "checkpoint required (deploy had an effect)" in next(
+            text for name, _, text in observed if name == "echo"
+        )
+
     @pytest.mark.rule("F-18", "F-20")
     async def test_after_an_effect_the_next_gate_is_refused_until_progress_is_written(self, tmp_path: Path) -> None:
         files = tmp_path / "files"
