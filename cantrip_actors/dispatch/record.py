@@ -1,7 +1,7 @@
 """The record of a dispatch: the fold of its log. Pure; `rules.py` says which entry may come next, `log.py` writes it.
 
-apply      (record, entry) -> the record with it
-follow_up  (record)        -> the event that the runtime itself has to write next, or None
+apply           (record, entry) -> the record with it
+make_follow_up  (record)        -> the event that the runtime itself has to write next, or None
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.phases import Phases, apply_to_phases, make_phases
-from cantrip_actors.dispatch.plan import Plan, apply_to_plan, plan_of
+from cantrip_actors.dispatch.plan import Plan, apply_to_plan, make_plan
 from cantrip_actors.dispatch.status import TERMINAL, Status
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.terms.value import Value
@@ -129,7 +129,7 @@ def apply(record: Record | None, entry: Entry) -> Record:
     event = entry.event
     if isinstance(event, e.Dispatched):
         contract = event.contract
-        return Record(contract, (entry,), plan=plan_of(contract), phases=make_phases(contract))
+        return Record(contract, (entry,), plan=make_plan(contract), phases=make_phases(contract))
     assert record is not None
     changed: dict[str, Any] = {"entries": (*record.entries, entry)}
     if entry.token is not None:
@@ -202,7 +202,7 @@ def _queue_again(record: Record, note: str) -> tuple[Event, ...]:
     return (e.StatusChanged("queued", reason=note),) if record.status == "blocked" else ()
 
 
-def follow_up(record: Record) -> Event | None:
+def make_follow_up(record: Record) -> Event | None:
     """Return the event that the runtime adds in the same append: a waiting phase blocks the dispatch."""
     if record.status == "active" and record.phases is not None and record.phases.waiting:
         return e.StatusChanged("blocked", blocker=record.phases.blocker)

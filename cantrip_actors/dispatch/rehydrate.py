@@ -64,14 +64,14 @@ def _render_contract(record: Record) -> Iterator[str]:
         for item, text in enumerate(contract.acceptance, 1)
     )
     yield "Acceptance criteria:\n" + "\n".join(criteria)
-    yield _list("Scope", contract.scope)
+    yield _render_list("Scope", contract.scope)
     yield f"Background: {_indent(contract.background)}"
-    yield _list("Sources", (f"{source.path}: {source.description}" for source in contract.sources))
+    yield _render_list("Sources", (f"{source.path}: {source.description}" for source in contract.sources))
     yield f"Technical context: {_indent(contract.technical_context)}"
     yield "Tasks:\n" + "\n".join(f"{at}. {_indent(task)}" for at, task in enumerate(contract.tasks, 1))
     yield f"Verification: {_indent(contract.verification)}"
     if contract.outputs:
-        yield _list("Outputs", contract.outputs)
+        yield _render_list("Outputs", contract.outputs)
 
 
 def _render_steps(record: Record) -> Iterator[str]:
@@ -96,12 +96,12 @@ def _render_steps(record: Record) -> Iterator[str]:
 def _render_learned(record: Record) -> Iterator[str]:
     """Yield all lessons in full, because a forgotten failure is tried again."""
     if record.contract.lessons:
-        yield _list("Learned before this dispatch", record.contract.lessons)
+        yield _render_list("Learned before this dispatch", record.contract.lessons)
     corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What failed", "what_failed")):
         found = [event.text for entry, event in record.progress(kind) if entry.seq not in corrected]
         if found:
-            yield _list(title, found)
+            yield _render_list(title, found)
 
 
 def _render_progress(record: Record, newest: int) -> Iterator[str]:
@@ -115,10 +115,10 @@ def _render_progress(record: Record, newest: int) -> Iterator[str]:
     if cut:
         older = f" ({len(shown) - len(cut)} older ones in the record)" if len(cut) < len(shown) else ""
         lines = (f"{entry.ts} {event.progress}: {shorten(event.text, LONGEST)}" for entry, event in cut)
-        yield _list(f"Newest progress{older}", lines)
+        yield _render_list(f"Newest progress{older}", lines)
     files = dict.fromkeys(event.path for _, event in record.of(e.OutputWritten))
     if files:
-        yield _list("Files modified", files)
+        yield _render_list("Files modified", files)
 
 
 def _render_next(record: Record) -> str:
@@ -130,7 +130,7 @@ def _render_next(record: Record) -> str:
     return f"Go on with what is not done yet; nobody has to confirm that you read this.{refused}"
 
 
-def _list(title: str, items: Iterable[str]) -> str:
+def _render_list(title: str, items: Iterable[str]) -> str:
     return f"{title}:\n" + "\n".join(f"- {_indent(item)}" for item in items)
 
 

@@ -36,7 +36,7 @@ class DispatchRequests:
 
     def open(self) -> list[Request]:
         """Return a request for each dispatch that waits for a human."""
-        return [_request(record) for record in read_trusted_records(self.log) if _is_waiting(record)]
+        return [_make_request(record) for record in read_trusted_records(self.log) if _is_waiting(record)]
 
     async def decide(
         self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = "", key: str = ""
@@ -76,7 +76,7 @@ def _is_waiting(record: Record) -> bool:
     return bool(summary_of(record).waits_for) and not (record.status == "blocked" and record.released)
 
 
-def _request(record: Record) -> Request:
+def _make_request(record: Record) -> Request:
     contract, since, entity = record.contract, record.entries[0], None
     if record.status == "blocked":
         since = next(

@@ -201,7 +201,7 @@ def _read_text(value: object) -> str:
     return value.strip()
 
 
-def _list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ...]:
+def _read_list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ...]:
     """Return the items of a list, each as `read` returns it; `what` describes them."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InvalidValue(f"expected a list of {what}, got {shorten(value)}")
@@ -216,7 +216,7 @@ def _list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ..
 
 def read_texts(value: object) -> tuple[str, ...]:
     """Return the texts of a list, or the one text. Raises InvalidValue."""
-    return _list((value,) if isinstance(value, str) else value, _read_text, "texts")
+    return _read_list((value,) if isinstance(value, str) else value, _read_text, "texts")
 
 
 def _read_source(value: object) -> Source:
@@ -241,7 +241,7 @@ def _read_step(value: object) -> PlannedStep:
     return PlannedStep(**{name: _read_text(one) for name, one in value.items()})
 
 
-def _flag(value: object) -> bool:
+def _read_flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
@@ -249,7 +249,7 @@ def _flag(value: object) -> bool:
     raise InvalidValue(f"expected yes or no, got {shorten(value)}", Rule.APPROVAL)
 
 
-def _count(value: object) -> int:
+def _read_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
         raise InvalidValue(f"expected a whole number from 1 to 10,000, got {shorten(value)}", Rule.TERMS)
     return value
@@ -271,7 +271,7 @@ def _read_one_of(value: object, known: tuple[str, ...]) -> str:
 def _read_wards(value: object) -> Wards:
     """Read wards from `{max_turns: 10}`, `[{max_turns: 10}]`, `["require_done_tool"]` or pairs."""
     items = tuple(value.items()) if isinstance(value, Mapping) else value
-    return _list(items, _read_ward, "wards, such as {max_turns: 10}")
+    return _read_list(items, _read_ward, "wards, such as {max_turns: 10}")
 
 
 def _read_ward(value: object) -> tuple[str, Any]:
@@ -291,14 +291,14 @@ def _read_ward(value: object) -> tuple[str, Any]:
 
 _READERS_OF_TYPES: Mapping[Any, Callable[[Any], Any]] = {
     str: _read_text,
-    bool: _flag,
-    int: _count,
+    bool: _read_flag,
+    int: _read_count,
     float | None: _read_amount,
     Role: partial(_read_one_of, known=get_args(Role)),
     Depth | None: partial(_read_one_of, known=get_args(Depth)),
     tuple[str, ...]: read_texts,
-    tuple[Source, ...]: partial(_list, read=_read_source, what="sources, each with path and description"),
-    tuple[PlannedStep, ...]: partial(_list, read=_read_step, what="steps, each a text or with its purpose"),
+    tuple[Source, ...]: partial(_read_list, read=_read_source, what="sources, each with path and description"),
+    tuple[PlannedStep, ...]: partial(_read_list, read=_read_step, what="steps, each a text or with its purpose"),
     Wards: _read_wards,
 }
 READERS: Mapping[str, Callable[[Any], Any]] = {
