@@ -27,7 +27,7 @@ from cantrip_actors.dispatch.checkpoints import Checkpoint, count_gate, may_run
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import DoneRefused, Event, Folded, Recovered, StatusChanged
 from cantrip_actors.dispatch.exit_contract import Accept, Refuse, exit_of
-from cantrip_actors.dispatch.log import RUNTIME, Dispatches
+from cantrip_actors.dispatch.log import RUNTIME, Dispatches, read_trusted_records
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.status import Capacity
@@ -59,14 +59,12 @@ class DispatchCompanion(Companion):
         *,
         effectful: frozenset[str] = EFFECTFUL,
         strict: bool = False,
-        children: Callable[[str], Iterable[Record]],
     ) -> None:
         self.log = log
         self.dispatch_id = dispatch_id
         self._loom = loom
         self._effectful = effectful
         self._strict = strict
-        self._children = children
         self._checkpoint = Checkpoint()
         self._without_start: frozenset[str] = frozenset()
         self._unread = False
@@ -156,7 +154,8 @@ class DispatchCompanion(Companion):
     async def _rehydrate(self, record: Record, here: Here) -> str:
         if record.contract.role != "orchestrator":
             return rehydration(record)
-        return rehydration(record, children=await to_thread.run_sync(self._children, here.entity_id))
+        records = await to_thread.run_sync(read_trusted_records, self.log)
+        return rehydration(record, children=[one for one in records if one.contract.parent_entity_id == here.entity_id])
 
     def _count_calls(self, entity_id: str) -> Checkpoint:
         """Return the checkpoint that follows from the entity's records."""

@@ -172,14 +172,8 @@ class Dispatcher:
         return make_worker_cantrip(base, record.contract, self._make_companion(record.id))
 
     def _make_companion(self, dispatch_id: str) -> DispatchCompanion:
-        return DispatchCompanion(
-            self.log,
-            dispatch_id,
-            self._runtime.loom,
-            effectful=self._effectful,
-            strict=self._strict,
-            children=self._list_children,
-        )
+        loom = self._runtime.loom
+        return DispatchCompanion(self.log, dispatch_id, loom, effectful=self._effectful, strict=self._strict)
 
     async def _run(self, record: Record, cantrip: CantripFor, *, take_over: bool) -> Record:
         if record.status == "active":
@@ -268,10 +262,6 @@ class Dispatcher:
         """Wait until this process or another has written to its log."""
         while (await self.log.read_soon(record.id)).seq == record.seq:  # noqa: ASYNC110  # no event crosses processes
             await anyio.sleep(self._poll)
-
-    def _list_children(self, entity_id: str) -> list[Record]:
-        """Return the records of an orchestrator's dispatches."""
-        return [one for one in read_trusted_records(self.log) if one.contract.parent_entity_id == entity_id]
 
     # Many
 

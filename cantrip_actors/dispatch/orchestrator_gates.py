@@ -107,7 +107,7 @@ def _build_result(record: Record) -> dict[str, Any]:
 def _build_outcome(record: Record) -> dict[str, Any]:
     outcome: dict[str, Any] = {"dispatch": record.id, "status": record.status}
     if record.status == "queued":
-        outcome["waits_for"] = f"approval: {record.contract.decision_needed}"
+        outcome["waits_for"] = record.waits_for
     last = record.entries[-1].event
     reason = last.reason if isinstance(last, StatusChanged) else record.reason
     named = (("result", record.result), ("blocker", record.blocker), ("reason", reason))

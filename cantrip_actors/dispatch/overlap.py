@@ -63,5 +63,5 @@ def startable(records: Iterable[Record], *, heartbeat: bool = False) -> tuple[Re
     return tuple(
         record
         for record in records
-        if record.status == "queued" and not (record.contract.needs_approval and (heartbeat or not record.approved))
+        if record.status == "queued" and not record.waits_for and not (heartbeat and record.contract.needs_approval)
     )

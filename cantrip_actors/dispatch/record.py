@@ -78,6 +78,15 @@ class Record(Value, frozen=True):
         return (self.token or 0) + 1
 
     @property
+    def waits_for(self) -> str:
+        """What it waits for a person to do: a blocker or an approval; empty if it does not wait."""
+        if self.status == "blocked" and not self.released:
+            return self.blocker
+        if self.status == "queued" and self.contract.needs_approval and not self.approved:
+            return f"approval: {self.contract.decision_needed}"
+        return ""
+
+    @property
     def unproven(self) -> tuple[int, ...]:
         """The acceptance items, counted from 1, without evidence."""
         proven = dict(self.evidence)

@@ -918,9 +918,7 @@ def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
     from cantrip_actors.dispatch.companion import DispatchCompanion
     from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 
-    companion = DispatchCompanion(
-        dispatcher.log, record.id, dispatcher._runtime.loom, children=dispatcher._list_children
-    )
+    companion = DispatchCompanion(dispatcher.log, record.id, dispatcher._runtime.loom)
     return make_worker_cantrip(worker(scripted([*FINISH])), record.contract, companion)
 
 
