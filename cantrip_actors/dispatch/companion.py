@@ -17,7 +17,7 @@ F-31).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from anyio import to_thread
@@ -31,9 +31,9 @@ from cantrip_actors.dispatch.log import RUNTIME, Dispatches, read_trusted_record
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.status import Capacity
+from cantrip_actors.machine.project import list_finished_calls, list_started_calls
 from cantrip_actors.own_files.claims import Own
-from cantrip_actors.records.records import GateFinished, GateStarted
-from cantrip_actors.records.records import Record as LoomRecord
+from cantrip_actors.records.records import GateFinished
 
 SHOWN = 120
 """Characters of a refused text that are repeated."""
@@ -160,10 +160,8 @@ class DispatchCompanion(Companion):
     def _count_calls(self, entity_id: str) -> Checkpoint:
         """Return the checkpoint that follows from the entity's records."""
         state, records = Checkpoint(), self._loom.records(entity_id)
-        starts = set(_list_starts(records))
-        for one in records:
-            if not isinstance(one, GateFinished):
-                continue
+        starts = list_started_calls(records)
+        for one in list_finished_calls(records):
             if one.gate == "progress" and not one.is_error:
                 state = Checkpoint()
             elif may_run(state, one.gate) is None and self._did_run(one, (one.turn_id, one.tool_call_id), starts):
@@ -171,7 +169,7 @@ class DispatchCompanion(Companion):
         return state
 
     def _did_run(
-        self, seen: Observation | GateFinished, call: tuple[str, str | None], starts: Iterable[tuple[str, str | None]]
+        self, seen: Observation | GateFinished, call: tuple[str, str | None], starts: Collection[tuple[str, str | None]]
     ) -> bool:
         """Return whether a gate ran: a call that failed without a start in the loom was refused.
 
@@ -191,7 +189,7 @@ class DispatchCompanion(Companion):
 
     def has_run(self, call: GateCall, seen: Observation) -> None:
         """Count a gate call that ran, also one that failed, except for the dispatch's own gates."""
-        starts = _list_starts(self._loom.records(call.entity_id)) if seen.is_error else ()
+        starts = list_started_calls(self._loom.records(call.entity_id)) if seen.is_error else frozenset()
         if not self._did_run(seen, (call.turn_id, call.call_id), starts):
             return
         self._checkpoint = count_gate(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
@@ -222,10 +220,6 @@ def make_ending(how: str, why: str) -> StatusChanged:
             return StatusChanged("blocked", blocker=f"it was interrupted: {why}")
         case _:
             return StatusChanged("failed", reason=f"{how}: {why}")
-
-
-def _list_starts(records: Iterable[LoomRecord]) -> Iterator[tuple[str, str | None]]:
-    return ((one.turn_id, one.tool_call_id) for one in records if isinstance(one, GateStarted))
 
 
 def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
