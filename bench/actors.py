@@ -77,7 +77,7 @@ async def _call(system: ActorSystem) -> Figures:
     return {"call /s": CALLS / (time.perf_counter() - began)}
 
 
-async def _ping(system: ActorSystem) -> Figures:
+async def _measure_ping(system: ActorSystem) -> Figures:
     actors = [_Ping(), _Ping()]
     refs = [await system.start(ChildSpec(at, actors[at].itself)) for at in (0, 1)]
     actors[0].partner, actors[1].partner = refs[1], refs[0]
@@ -96,7 +96,7 @@ async def _cast(system: ActorSystem) -> Figures:
     return {"cast /s": CASTS / (time.perf_counter() - began)}
 
 
-async def _idle(system: ActorSystem) -> Figures:
+async def _measure_idle(system: ActorSystem) -> Figures:
     supervisor = await system.start(
         ChildSpec("d", lambda: DynamicSupervisor(ChildSpec("idle", Actor, restart="temporary")))
     )
@@ -129,8 +129,8 @@ class _Up(Actor):
 
 async def _restart(system: ActorSystem) -> Figures:
     return {
-        "restart us (kill)": await _restarts(system, crash=False),
-        "restart us (crash)": await _restarts(system, crash=True),
+        "restart us (kill)": await _measure_restarts(system, crash=False),
+        "restart us (crash)": await _measure_restarts(system, crash=True),
     }
 
 
@@ -141,11 +141,11 @@ async def _run_reported(_: ActorSystem) -> Figures:
             reports = Reports(burst=burst)  # structlog's default: to standard output
             async with ActorSystem("reporting", max_restarts=10**9, reports=reports) as system:
                 figure = f"reported us ({'crash' if crash else 'kill'}{way})"
-                figures[figure] = await _restarts(system, crash=crash)
+                figures[figure] = await _measure_restarts(system, crash=crash)
     return figures
 
 
-async def _restarts(system: ActorSystem, *, crash: bool) -> float:
+async def _measure_restarts(system: ActorSystem, *, crash: bool) -> float:
     promise, took = system.backend.promise, 0.0
     for _ in range(RESTARTS // IN_A_ROW):
         promises = [promise()]
@@ -177,7 +177,7 @@ async def _stop(system: ActorSystem) -> Figures:
     return figures
 
 
-async def _cell(system: ActorSystem) -> Figures:
+async def _measure_cell(system: ActorSystem) -> Figures:
     supervisor = await system.start(ChildSpec("d", DynamicSupervisor))
 
     def cell() -> Supervisor:
@@ -192,17 +192,17 @@ async def _cell(system: ActorSystem) -> Figures:
 
 MEASURES: dict[str, Callable[[ActorSystem], Awaitable[Figures]]] = {
     "call": _call,
-    "ping": _ping,
+    "ping": _measure_ping,
     "cast": _cast,
-    "idle": _idle,
+    "idle": _measure_idle,
     "restart": _restart,
     "reported": _run_reported,
     "stop": _stop,
-    "cell": _cell,
+    "cell": _measure_cell,
 }
 
 
-async def _ours(measure: str) -> Figures:
+async def _measure_ours(measure: str) -> Figures:
     async with ActorSystem(reports=None, max_restarts=10**9) as system:
         return await MEASURES[measure](system)
 
@@ -216,7 +216,7 @@ SUBJECTS = ("supervisors asyncio", "supervisors trio", "raw asyncio", "raw trio"
 def measure(subject: str, what: str) -> Figures:
     """Measure one figure of one subject, in this process. Empty if the subject lacks it."""
     if subject.startswith("supervisors "):
-        return anyio.run(_ours, what, backend=subject.split()[1])
+        return anyio.run(_measure_ours, what, backend=subject.split()[1])
     from bench import actors_peers
 
     return actors_peers.measure(subject, what)

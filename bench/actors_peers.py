@@ -26,18 +26,18 @@ def measure(subject: str, what: str) -> Figures:
     """Measure one figure; empty if the subject lacks the feature."""
     match subject:
         case "raw asyncio":
-            return asyncio.run(_asyncio(what))
+            return asyncio.run(_measure_asyncio(what))
         case "raw trio":
             import trio
 
-            figures: Figures = trio.run(_trio, what)
+            figures: Figures = trio.run(_measure_trio, what)
             return figures
         case "pykka":
-            return _pykka(what)
+            return _measure_pykka(what)
         case "xoscar":
-            return asyncio.run(_xoscar(what))
+            return asyncio.run(_measure_xoscar(what))
         case "erlang":
-            return _erlang(what)
+            return _measure_erlang(what)
     raise ValueError(subject)
 
 
@@ -70,23 +70,23 @@ class _Box:
         return self.items.popleft()
 
 
-async def _asyncio_echo(box: _Box) -> None:
+async def _run_asyncio_echo(box: _Box) -> None:
     while True:
         message, future = await box.get()
         if future is not None:
             future.set_result(message)
 
 
-async def _asyncio_ping(mine: _Box, other: _Box) -> None:
+async def _run_asyncio_ping(mine: _Box, other: _Box) -> None:
     while n := await mine.get():
         other.put(n - 1)
 
 
-async def _asyncio(what: str) -> Figures:
+async def _measure_asyncio(what: str) -> Figures:
     loop, box = asyncio.get_running_loop(), _Box()
     match what:
         case "call":
-            task = asyncio.create_task(_asyncio_echo(box))
+            task = asyncio.create_task(_run_asyncio_echo(box))
             began = time.perf_counter()
             for n in range(CALLS):
                 future: asyncio.Future[Any] = loop.create_future()
@@ -97,14 +97,14 @@ async def _asyncio(what: str) -> Figures:
             return {"call /s": CALLS / took}
         case "ping":
             other = _Box()
-            tasks = [asyncio.create_task(_asyncio_ping(*pair)) for pair in ((box, other), (other, box))]
+            tasks = [asyncio.create_task(_run_asyncio_ping(*pair)) for pair in ((box, other), (other, box))]
             began = time.perf_counter()
             box.put(2 * CALLS)
             await tasks[0]
             tasks[1].cancel()
             return {"ping /s": CALLS / (time.perf_counter() - began)}
         case "cast":
-            task = asyncio.create_task(_asyncio_echo(box))
+            task = asyncio.create_task(_run_asyncio_echo(box))
             began = time.perf_counter()
             for n in range(CASTS):
                 box.put((n, None))
@@ -115,7 +115,7 @@ async def _asyncio(what: str) -> Figures:
             return {"cast /s": CASTS / took}
         case "idle":
             memory, began = resident(), time.perf_counter()
-            idle = [asyncio.create_task(_asyncio_echo(_Box())) for _ in range(IDLE)]
+            idle = [asyncio.create_task(_run_asyncio_echo(_Box())) for _ in range(IDLE)]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             figures = {
@@ -128,11 +128,14 @@ async def _asyncio(what: str) -> Figures:
             await asyncio.gather(*idle, return_exceptions=True)
             return figures | {"idle down us": (time.perf_counter() - began) / IDLE * 1e6}
         case "restart":
-            return {f"restart us ({how})": await _asyncio_restarts(crash=how == "crash") for how in ("kill", "crash")}
+            return {
+                f"restart us ({how})": await _measure_asyncio_restarts(crash=how == "crash")
+                for how in ("kill", "crash")
+            }
     return {}
 
 
-async def _asyncio_restarts(*, crash: bool) -> float:
+async def _measure_asyncio_restarts(*, crash: bool) -> float:
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     wake, up, more = loop.create_future(), loop.create_future(), True
     tasks: set[asyncio.Task[None]] = set()
@@ -174,7 +177,7 @@ async def _asyncio_restarts(*, crash: bool) -> float:
 # -------------------------------------------------------------------------------------------------------------
 
 
-async def _trio(what: str) -> Figures:  # noqa: C901 - one case a measure
+async def _measure_trio(what: str) -> Figures:  # noqa: C901 - one case a measure
     import trio
     from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
 
@@ -237,7 +240,7 @@ async def _trio(what: str) -> Figures:  # noqa: C901 - one case a measure
                 figures = {"ping /s": CALLS / (time.perf_counter() - began)}
             case "restart":
                 for how in ("kill", "crash"):
-                    figures[f"restart us ({how})"] = await _trio_restarts(nursery, crash=how == "crash")
+                    figures[f"restart us ({how})"] = await _measure_trio_restarts(nursery, crash=how == "crash")
             case "idle":
                 memory, began = resident(), time.perf_counter()
                 for _ in range(IDLE):
@@ -253,7 +256,7 @@ async def _trio(what: str) -> Figures:  # noqa: C901 - one case a measure
     return figures
 
 
-async def _trio_restarts(nursery: Any, *, crash: bool) -> float:
+async def _measure_trio_restarts(nursery: Any, *, crash: bool) -> float:
     import trio
     from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
 
@@ -297,7 +300,7 @@ async def _trio_restarts(nursery: Any, *, crash: bool) -> float:
 # -------------------------------------------------------------------------------------------------
 
 
-def _pykka(what: str) -> Figures:
+def _measure_pykka(what: str) -> Figures:
     import pykka  # type: ignore[import-not-found,unused-ignore]
 
     class Echo(pykka.ThreadingActor):  # type: ignore[misc,unused-ignore]
@@ -334,7 +337,7 @@ def _pykka(what: str) -> Figures:
         pykka.ActorRegistry.stop_all()
 
 
-async def _xoscar(what: str) -> Figures:
+async def _measure_xoscar(what: str) -> Figures:
     import xoscar  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     class Echo(xoscar.Actor):  # type: ignore[misc,unused-ignore]
@@ -450,7 +453,7 @@ figure(Name, Value) -> io:format("~s=~f~n", [Name, Value * 1.0]).
 _FIGURE = re.compile(r"^([a-z][a-z /(),0-9]*)=(-?[0-9.]+)$", re.MULTILINE)
 
 
-def _erlang(what: str) -> Figures:
+def _measure_erlang(what: str) -> Figures:
     if shutil.which("escript") is None:
         raise SystemExit("escript is not installed (Debian: erlang-base)")
     stopped = f'[{{{STOPPED // 10}, "{STOPPED // 10:,}"}}, {{{STOPPED}, "{STOPPED:,}"}}]'

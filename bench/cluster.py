@@ -147,11 +147,11 @@ async def await_nodes(client: Runtime, count: int) -> None:
         await anyio.sleep(0.1)
 
 
-def _time(text: str) -> float:
+def _read_time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _at(values: Sequence[float], percent: int) -> float:
+def _rank(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
@@ -178,14 +178,17 @@ async def send(server: str, scale: Scale) -> list[Figure]:
                 await anyio.sleep(1 / RATE)
         await anyio.sleep(2.0)
         taken = {
-            record.key: _time(record.at)
+            record.key: _read_time(record.at)
             for entity in entities
             if entity is not None
             for record in client.loom.records(entity.id)
             if isinstance(record, IntentGiven) and record.key in sent
         }
     waits = [(taken[key] - sent[key]) * 1e3 for key in sent]
-    return [Figure("send p50", _at(waits, 50), "ms", 15), Figure("send p99", _at(waits, 99), "ms", 60)]
+    return [
+        Figure("send p50", _rank(waits, 50), "ms", 15),
+        Figure("send p99", _rank(waits, 99), "ms", 60),
+    ]
 
 
 async def leave(server: str, scale: Scale) -> list[Figure]:
@@ -207,18 +210,18 @@ async def leave(server: str, scale: Scale) -> list[Figure]:
                 victim.terminate()
             await anyio.sleep(scale.ttl + scale.beat + LOOK + 5.0)
             await anyio.to_thread.run_sync(victim.join)
-            gaps = sorted(_gap(client, cast.entity_id, began) for cast in casts)
+            gaps = sorted(_find_gap(client, cast.entity_id, began) for cast in casts)
             if what == "failover":
                 limit = scale.ttl + scale.beat + LOOK + 1.0
                 figures.append(Figure("failover, longest", gaps[-1], "s", limit))
             else:
-                figures.append(Figure("hand-over p99", max(0.0, _at(gaps, 99) - pace), "s", 1.0))
+                figures.append(Figure("hand-over p99", max(0.0, _rank(gaps, 99) - pace), "s", 1.0))
     return figures
 
 
-def _gap(client: Runtime, entity_id: str, since: float) -> float:
+def _find_gap(client: Runtime, entity_id: str, since: float) -> float:
     """Return the longest time between two turns of an entity that ends after `since`."""
-    times = [_time(one.at) for one in client.loom.records(entity_id) if isinstance(one, Committed)]
+    times = [_read_time(one.at) for one in client.loom.records(entity_id) if isinstance(one, Committed)]
     return max(later - before for before, later in itertools.pairwise(times) if later > since)
 
 
@@ -237,7 +240,7 @@ async def schedules(server: str, scale: Scale) -> list[Figure]:
             await client.schedule(f"keeper-{n % keepers}", "1 0", at=when, id=f"s{n}")
         await anyio.sleep(max(0.0, first - time.time()) + scale.window + 5)
         late = [
-            _time(record.at) - due[(record.sender or "").removeprefix("schedule ")]
+            _read_time(record.at) - due[(record.sender or "").removeprefix("schedule ")]
             for n in range(keepers)
             if (entity := client.entity(f"keeper-{n}")) is not None
             for record in client.loom.records(entity.id)
@@ -245,7 +248,7 @@ async def schedules(server: str, scale: Scale) -> list[Figure]:
         ]
     missing = scale.schedules - len(late)
     return [
-        Figure("schedules, lateness p99", _at(late, 99), "s", 2.0),
+        Figure("schedules, lateness p99", _rank(late, 99), "s", 2.0),
         Figure("schedules that did not fire", missing, "", 0),
     ]
 
@@ -308,10 +311,10 @@ async def idle(server: str, scale: Scale) -> list[Figure]:
             await anyio.sleep(3.0)
             (process,) = nodes.running
             assert process.pid is not None
-            before, used = _transactions(server), _cpu(process.pid)
+            before, used = _count_transactions(server), _read_cpu(process.pid)
             await anyio.sleep(scale.seconds)
-            asked, spent = _transactions(server) - before, _cpu(process.pid) - used
-            held = _connections(server)
+            asked, spent = _count_transactions(server) - before, _read_cpu(process.pid) - used
+            held = _count_connections(server)
         finally:
             nodes.end()
     return [
@@ -321,7 +324,7 @@ async def idle(server: str, scale: Scale) -> list[Figure]:
     ]
 
 
-def _transactions(server: str) -> int:
+def _count_transactions(server: str) -> int:
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute("select pg_stat_clear_snapshot()")
         query = "select sum(xact_commit + xact_rollback) from pg_stat_database where datname = current_database()"
@@ -329,14 +332,14 @@ def _transactions(server: str) -> int:
         return int(row[0]) if row else 0
 
 
-def _connections(server: str) -> int:
+def _count_connections(server: str) -> int:
     with psycopg.connect(server, autocommit=True) as connection:
         query = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
         row = connection.execute(query).fetchone()
         return int(row[0]) if row else 0
 
 
-def _cpu(process: int) -> float:
+def _read_cpu(process: int) -> float:
     """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -351,7 +354,7 @@ async def measure_scaling(server: str, scale: Scale) -> list[Figure]:
             nodes.start(count, capacity=100)
             episodes = [await cast.episode() for cast in casts]
             times = [
-                _time(record.at)
+                _read_time(record.at)
                 for episode in episodes
                 for record in client.loom.records(episode.entity_id)
                 if isinstance(record, Committed)

@@ -46,27 +46,27 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help="exit code 1 where a limit does not hold")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
-    peer = None if asked.peers is None else _peer(asked.peers)
+    peer = None if asked.peers is None else _find_peer(asked.peers)
     missing = "not asked for: give --peers FOLDER" if asked.peers is None else "it cannot be installed here"
     found: dict[str, list[float]] = {}
     for _ in range(asked.rounds):
         for language in TURNS:
             for store in ("memory", "sqlite"):
-                found.setdefault(f"turn {language} {store}", []).append(_difference("turn", language, store))
+                found.setdefault(f"turn {language} {store}", []).append(_measure_difference("turn", language, store))
             for how in ("snapshot", "replay"):
                 if (language, how) != ("shell", "snapshot"):  # a process has no snapshot
-                    found.setdefault(f"restore {language} {how}", []).append(_alone("restore", language, how))
+                    found.setdefault(f"restore {language} {how}", []).append(_measure_alone("restore", language, how))
         if peer is not None:
-            found.setdefault(f"turn {PEER}", []).append(_difference("turn", PEER, "memory", python=peer))
+            found.setdefault(f"turn {PEER}", []).append(_measure_difference("turn", PEER, "memory", python=peer))
     figures = {name: median(values) for name, values in found.items()}
     if asked.json:
         sys.stdout.buffer.write(orjson.dumps({"ms": figures, "missing": {} if peer else {PEER: missing}}) + b"\n")
     else:
-        sys.stdout.write(_table(figures, None if peer else missing))
+        sys.stdout.write(_render_table(figures, None if peer else missing))
     return 1 if asked.check and max(figures[f"turn python {store}"] for store in ("memory", "sqlite")) > LIMIT else 0
 
 
-def _table(figures: dict[str, float], missing: str | None) -> str:
+def _render_table(figures: dict[str, float], missing: str | None) -> str:
     lines = [f"{'CPU of a turn with one gate call':<48}{'ms':>8}"]
     for name, ms in figures.items():
         what, rest = name.split(" ", 1)
@@ -88,12 +88,12 @@ def per_turn(few: float, many: float) -> float:
     return (many - few) / (MANY - FEW) * 1e3
 
 
-def _difference(*job: str, python: Path | None = None) -> float:
+def _measure_difference(*job: str, python: Path | None = None) -> float:
     few, many = (_run(*job, str(turns), python=python)[0] for turns in (FEW, MANY))
     return per_turn(few, many)
 
 
-def _alone(*job: str) -> float:
+def _measure_alone(*job: str) -> float:
     return float(_run(*job)[1])
 
 
@@ -113,7 +113,7 @@ def _run(*job: str, python: Path | None = None) -> tuple[float, str]:
     return used.ru_utime + used.ru_stime, said
 
 
-def _peer(folder: Path) -> Path | None:
+def _find_peer(folder: Path) -> Path | None:
     """Return the interpreter of an environment with the peer, made if needed; None if it cannot be installed."""
     python = folder / "bin" / "python"
     if not python.exists():

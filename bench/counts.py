@@ -56,10 +56,10 @@ class _Count:
         gc.disable()
         frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # there is no public way to the frames below
         while frame is not None:
-            frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = self._trace, True, False
+            frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = self._count_bytecode, True, False
             frame = frame.f_back
-        sys.settrace(self._trace)
-        sys.setprofile(self._profile)
+        sys.settrace(self._count_bytecode)
+        sys.setprofile(self._count_c_call)
 
     def end(self) -> None:
         """Stop counting."""
@@ -70,15 +70,15 @@ class _Count:
             frame.f_trace = None
             frame = frame.f_back
 
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+    def _count_bytecode(self, frame: FrameType, event: str, _: Any) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "call":
             self.calls[frame.f_code] += 1
         elif event == "opcode":
             self.bytecodes[frame.f_code, frame.f_lasti] += 1
-        return self._trace
+        return self._count_bytecode
 
-    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
+    def _count_c_call(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "c_call":
             self.c_calls[frame.f_code] += 1
 
@@ -86,21 +86,21 @@ class _Count:
         """Return for each function its bytecodes, distinct bytecodes, calls and calls of C functions, each time."""
         functions: dict[str, list[float]] = {}
         for (code, _), n in self.bytecodes.items():
-            row = functions.setdefault(_name_of(code), [0.0, 0, 0.0, 0.0])
+            row = functions.setdefault(_read_name(code), [0.0, 0, 0.0, 0.0])
             row[0] += n / times
             row[1] += n >= times / 2
         for at, counted in ((2, self.calls), (3, self.c_calls)):
             for code, n in counted.items():
-                functions.setdefault(_name_of(code), [0.0, 0, 0.0, 0.0])[at] += n / times
+                functions.setdefault(_read_name(code), [0.0, 0, 0.0, 0.0])[at] += n / times
         return functions
 
 
-def _name_of(code: CodeType) -> str:
+def _read_name(code: CodeType) -> str:
     file = code.co_filename.rpartition("site-packages/")[2].removeprefix(f"{Path.cwd()}/").removeprefix(sys.base_prefix)
     return f"{file}:{code.co_qualname}"
 
 
-async def _turn(runtime: Runtime, count: _Count) -> int:
+async def _count_turn(runtime: Runtime, count: _Count) -> int:
     is_counted = False
 
     def policy(context: Invocation) -> Mapping[str, Any]:
@@ -120,7 +120,7 @@ async def _turn(runtime: Runtime, count: _Count) -> int:
     return LAST - FIRST
 
 
-async def _many(runtime: Runtime, count: _Count) -> int:
+async def _count_many(runtime: Runtime, count: _Count) -> int:
     for is_last in (False, False, True):
         cantrip = cantrip_of(20)
         if is_last:
@@ -136,7 +136,7 @@ async def _cast(runtime: Runtime, count: _Count) -> int:
     return await _cast_each([cantrip_of(1)] * 15, runtime, count)
 
 
-async def _fresh(runtime: Runtime, count: _Count) -> int:
+async def _count_fresh(runtime: Runtime, count: _Count) -> int:
     return await _cast_each([cantrip_of(1) for _ in range(15)], runtime, count)
 
 
@@ -163,7 +163,7 @@ async def _send(runtime: Runtime, count: _Count) -> int:
     return 40
 
 
-_SHAPES = {"turn": _turn, "many": _many, "cast": _cast, "fresh": _fresh, "send": _send}
+_SHAPES = {"turn": _count_turn, "many": _count_many, "cast": _cast, "fresh": _count_fresh, "send": _send}
 
 
 async def _count(what: str, store: str) -> dict[str, list[float]]:
@@ -174,7 +174,7 @@ async def _count(what: str, store: str) -> dict[str, list[float]]:
     return count.summarise(times)
 
 
-def _in_process(what: str, store: str, tree: Path) -> dict[str, list[float]]:
+def _run_in_process(what: str, store: str, tree: Path) -> dict[str, list[float]]:
     # the other commit may lack this file, so this one runs and imports the modules of that tree
     command = [sys.executable, str(Path(__file__).resolve()), "count", what, store]
     environment = {"PYTHONPATH": str(tree.resolve()), "PYTHONHASHSEED": "0"}
@@ -195,7 +195,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{'':<8}{'':<8}{'bytecodes':>10}{'distinct':>10}{'calls':>8}{'C calls':>9}")
     for what in options.what or _SHAPES:
         for tree in trees:
-            functions = _in_process(what, options.store, tree)
+            functions = _run_in_process(what, options.store, tree)
             total = [sum(row[at] for row in functions.values()) for at in range(4)]
             where = "here" if tree is ROOT else "beside"
             print(f"{what:<8}{where:<8}{total[0]:>10.0f}{total[1]:>10.0f}{total[2]:>8.0f}{total[3]:>9.0f}")

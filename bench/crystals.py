@@ -38,7 +38,7 @@ LIMITS = {"x_raw": 1.5, "x_late": 2.0, "x_chunk": 1.05, "x_message": 1.05, "x_tu
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _anthropic(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _stream_anthropic(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     yield {"type": "message_start", "message": {"id": "m", "model": "claude", "usage": {"input_tokens": 9}}}
     start: dict[str, Any] = {"type": "text", "text": ""}
     if call is not None:
@@ -51,7 +51,7 @@ def _anthropic(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[s
     yield {"type": "message_stop"}
 
 
-def _responses(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _stream_responses(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     item: dict[str, Any] = {"type": "message", "id": "i", "content": []}
     if call is not None:
         item = {"type": "function_call", "id": "i", "call_id": "", "name": call["name"]}
@@ -63,7 +63,7 @@ def _responses(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[s
     yield {"type": "response.completed", "response": {"status": "completed", "output": [], "model": "gpt"}}
 
 
-def _chat(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _stream_chat(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     deltas: list[dict[str, Any]] = [{"content": part} for part in parts]
     if call is not None:
         function = {"name": call["name"], "arguments": orjson.dumps(call["args"]).decode()}
@@ -73,7 +73,7 @@ def _chat(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, A
     yield {"id": "c", "model": "gpt", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
-def _google(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _stream_google(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     said: list[dict[str, Any]] = [{"text": part} for part in parts]
     if call is not None:
         said.append({"functionCall": call})
@@ -87,10 +87,10 @@ def _openai_chat(model: str, **settings: Any) -> ProviderCrystal:
 
 
 FAMILIES: dict[str, tuple[Callable[..., ProviderCrystal], Callable[..., Iterator[dict[str, Any]]]]] = {
-    "anthropic": (anthropic, _anthropic),
-    "openai-responses": (openai, _responses),
-    "openai-chat": (_openai_chat, _chat),
-    "google": (google, _google),
+    "anthropic": (anthropic, _stream_anthropic),
+    "openai-responses": (openai, _stream_responses),
+    "openai-chat": (_openai_chat, _stream_chat),
+    "google": (google, _stream_google),
 }
 
 

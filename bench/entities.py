@@ -94,7 +94,7 @@ async def _make_entities(url: str, count: int, at_once: int) -> dict[str, float]
             numbers = iter(range(part * count // PARTS, (part + 1) * count // PARTS))
             async with anyio.create_task_group() as tasks:
                 for _ in range(at_once):
-                    tasks.start_soon(_each, runtime, numbers)
+                    tasks.start_soon(_run_each, runtime, numbers)
             await anyio.sleep(1)  # until all entities are unloaded
             gc.collect()
             held.append(resident() / 1e6)
@@ -102,7 +102,7 @@ async def _make_entities(url: str, count: int, at_once: int) -> dict[str, float]
     return {"make_s": took, "first_mb": held[0], "last_mb": held[-1], "growth_mb": held[-1] - held[0]}
 
 
-async def _each(runtime: Runtime, numbers: Iterator[int]) -> None:
+async def _run_each(runtime: Runtime, numbers: Iterator[int]) -> None:
     for number in numbers:
         entity = await runtime.invoke(KEEPER, f"note {number}", name=f"entity-{number}")
         await entity.episode()

@@ -175,9 +175,9 @@ def make_large(url: str, turns: int) -> float:
 
 def large(path: Path) -> dict[str, float]:
     """Return the seconds to use an existing loom's middle threads, and the MB by which opening it grew this process."""
-    before, began = _peak(), time.perf_counter()
+    before, began = _read_peak(), time.perf_counter()
     store = open_store(path)
-    opened, grown = time.perf_counter() - began, _peak() - before
+    opened, grown = time.perf_counter() - began, _read_peak() - before
     ids = [header.entity_id for header in store.headers()]
     loom = Loom(store, _refuse_append)
     walks, floors, wakes = [], [], []
@@ -210,7 +210,7 @@ def open_without_index(path: Path) -> float:
     return time.perf_counter() - began
 
 
-def _peak() -> float:
+def _read_peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
@@ -234,7 +234,7 @@ def main(argv: Sequence[str]) -> int:
     report: dict[str, dict[str, float]] = {}
     over = []
     for entities, turns in ((1, 4000), (200, 40)):
-        report[f"{entities} at once"] = figures = _appends(entities, turns, options.rounds, options.postgres)
+        report[f"{entities} at once"] = figures = _measure_appends(entities, turns, options.rounds, options.postgres)
         more = figures["sqlite"] - figures["memory"]
         figures["sqlite more than memory"] = more
         if more > LIMITS[entities]:
@@ -243,7 +243,7 @@ def main(argv: Sequence[str]) -> int:
             )
     if options.turns:
         for kind, name in (("sqlite", "large.db"), ("jsonl", "large.jsonl")):
-            report[f"{options.turns} turns, {kind}"] = figures = _large(kind, name, options)
+            report[f"{options.turns} turns, {kind}"] = figures = _measure_large(kind, name, options)
             if figures["open_s"] > OPEN_LIMIT:
                 over.append(f"a large {kind} loom opens in {figures['open_s']:.2f} s, not {OPEN_LIMIT}")
             if figures["walk_s"] > WALK_LIMIT:
@@ -259,7 +259,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if over else 0
 
 
-def _appends(entities: int, turns: int, rounds: int, postgres: str | None) -> dict[str, float]:
+def _measure_appends(entities: int, turns: int, rounds: int, postgres: str | None) -> dict[str, float]:
     kinds = (*STORES, "postgres") if postgres else STORES
     found: dict[str, list[float]] = {kind: [] for kind in (*kinds, "SQLite alone")}
     for _ in range(rounds):
@@ -270,7 +270,7 @@ def _appends(entities: int, turns: int, rounds: int, postgres: str | None) -> di
     return {kind: median(figures) for kind, figures in found.items()}
 
 
-def _large(kind: str, name: str, options: argparse.Namespace) -> dict[str, float]:
+def _measure_large(kind: str, name: str, options: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as one:
         path = (options.keep or Path(folder)) / name
         report: dict[str, float] = {}

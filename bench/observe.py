@@ -90,7 +90,7 @@ async def _measure(store: str, rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def _page_ms() -> float:
+def _measure_page() -> float:
     """Return the milliseconds that a page of 1,000 series takes."""
     telemetry = Telemetry(otel=False)
     for n in range(1000):
@@ -129,7 +129,7 @@ def main(argv: list[str]) -> int:
             elif store == "sqlite" and name == "no SDK":
                 told = check(f"{name} on sqlite", figure / plain, SQLITE_RATIO)
             print(f"  {name:<24} {figure:7.1f} us  {more:+6.1f} us  {figure / plain:5.3f} x  {told}")
-    page = _page_ms()
+    page = _measure_page()
     print(f"a page of 1,000 series: {page:.2f} ms  {check('page', page, PAGE_MS)}")
     if broken:
         print("over a limit:", ", ".join(broken))

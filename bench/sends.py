@@ -60,10 +60,10 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     told: dict[str, dict[str, float]] = {}
     for store in STORES:
-        told[store] = figures = _idle(store, options.rounds, options.beside)
+        told[store] = figures = _measure_idle(store, options.rounds, options.beside)
         if store in LASTING:
             figures |= _loads(store, options.few, options.many, options.rounds)
-    over = [f"{store}: {what}" for store, figures in told.items() for what in _over(figures)]
+    over = [f"{store}: {what}" for store, figures in told.items() for what in _list_excesses(figures)]
     if options.json:
         print(orjson.dumps({**told, "over": over}, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if over else 0
 
 
-def _over(figures: dict[str, float]) -> list[str]:
+def _list_excesses(figures: dict[str, float]) -> list[str]:
     limits = {"x_beside": IDLE_LIMIT, "x_load": LOAD_LIMIT, "stall_s": STALL_LIMIT}
     return [
         f"{what} is {figures[what]:.3f}, not {limit:g}"
@@ -82,7 +82,7 @@ def _over(figures: dict[str, float]) -> list[str]:
     ]
 
 
-def _idle(store: str, rounds: int, beside: Path | None) -> dict[str, float]:
+def _measure_idle(store: str, rounds: int, beside: Path | None) -> dict[str, float]:
     trees = [ROOT] if beside is None else [ROOT, beside]
     here = Path(__file__).resolve()
     least = dict.fromkeys(trees, float("inf"))
@@ -105,14 +105,14 @@ def _loads(store: str, few: int, many: int, rounds: int) -> dict[str, float]:
     for name, intents in (("few", few), ("many", many)):
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             anyio.run(_make, store, folder, intents)
-            seen = [_in_process("load", store, folder) for _ in range(rounds)]
+            seen = [_run_in_process("load", store, folder) for _ in range(rounds)]
         figures[f"load_{name}_us"] = min(one["load_us"] for one in seen)
         figures["stall_s"] = max(figures.get("stall_s", 0.0), min(one["stall_s"] for one in seen))
     figures["x_load"] = figures["load_many_us"] / figures["load_few_us"]
     return figures
 
 
-def _in_process(*arguments: str) -> Any:
+def _run_in_process(*arguments: str) -> Any:
     ran = subprocess.run(
         [sys.executable, "-m", "bench.sends", *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True
     )

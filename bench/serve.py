@@ -79,14 +79,14 @@ async def _serve(app: Any) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _service(runtime: Runtime) -> AsyncIterator[tuple[Service, str]]:
+async def _open_service(runtime: Runtime) -> AsyncIterator[tuple[Service, str]]:
     service = Service(runtime, [SPELL], limits=Limits(rate=1e9, burst=1e9, casts=10_000, streams=10_000))
     async with service.open(), _serve(make_app(service)) as url:
         yield service, url
         service.end_streams()
 
 
-async def _cost(work: Callable[[], Awaitable[Any]], number: int) -> tuple[float, float]:
+async def _measure_cost(work: Callable[[], Awaitable[Any]], number: int) -> tuple[float, float]:
     """Return microseconds of CPU, and of wall clock, for each of `number` calls."""
     for _ in range(20):
         await work()
@@ -106,11 +106,11 @@ async def measure_casts(number: int) -> dict[str, float]:
     bare = Starlette(routes=[Route("/", nothing, methods=["POST"])])
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with Runtime.open(f"sqlite:{folder}/loom.db") as runtime:
-            inside, _ = await _cost(lambda: runtime.cast(SPELL, "hi"), number)
-            async with _service(runtime) as (_, url), httpx.AsyncClient(base_url=url) as client:
-                over, wall = await _cost(lambda: client.post("/api/v1/casts", json=ASKED), number)
+            inside, _ = await _measure_cost(lambda: runtime.cast(SPELL, "hi"), number)
+            async with _open_service(runtime) as (_, url), httpx.AsyncClient(base_url=url) as client:
+                over, wall = await _measure_cost(lambda: client.post("/api/v1/casts", json=ASKED), number)
             async with _serve(bare) as url, httpx.AsyncClient(base_url=url) as client:
-                floor, _ = await _cost(lambda: client.post("/", json=ASKED), number)
+                floor, _ = await _measure_cost(lambda: client.post("/", json=ASKED), number)
     return {"cast_inside": inside, "cast_http": over, "request_bare": floor, "requests_a_second": 1e6 / wall}
 
 
@@ -118,7 +118,7 @@ async def measure_first_byte(number: int) -> dict[str, float]:
     """Return the milliseconds until a watcher in the process, and a reader of the stream, have a new piece."""
     inside: list[float] = []
     outside: list[float] = []
-    async with Runtime.open() as runtime, _service(runtime) as (_, url):
+    async with Runtime.open() as runtime, _open_service(runtime) as (_, url):
         entity = await runtime.invoke(SPELL, "hi")
         await entity.episode()
         first = [0.0]
@@ -160,7 +160,7 @@ async def _read_all(line: anyio.abc.SocketStream) -> None:
 
 async def measure_streams(streams: int, turns: int) -> dict[str, float]:
     """Return the time of a turn without readers, and with this many."""
-    async with Runtime.open() as runtime, _service(runtime) as (service, url):
+    async with Runtime.open() as runtime, _open_service(runtime) as (service, url):
 
         async def seconds(readers: int) -> float:
             entity = await runtime.invoke(SPELL, "hi")

@@ -56,14 +56,14 @@ class Delegates:
         if intent and self._language == "python":
             return {"code": PROGRAM.format(left=intent - 1)}
         if intent and context[-1].role != "tool":
-            return _calls("call_agent", intent=str(intent - 1))
+            return _list_calls("call_agent", intent=str(intent - 1))
         if intent:
-            return _calls("done", answer=context[-1].content)
+            return _list_calls("done", answer=context[-1].content)
         self._left -= 1
         if not self._left:
             self.all_wait.set()
         await self.may_answer.wait()
-        return {"code": "submit_answer('seen')"} if self._language == "python" else _calls("done", answer="seen")
+        return {"code": "submit_answer('seen')"} if self._language == "python" else _list_calls("done", answer="seen")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -103,13 +103,13 @@ def _measure(language: str, chains: int, depth: int, settle: float) -> dict[str,
     grown = []
     for deep in (0, 1, depth + 1):
         with alone() as one:
-            grown.append(one.apply(_process, (language, chains, deep, settle)))
+            grown.append(one.apply(_measure_process, (language, chains, deep, settle)))
     working, one_waits, all_wait = grown
     waiting = all_wait["kb"] - one_waits["kb"]
     return {**all_wait, "kb": waiting / (chains * depth), "kb_at_work": working["kb"] / chains}
 
 
-def _process(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
+def _measure_process(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
     told: dict[str, float] = anyio.run(_measure_waiting, language, chains, depth, settle)
     return told
 
@@ -145,7 +145,7 @@ async def _measure_waiting(language: str, chains: int, depth: int, settle: float
     }
 
 
-def _calls(gate: str, **args: Any) -> Mapping[str, Any]:
+def _list_calls(gate: str, **args: Any) -> Mapping[str, Any]:
     return {"tool_calls": [{"gate": gate, "args": args}]}
 
 

@@ -42,10 +42,10 @@ class Timers:
         store.append(make_beginning(self.entity))
         self._due = 0.0
         for at in range(0, waiting, 1000):
-            timers = [(0, self._timer(FAR + at + n)) for n in range(min(1000, waiting - at))]
+            timers = [(0, self._make_timer(FAR + at + n)) for n in range(min(1000, waiting - at))]
             store.append([IntentGiven(self.entity, "wait", AT)], timers=timers)
 
-    def _timer(self, due: float) -> Timer:
+    def _make_timer(self, due: float) -> Timer:
         key = new_id()
         mail = Mail(entity_id=self.entity, key=key, kind="timer", body={"intent": "do this, please"}, at=AT)
         return Timer(id=key, due=due, entity_id=self.entity, mail=mail)
@@ -57,7 +57,7 @@ class Timers:
 
     def fire(self) -> None:
         """Set a timer that is due, find it, and post its mail."""
-        self.store.replace_timer(None, self._timer(0.5))
+        self.store.replace_timer(None, self._make_timer(0.5))
         (timer,) = self.store.timers_due(1.0)
         assert timer.mail is not None
         self.store.replace_timer(timer, None, [timer.mail])

@@ -72,19 +72,20 @@ class Report(NamedTuple):
     def checks(self) -> list[tuple[str, float, float]]:
         """Yield each check: its name, its figure and its limit."""
         checks = [
-            (f"{_shape(one)} {one.store}: CPU us a turn", one.figures["cpu_us"], one.limit_us) for one in self.lines
+            (f"{_name_shape(one)} {one.store}: CPU us a turn", one.figures["cpu_us"], one.limit_us)
+            for one in self.lines
         ]
         checks += [
             (f"{store}: turn 10,000 to turn 100", flat["ratio"], FLAT_LIMIT) for store, flat in self.flat.items()
         ]
         checks += [
-            (f"{_shape(one)} {one.store}: bytes of overhead a turn", one.figures["overhead_b"], OVERHEAD_LIMIT)
+            (f"{_name_shape(one)} {one.store}: bytes of overhead a turn", one.figures["overhead_b"], OVERHEAD_LIMIT)
             for one in self.lines
             if "overhead_b" in one.figures
         ]
         checks += [
             (
-                f"{_shape(one)} {one.store}: CPU beside the other commit's",
+                f"{_name_shape(one)} {one.store}: CPU beside the other commit's",
                 one.figures["cpu_us"] / one.beside_us,
                 BESIDE_LIMIT,
             )
@@ -101,9 +102,9 @@ class Report(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; the exit code is 0, or with `--check` 1 where a limit does not hold."""
-    options = _options(argv)
+    options = _parse_options(argv)
     if options.profile:
-        _profile(options)
+        _write_profile(options)
         return 0
     report = measure(
         options.shapes,
@@ -117,14 +118,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if options.check and report.over else 0
 
 
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench turns", description="The cost of a turn.")
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a limit does not hold")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--backend", choices=["asyncio", "trio"], default="asyncio", help="default: %(default)s")
     parser.add_argument(
-        "--shapes", type=_shapes, default=[_parse(one) for one in SHAPES], metavar="TURNS[xENTITIES],…",
+        "--shapes", type=_list_shapes, default=[_parse(one) for one in SHAPES], metavar="TURNS[xENTITIES],…",
         help=f"default: {','.join(SHAPES)}",
     )  # fmt: skip
     parser.add_argument("--stores", type=lambda text: text.split(","), default=list(STORES), metavar="STORE,…")
@@ -140,7 +141,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _shapes(text: str) -> list[tuple[int, int]]:
+def _list_shapes(text: str) -> list[tuple[int, int]]:
     return [_parse(one) for one in text.split(",")]
 
 
@@ -178,7 +179,7 @@ def measure(
     for number in range(1, rounds + 1):
         for n, run in enumerate(runs, 1):
             print(f"\rround {number} of {rounds}, {n} of {len(runs)} ", end="", file=sys.stderr, flush=True)
-            seen[run].append(_in_process(*run))
+            seen[run].append(_run_in_process(*run))
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
     medians = {run: {name: median(one[name] for one in some) for name in some[0]} for run, some in seen.items()}
     costs = {run: figures["cpu_us"] for run, figures in medians.items() if "cpu_us" in figures}
@@ -196,7 +197,7 @@ def measure(
     return Report(lines, {job.store: told for (job, _), told in medians.items() if job.what == "flat"}, rounds, backend)
 
 
-def _in_process(job: Job, tree: Path) -> dict[str, float]:
+def _run_in_process(job: Job, tree: Path) -> dict[str, float]:
     ran = subprocess.run(
         [sys.executable, "-m", "bench.turns_worker", orjson.dumps(asdict(job)).decode()],
         cwd=tree,  # import the modules of this folder
@@ -207,7 +208,7 @@ def _in_process(job: Job, tree: Path) -> dict[str, float]:
     return figures
 
 
-def _profile(options: argparse.Namespace) -> None:
+def _write_profile(options: argparse.Namespace) -> None:
     """Profile one shape in this process, and print where the time goes; the profiler inflates all times."""
     (turns, entities), store = options.shapes[0], options.stores[0]
     if options.shapes == [_parse(one) for one in SHAPES]:
@@ -224,11 +225,11 @@ def _profile(options: argparse.Namespace) -> None:
 # ------------------------------------------------------------------------------------------------------------ reporting
 
 
-def _shape(line: Line) -> str:
+def _name_shape(line: Line) -> str:
     return f"{line.turns:,} turns" if line.entities == 1 else f"{line.entities} x {line.turns} turns"
 
 
-def _mark(figure: float, limit: float) -> str:
+def _judge(figure: float, limit: float) -> str:
     return "ok" if figure <= limit else "OVER"
 
 
@@ -248,24 +249,24 @@ def as_text(report: Report) -> str:
             f"{told['written_b']:>16.0f}{told['overhead_b']:>10.0f}" if "written_b" in told else f"{'-':>16}{'-':>10}"
         )
         rows.append(
-            f"{_shape(one):<18}{one.store:<8}{told['cpu_us']:>9.1f}{one.limit_us:>7.0f}"
-            f"{_mark(told['cpu_us'], one.limit_us):>6}{floor}{beside}{told['peak_mb']:>9.1f}{told['per_turn_b']:>13.0f}"
-            f"{written}"
+            f"{_name_shape(one):<18}{one.store:<8}{told['cpu_us']:>9.1f}{one.limit_us:>7.0f}"
+            f"{_judge(told['cpu_us'], one.limit_us):>6}{floor}{beside}{told['peak_mb']:>9.1f}"
+            f"{told['per_turn_b']:>13.0f}{written}"
         )
-    rows += ["", _about_the_floor()]
+    rows += ["", _describe_floor()]
     for store, flat in report.flat.items():
         rows.append(
             f"{store}: turn 100 costs {flat['early_us']:.1f} us, turn 10,000 {flat['late_us']:.1f} us: "
-            f"x {flat['ratio']:.2f} (limit {FLAT_LIMIT}) {_mark(flat['ratio'], FLAT_LIMIT)}"
+            f"x {flat['ratio']:.2f} (limit {FLAT_LIMIT}) {_judge(flat['ratio'], FLAT_LIMIT)}"
         )
     most = max((one.figures["overhead_b"] for one in report.lines if "overhead_b" in one.figures), default=None)
     if most is not None:
-        rows.append(f"log overhead: {most:.0f} B a turn (limit {OVERHEAD_LIMIT:.0f}) {_mark(most, OVERHEAD_LIMIT)}")
+        rows.append(f"log overhead: {most:.0f} B a turn (limit {OVERHEAD_LIMIT:.0f}) {_judge(most, OVERHEAD_LIMIT)}")
     rows.append(f"over: {'; '.join(report.over)}" if report.over else "every limit holds")
     return "\n".join(rows)
 
 
-def _about_the_floor() -> str:
+def _describe_floor() -> str:
     floors = {many: CPU_LIMITS["memory", many] / floor for many, floor in REFERENCE_FLOOR.items()}
     return (
         f"the limits were set where the floor (memory) took {REFERENCE_FLOOR[False]:.0f} us for one entity and "

@@ -47,20 +47,20 @@ class _Box:
         return self.mail.popleft()
 
 
-async def _crystal(box: _Box, turns: int) -> None:
+async def _run_crystal(box: _Box, turns: int) -> None:
     while True:
         turn, reply = await box.get()
         last = turn == turns - 1
         reply.set_result(("done" if last else "echo", {"text": f"hello {turn}"}, f"call_{turn}"))
 
 
-async def _circle(box: _Box) -> None:
+async def _run_circle(box: _Box) -> None:
     while True:
         (gate, args, call_id), reply = await box.get()
         reply.set_result({"gate": gate, "args": args, "result": args["text"], "is_error": False, "id": call_id})
 
 
-async def _loom(box: _Box, append: Append) -> None:
+async def _run_loom(box: _Box, append: Append) -> None:
     """Write all messages that have arrived as one group."""
     while True:
         group = [await box.get()]
@@ -71,7 +71,7 @@ async def _loom(box: _Box, append: Append) -> None:
             reply.set_result(None)
 
 
-async def _entity(crystal: _Box, circle: _Box, loom: _Box, turns: int, *, ahead: bool) -> None:
+async def _run_entity(crystal: _Box, circle: _Box, loom: _Box, turns: int, *, ahead: bool) -> None:
     context: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
     for turn in range(turns):
         began = time.monotonic()
@@ -106,13 +106,13 @@ async def run_floor(turns: int, entities: int, file: str | None) -> float:
             os.write(log, b"\n".join(lines) + b"\n")
 
     crystal, loom = _Box(), _Box()
-    servers = [asyncio.ensure_future(_crystal(crystal, turns)), asyncio.ensure_future(_loom(loom, append))]
+    servers = [asyncio.ensure_future(_run_crystal(crystal, turns)), asyncio.ensure_future(_run_loom(loom, append))]
     began = time.process_time()
     async with asyncio.TaskGroup() as running:
         for _ in range(entities):
             circle = _Box()
-            servers.append(asyncio.ensure_future(_circle(circle)))
-            running.create_task(_entity(crystal, circle, loom, turns, ahead=file is not None))
+            servers.append(asyncio.ensure_future(_run_circle(circle)))
+            running.create_task(_run_entity(crystal, circle, loom, turns, ahead=file is not None))
     spent = time.process_time() - began
     for server in servers:
         server.cancel()

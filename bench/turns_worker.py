@@ -53,11 +53,11 @@ async def echo(text: str) -> str:
 
 def answer(turn: int, turns: int) -> Mapping[str, Any]:
     """Return the crystal's answer in turn `turn`, counted from 0."""
-    call = {"gate": "done", "args": {"answer": "ok"}} if turn == turns - 1 else _echo(turn)
+    call = {"gate": "done", "args": {"answer": "ok"}} if turn == turns - 1 else _call_echo(turn)
     return {"tool_calls": [call], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}
 
 
-def _echo(turn: int) -> Mapping[str, Any]:
+def _call_echo(turn: int) -> Mapping[str, Any]:
     return {"gate": "echo", "args": {"text": f"hello {turn}"}}
 
 
@@ -97,37 +97,41 @@ async def _runtime(job: Job, folder: Path) -> dict[str, float]:
         await _cast(runtime, 50, 2)
         size = file.stat().st_size if job.store == "jsonl" else 0
         gc.collect()
-        resident = _peak()
+        resident = _read_peak()
         spent = sum([await _cast(runtime, job.turns, job.entities) for _ in range(repeat)])
         turns = job.turns * job.entities * repeat
-        told = {"cpu_us": spent / turns * 1e6, "peak_mb": _peak() / 2**20, "per_turn_b": (_peak() - resident) / turns}
+        told = {
+            "cpu_us": spent / turns * 1e6,
+            "peak_mb": _read_peak() / 2**20,
+            "per_turn_b": (_read_peak() - resident) / turns,
+        }
         if job.store == "jsonl":
             written = (file.stat().st_size - size) / turns
             told |= {"written_b": written, "overhead_b": written - payload(job.turns) / job.turns}
     return told
 
 
-async def _flat(job: Job, folder: Path) -> dict[str, float]:
+async def _measure_flat(job: Job, folder: Path) -> dict[str, float]:
     """Return the cost of a turn around number 100 and of one around number 10,000, in one process."""
     file = folder / "loom.jsonl"
     async with Runtime.open("memory:" if job.store == "memory" else f"jsonl:{file}") as runtime:
         await _cast(runtime, 50, 2)
         gc.collect()
-        early = [await _window(runtime, EARLY, EARLY[1] + 10) for _ in range(10)]
-        late = await _window(runtime, LATE, LONG + 10)
-        early += [await _window(runtime, EARLY, EARLY[1] + 10) for _ in range(10)]
+        early = [await _measure_window(runtime, EARLY, EARLY[1] + 10) for _ in range(10)]
+        late = await _measure_window(runtime, LATE, LONG + 10)
+        early += [await _measure_window(runtime, EARLY, EARLY[1] + 10) for _ in range(10)]
     mean = sum(early) / len(early)
     return {"early_us": mean * 1e6, "late_us": late * 1e6, "ratio": late / mean}
 
 
-async def _window(runtime: Runtime, window: tuple[int, int], turns: int) -> float:
+async def _measure_window(runtime: Runtime, window: tuple[int, int], turns: int) -> float:
     first, last = window[0] - 1, window[1]
     marks = {first: 0.0, last: 0.0}
     await runtime.cast(cantrip_of(turns, marks), "go")
     return (marks[last] - marks[first]) / (last - first)
 
 
-async def _floor(job: Job, folder: Path) -> dict[str, float]:
+async def _measure_floor(job: Job, folder: Path) -> dict[str, float]:
     file = None if job.store == "memory" else str(folder / "floor.jsonl")
     await run_floor(50, 2, file)
     gc.collect()
@@ -136,13 +140,13 @@ async def _floor(job: Job, folder: Path) -> dict[str, float]:
     return {"cpu_us": spent / (job.turns * job.entities * repeat) * 1e6}
 
 
-def _peak() -> float:
+def _read_peak() -> float:
     """Return the peak resident memory of this process, in bytes."""
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
-_WORK = {"runtime": _runtime, "flat": _flat, "floor": _floor}
+_WORK = {"runtime": _runtime, "flat": _measure_flat, "floor": _measure_floor}
 
 
 def run_job(job: Job) -> dict[str, float]:

@@ -63,7 +63,7 @@ class SentimentWorkerOutput(WorkerOutput[SentimentResult]):
     """A result. There are no tools, so a request for one is a schema error."""
 
     @model_validator(mode="after")
-    def _asks_for_no_tool(self) -> Self:
+    def _check_no_tool(self) -> Self:
         if self.tool_request is not None:
             raise ValueError("expected a result: this domain has no tools")
         return self
@@ -112,7 +112,7 @@ def make_agent_dispatcher(model: Crystal | str | None = None, max_retries: int =
     """Return a dispatcher whose worker and critic count words or, given a `model`, are that crystal."""
     worker = make_agent(model, _work, _WORKER, WORKER_ID, SentimentWorkerInput, SentimentWorkerOutput)
     critic = make_agent(model, _critique, _CRITIC, "sentiment-critic", SentimentCriticInput, SentimentDecision)
-    planner = FunctionAgent(_plan, "sentiment-planner")
+    planner = FunctionAgent(_make_plan, "sentiment-planner")
     return SentimentDispatcher(planner=planner, workers={WORKER_ID: worker}, critic=critic, max_retries=max_retries)
 
 
@@ -135,24 +135,24 @@ say: {"decision":"ACCEPT"}. Else {"decision":"REJECT","feedback":{"kind":"MISMAT
 EMPTY_RESULT where there is no answer and OTHER for anything else."""
 
 
-def _plan(given: SentimentPlannerInput) -> SentimentPlannerOutput:
+def _make_plan(given: SentimentPlannerInput) -> SentimentPlannerOutput:
     return SentimentPlannerOutput(task=given.task, worker_id=WORKER_ID)
 
 
-def _sentiment(text: str) -> Sentiment:
+def _read_sentiment(text: str) -> Sentiment:
     words = re.findall(r"\w+", text.lower())
     balance = sum(word in _GOOD for word in words) - sum(word in _BAD for word in words)
     return "POSITIVE" if balance > 0 else "NEGATIVE" if balance < 0 else "NEUTRAL"
 
 
 def _work(given: SentimentWorkerInput) -> SentimentWorkerOutput:
-    return SentimentWorkerOutput(result=SentimentResult(sentiment=_sentiment(given.task.text)))
+    return SentimentWorkerOutput(result=SentimentResult(sentiment=_read_sentiment(given.task.text)))
 
 
 def _critique(given: SentimentCriticInput) -> SentimentDecision:
     if given.worker_answer is None:
         return _reject("EMPTY_RESULT", "there is no answer")
-    felt, said = _sentiment(given.plan.text), given.worker_answer.sentiment
+    felt, said = _read_sentiment(given.plan.text), given.worker_answer.sentiment
     if felt != said:
         return _reject("MISMATCH", f"its words are {felt}, not {said}")
     return SentimentDecision(decision="ACCEPT")

@@ -64,7 +64,7 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.recipes": _row("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.agentic": _row("terms records machine runtime cantrip_actors", COMMON),
     "cantrip_actors.dispatch": _row(
-        "terms own_files records redact loom circle runtime cantrip_actors", f"{COMMON} msgspec yaml"
+        "terms own_files records redact machine loom circle runtime cantrip_actors", f"{COMMON} msgspec yaml"
     ),
     "cantrip_actors.observe": _row(
         "terms redact records machine stream loom runtime cantrip_actors supervisors",

@@ -100,9 +100,16 @@ def ls(
         wanted = None if status is None else status_of(status)
         if status is not None and wanted is None:
             raise typer.BadParameter(f"expected one of {', '.join(STATUSES)}, got {status}", param_hint="--status")
-        rows = [summary_of(record) for record in logs.records() if wanted in (None, record.status)]
+        faults = logs.verify()
+        records = (logs.read(one) for one in logs.ids() if one not in faults)
+        rows = [summary_of(record) for record in records if wanted in (None, record.status)]
         said = (row._asdict() for row in rows)
-        print_rows(said, _render_table(rows, terminal_width()), f"no dispatches in {folder}", as_json=as_json)
+        nothing = "" if faults else f"no dispatches in {folder}"
+        print_rows(said, _render_table(rows, terminal_width()), nothing, as_json=as_json)
+        for fault in faults.values():
+            output.print_note(f"error: {fault}")
+        if faults:
+            raise typer.Exit(FAILED)
 
 
 @app.command("show", epilog=examples("cantrip dispatch show mend", "cantrip dispatch show mend --markdown > mend.md"))
@@ -324,7 +331,7 @@ def _log_lines(record: Record, width: int) -> Iterator[Text]:
         line = (
             Text(end="").append(f"{entry.seq:>4} ", "dim").append(f"{entry.ts} ").append(name_kind(entry.event), "bold")
         )
-        line.append(f" by {entry.by} {entry.author}", "dim")
+        line.append(f" by {entry.by} {one_line(entry.author, 80)}", "dim")
         if words := "; ".join(render_words(entry.event)):
             line.append(f": {one_line(words, max(40, width - 70))}")
         yield line

@@ -17,21 +17,23 @@ F-31).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from anyio import to_thread
 
-from cantrip_actors import Companion, GateCall, Here, Loom, Observation, Refused
+from cantrip_actors import Companion, Gate, GateCall, Here, Loom, Observation, Refused
 from cantrip_actors.dispatch.checkpoints import Checkpoint, count_gate, may_run
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import DoneRefused, Event, Folded, Recovered, StatusChanged
 from cantrip_actors.dispatch.exit_contract import Accept, Refuse, exit_of
-from cantrip_actors.dispatch.log import RUNTIME, Dispatches
+from cantrip_actors.dispatch.log import RUNTIME, Dispatches, read_trusted_records
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.status import Capacity
+from cantrip_actors.machine.project import list_finished_calls, list_started_calls
 from cantrip_actors.own_files.claims import Own
+from cantrip_actors.records.records import GateFinished
 
 SHOWN = 120
 """Characters of a refused text that are repeated."""
@@ -57,19 +59,21 @@ class DispatchCompanion(Companion):
         *,
         effectful: frozenset[str] = EFFECTFUL,
         strict: bool = False,
-        children: Callable[[str], Iterable[Record]],
     ) -> None:
         self.log = log
         self.dispatch_id = dispatch_id
         self._loom = loom
         self._effectful = effectful
         self._strict = strict
-        self._children = children
         self._checkpoint = Checkpoint()
-        self._is_counted = False
+        self._without_start: frozenset[str] = frozenset()
         self._unread = False
         self._entity_id = ""
         self._token: int | None = None
+
+    def note_gates(self, gates: Iterable[Gate]) -> None:
+        """Note the entity's gates: the loom records the starts of the others than these, which shows what ran."""
+        self._without_start = frozenset(one.name for one in gates if one.kind != "function" or one.idempotent)
 
     # The log
 
@@ -87,9 +91,10 @@ class DispatchCompanion(Companion):
         """
         record = await self.read()
         was_active = record.status == "active"
-        if was_active and record.entries[record.started - 1].author != here.entity_id:
-            other = record.entries[record.started - 1].author
-            raise DispatchError(f"{record.id} is run by entity {other}: {here.entity_id} may not run it as well (F-14)")
+        if was_active and record.runner != here.entity_id:
+            raise DispatchError(
+                f"{record.id} is run by entity {record.runner}: {here.entity_id} may not run it as well (F-14)"
+            )
         self._entity_id = here.entity_id
         if record.status not in ("queued", "active"):
             if not here.restored:
@@ -121,8 +126,7 @@ class DispatchCompanion(Companion):
     async def begins(self, here: Here) -> str | None:
         """Make the dispatch active, or recover it; return the contract and the progress for the entity to read."""
         record = await self.start(here)
-        if here.restored or not self._is_counted:
-            self._checkpoint, self._is_counted = self._count_calls(here.entity_id), True
+        self._checkpoint = self._count_calls(here.entity_id)
         return f"{RULES}\n\n{await self._rehydrate(record, here)}"
 
     async def recalls(self, here: Here, last: int) -> str | None:
@@ -133,9 +137,11 @@ class DispatchCompanion(Companion):
         self._unread = self._strict
         return await self._rehydrate(record, here)
 
-    async def ends(self, here: Here, outcome: Any) -> None:  # noqa: ARG002  # it has one entity
+    async def ends(self, here: Here, outcome: Any) -> None:
         """End a dispatch that the entity did not end itself, according to how its episode ended."""
         record = await self.read()
+        if record.status == "queued":  # a ward ended it before it could become active
+            record = await self.start(here)
         if record.status != "active":
             return
         why = outcome.summary or outcome.error or outcome.reason
@@ -148,18 +154,28 @@ class DispatchCompanion(Companion):
     async def _rehydrate(self, record: Record, here: Here) -> str:
         if record.contract.role != "orchestrator":
             return rehydration(record)
-        return rehydration(record, children=await to_thread.run_sync(self._children, here.entity_id))
+        records = await to_thread.run_sync(read_trusted_records, self.log)
+        return rehydration(record, children=[one for one in records if one.contract.parent_entity_id == here.entity_id])
 
     def _count_calls(self, entity_id: str) -> Checkpoint:
-        """Return the checkpoint that follows from the entity's turns."""
-        state = Checkpoint()
-        for turn in self._loom.turns(entity_id):
-            for seen in turn.gate_calls:
-                if seen.gate == "progress" and not seen.is_error:
-                    state = Checkpoint()
-                elif may_run(state, seen.gate) is None:
-                    state = count_gate(state, seen.gate, effectful=seen.gate in self._effectful)
+        """Return the checkpoint that follows from the entity's records."""
+        state, records = Checkpoint(), self._loom.records(entity_id)
+        starts = list_started_calls(records)
+        for one in list_finished_calls(records):
+            if one.gate == "progress" and not one.is_error:
+                state = Checkpoint()
+            elif may_run(state, one.gate) is None and self._did_run(one, (one.turn_id, one.tool_call_id), starts):
+                state = count_gate(state, one.gate, effectful=one.gate in self._effectful)
         return state
+
+    def _did_run(
+        self, seen: Observation | GateFinished, call: tuple[str, str | None], starts: Collection[tuple[str, str | None]]
+    ) -> bool:
+        """Return whether a gate ran: a call that failed without a start in the loom was refused.
+
+        Idempotent gates and delegations leave no start; their errors count as runs.
+        """
+        return not seen.is_error or seen.gate in self._without_start or call in starts
 
     # Steps
 
@@ -171,8 +187,11 @@ class DispatchCompanion(Companion):
         refusal = may_run(self._checkpoint, call.gate)
         return None if refusal is None else Refused(refusal.text)
 
-    def has_run(self, call: GateCall, seen: Observation) -> None:  # noqa: ARG002  # also a failed call may have an effect
-        """Count a gate call, except for the dispatch's own gates."""
+    def has_run(self, call: GateCall, seen: Observation) -> None:
+        """Count a gate call that ran, also one that failed, except for the dispatch's own gates."""
+        starts = list_started_calls(self._loom.records(call.entity_id)) if seen.is_error else frozenset()
+        if not self._did_run(seen, (call.turn_id, call.call_id), starts):
+            return
         self._checkpoint = count_gate(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
 
     async def may_end(self, call: GateCall) -> Refused | None:

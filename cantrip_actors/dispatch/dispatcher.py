@@ -74,6 +74,7 @@ class Dispatcher:
         self._effectful = EFFECTFUL | frozenset(effectful)
         self._strict = strict
         self._poll = poll
+        self._running: list[Contract] = []
         runtime.add_request_source(DispatchRequests(self.log.folder.absolute(), self.log))
 
     # Creating and deciding
@@ -142,8 +143,8 @@ class Dispatcher:
         run that a crash interrupted is resumed. A dispatch that an entity of another loom runs is refused; if that loom
         is lost, `take_over` starts a new entity, and the old one can write no more.
 
-        Raises UnknownDispatch, TamperedRecord, DispatchError where another entity or process runs it, LoomError where
-        the loom cannot write; and as `Runtime.invoke` for an invalid cantrip.
+        Raises UnknownDispatch, TamperedRecord, DispatchError where another entity or process runs it or one with the
+        same outputs, LoomError where the loom cannot write; and as `Runtime.invoke` for an invalid cantrip.
         """
         while True:
             record = await self.log.read_soon(dispatch_id)
@@ -171,14 +172,8 @@ class Dispatcher:
         return make_worker_cantrip(base, record.contract, self._make_companion(record.id))
 
     def _make_companion(self, dispatch_id: str) -> DispatchCompanion:
-        return DispatchCompanion(
-            self.log,
-            dispatch_id,
-            self._runtime.loom,
-            effectful=self._effectful,
-            strict=self._strict,
-            children=self._list_children,
-        )
+        loom = self._runtime.loom
+        return DispatchCompanion(self.log, dispatch_id, loom, effectful=self._effectful, strict=self._strict)
 
     async def _run(self, record: Record, cantrip: CantripFor, *, take_over: bool) -> Record:
         if record.status == "active":
@@ -186,6 +181,8 @@ class Dispatcher:
             if ended is not None:
                 return ended
         made = self._make_worker_cantrip(record, cantrip)
+        await self._refuse_overlap(record)
+        self._running.append(record.contract)
         try:
             await self._run_episode(record, made)
         except CrystalError as error:  # its companion has recorded the error
@@ -196,14 +193,30 @@ class Dispatcher:
             if isinstance(crash.__cause__, DispatchError):  # the record is the reason: nothing is written to it
                 raise crash.__cause__ from crash
             return await self._fail(record.id, crash)
+        finally:
+            self._running.remove(record.contract)
         return await self.log.read_soon(record.id)
+
+    async def _refuse_overlap(self, record: Record) -> None:
+        """Raise DispatchError if another dispatch is writing the same outputs, here or in another process (F-46).
+
+        The outputs of an orchestrator are those of its workers, and it waits for them.
+        """
+        active: list[Contract] = []
+        if record.contract.outputs and record.status == "queued":
+            records = await anyio.to_thread.run_sync(read_trusted_records, self.log)
+            active = [one.contract for one in records if one.status == "active"]
+        for other in (*active, *self._running):
+            is_other = other.dispatch_id != record.id and other.role != "orchestrator"
+            if is_other and (found := overlaps([other, record.contract])):
+                raise DispatchError(f"{record.id} cannot start while {other.dispatch_id} is active: {found[0]}")
 
     async def _end_orphan(self, record: Record, *, take_over: bool) -> Record | None:
         """End an active dispatch whose entity has ended, because its process died before it wrote that.
 
         Return None if its entity continues, or a new one begins.
         """
-        runner, loom = record.entries[record.started - 1].author, self._runtime.loom
+        runner, loom = record.runner, self._runtime.loom
         try:
             state = loom.state(runner)
         except LoomError as unknown:
@@ -249,10 +262,6 @@ class Dispatcher:
         """Wait until this process or another has written to its log."""
         while (await self.log.read_soon(record.id)).seq == record.seq:  # noqa: ASYNC110  # no event crosses processes
             await anyio.sleep(self._poll)
-
-    def _list_children(self, entity_id: str) -> list[Record]:
-        """Return the records of an orchestrator's dispatches."""
-        return [one for one in read_trusted_records(self.log) if one.contract.parent_entity_id == entity_id]
 
     # Many
 

@@ -35,7 +35,7 @@ from cantrip_actors.dispatch.errors import (
     UnknownDispatch,
 )
 from cantrip_actors.dispatch.events import Dispatched, Entry, Event, decode_entry, encode_entry
-from cantrip_actors.dispatch.record import Record, apply, follow_up
+from cantrip_actors.dispatch.record import Record, apply, make_follow_up
 from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
@@ -172,7 +172,7 @@ class Dispatches:
                     _check(record, entry)
                     yield encode_entry(entry)
                     record = apply(record, entry)
-                    due, writer = follow_up(record), ("supervisor", RUNTIME, record.token, "", "")
+                    due, writer = make_follow_up(record), ("supervisor", RUNTIME, record.token, "", "")
 
         with self._open_log(dispatch_id, "write to") as log:
             return log.append(decide)
@@ -265,7 +265,7 @@ def read_trusted_records(log: Dispatches) -> list[Record]:
     return found
 
 
-def written_with(log: Dispatches, key: str) -> Record | None:
+def find_written(log: Dispatches, key: str) -> Record | None:
     """Return the record that the request with this key (see `Entry`) left; None if none had the key.
 
     Raises KeyUsed if another request had it.

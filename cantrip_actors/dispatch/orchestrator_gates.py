@@ -18,8 +18,9 @@ from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, now
-from cantrip_actors.dispatch.overlap import overlaps
+from cantrip_actors.dispatch.overlap import find_common_paths, overlaps
 from cantrip_actors.dispatch.record import Record, make_unblocking
+from cantrip_actors.dispatch.terms import InvalidValue, read_texts
 from cantrip_actors.gates import GateError
 
 
@@ -106,7 +107,7 @@ def _build_result(record: Record) -> dict[str, Any]:
 def _build_outcome(record: Record) -> dict[str, Any]:
     outcome: dict[str, Any] = {"dispatch": record.id, "status": record.status}
     if record.status == "queued":
-        outcome["waits_for"] = f"approval: {record.contract.decision_needed}"
+        outcome["waits_for"] = record.waits_for
     last = record.entries[-1].event
     reason = last.reason if isinstance(last, StatusChanged) else record.reason
     named = (("result", record.result), ("blocker", record.blocker), ("reason", reason))
@@ -114,15 +115,19 @@ def _build_outcome(record: Record) -> dict[str, Any]:
 
 
 def disjoint_outputs(call: GateCall) -> Refused | None:
-    """Refuse a `call_agent_batch` whose children declare the same `outputs`: a step before that gate (F-46).
+    """Refuse a `call_agent_batch` whose children declare overlapping `outputs`: a step before that gate (F-46).
 
+    Outputs overlap if they are the same path, or one lies in the other.
     `wrap("call_agent_batch", pre=[disjoint_outputs])`; a request says `context: {"outputs": ["src/a.py"]}`.
     """
-    claimed: dict[str, int] = {}
+    writers: list[tuple[int, list[str]]] = []
     for number, request in enumerate(call.args["intents"], 1):
         context = request.get("context") if isinstance(request, Mapping) else None
-        for path in context.get("outputs", ()) if isinstance(context, Mapping) else ():
-            first = claimed.setdefault(str(path).strip("/"), number)
-            if first != number:
-                return Refused(f"requests {first} and {number} both write {path}: ask for them one after the other")
+        declared = context.get("outputs") if isinstance(context, Mapping) else None
+        try:
+            writers.append((number, [path.strip("/") for path in read_texts(declared or ())]))
+        except InvalidValue as invalid:
+            return Refused(f"the outputs of request {number}: {invalid.text}")
+    for first, second, path in find_common_paths(writers):
+        return Refused(f"requests {first} and {second} both write {path}: ask for them one after the other")
     return None

@@ -1,17 +1,18 @@
 """Several dispatches at once: which may run in parallel, and which may start without a human. Pure.
 
-Two that run in parallel never write the same file (F-46): `overlaps` compares what their contracts declare as outputs.
-A folder overlaps with everything in it. Paths that are not declared cannot be compared: wards are for those.
+Two that run in parallel never write the same file (F-46): `overlaps` compares what their contracts declare as outputs,
+`find_common_paths` what any writers declare. A folder overlaps with everything in it. Paths that are not declared
+cannot be compared: wards are for those.
 
 A heartbeat is a round without a human. It starts only dispatches that need no approval (F-48): `startable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, product, starmap
 from posixpath import join, normpath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.record import Record
@@ -33,24 +34,24 @@ def overlaps(contracts: Sequence[Contract]) -> tuple[Overlap, ...]:
 
     A path is relative to its contract's repository, or absolute.
     """
-    found = []
-    for one, other in combinations(contracts, 2):
-        for here in one.outputs:
-            for there in other.outputs:
-                inner = _find_common(_join_path(one, here), _join_path(other, there))
-                if inner is not None:
-                    found.append(Overlap(one.dispatch_id, other.dispatch_id, inner))
-    return tuple(dict.fromkeys(found))
+    paths = [(one.dispatch_id, [join(one.repo, path) for path in one.outputs]) for one in contracts]
+    return tuple(Overlap(*found) for found in find_common_paths(paths))
 
 
-def _join_path(contract: Contract, path: str) -> str:
-    return normpath(join(contract.repo, path))
+W = TypeVar("W")
+
+
+def find_common_paths(writers: Iterable[tuple[W, Sequence[str]]]) -> Iterator[tuple[W, W, str]]:
+    """Yield each pair of writers, each given with its paths, that would write the same path, and that path."""
+    for (one, mine), (other, others) in combinations(writers, 2):
+        pairs = product(map(normpath, mine), map(normpath, others))
+        yield from ((one, other, path) for path in dict.fromkeys(starmap(_find_common, pairs)) if path is not None)
 
 
 def _find_common(here: str, there: str) -> str | None:
     """Return the deeper of two paths of which one lies in the other, or equals it; None for others."""
     shallow, deep = sorted((here, there), key=len)
-    return deep if deep == shallow or deep.startswith(shallow.rstrip("/") + "/") else None
+    return deep if shallow in (deep, ".") or deep.startswith(shallow.rstrip("/") + "/") else None
 
 
 def startable(records: Iterable[Record], *, heartbeat: bool = False) -> tuple[Record, ...]:
@@ -62,5 +63,5 @@ def startable(records: Iterable[Record], *, heartbeat: bool = False) -> tuple[Re
     return tuple(
         record
         for record in records
-        if record.status == "queued" and not (record.contract.needs_approval and (heartbeat or not record.approved))
+        if record.status == "queued" and not record.waits_for and not (heartbeat and record.contract.needs_approval)
     )

@@ -13,11 +13,9 @@ from typing import Any
 import yaml
 
 from cantrip_actors.dispatch.contract import Contract
-from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, build_contract, status_of
+from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, build_contract
 from cantrip_actors.dispatch.parse_markdown import SOURCE, read_markdown
 from cantrip_actors.dispatch.terms import Rule, Where, find_field
-
-__all__ = ["Mistake", "UnreadableContract", "from_markdown", "from_yaml", "load_contract", "status_of"]
 
 LARGEST = 1_000_000
 """Bytes. A contract is written by hand; a larger file is not a contract."""

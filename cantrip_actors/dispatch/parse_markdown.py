@@ -243,7 +243,7 @@ def _read_text(item: Item) -> str:
     return "\n".join([item.text, *(line.text.strip() for line in item.more)]).strip()
 
 
-def _list(
+def _make_list_reader(
     name: str, mark: re.Pattern[str], expected: str, value_of: Callable[[Item], Any] = _read_text
 ) -> Callable[[Section, Parsed], None]:
     """Return a reader of a list; `value_of` returns the value of an item, or raises ValueError with what is wrong."""
@@ -313,18 +313,18 @@ SECTIONS: Mapping[str, Callable[[Section, Parsed], None]] = MappingProxyType(
     {
         "metadata": _read_metadata,
         "objective": _make_text_reader("objective"),
-        "acceptance criteria": _list("acceptance", _BULLET, "- [ ] and a criterion", _read_criterion),
-        "scope boundaries": _list("scope", _LINE, "- what is not addressed"),
+        "acceptance criteria": _make_list_reader("acceptance", _BULLET, "- [ ] and a criterion", _read_criterion),
+        "scope boundaries": _make_list_reader("scope", _LINE, "- what is not addressed"),
         "background": _make_text_reader("background"),
         "related files": _skip_section,
-        "source files": _list("sources", _BULLET, "- `/path` — why it matters", _read_source),
+        "source files": _make_list_reader("sources", _BULLET, "- `/path` — why it matters", _read_source),
         "files modified": _make_log_reader("a modified file", _BULLET),
         "technical context": _make_text_reader("technical_context"),
-        "tasks": _list("tasks", _NUMBER, "1. and a task"),
+        "tasks": _make_list_reader("tasks", _NUMBER, "1. and a task"),
         "verification gate": _make_text_reader("verification"),
-        "outputs": _list("outputs", _BULLET, "- a path"),
-        "lessons": _list("lessons", _BULLET, "- what was learned"),
-        "steps": _list("steps", _NUMBER, "1. and a step", _read_step),
+        "outputs": _make_list_reader("outputs", _BULLET, "- a path"),
+        "lessons": _make_list_reader("lessons", _BULLET, "- what was learned"),
+        "steps": _make_list_reader("steps", _NUMBER, "1. and a step", _read_step),
         "progress": _make_log_reader("progress", _HEADING),
     }
 )

@@ -43,7 +43,7 @@ class Plan:
     round: int = 1
 
 
-def plan_of(contract: Contract) -> Plan | None:
+def make_plan(contract: Contract) -> Plan | None:
     """Return the first plan of a contract: its steps, or the tasks of a loop, or None."""
     steps = contract.steps
     if not steps and contract.role == "loop":
@@ -54,7 +54,7 @@ def plan_of(contract: Contract) -> Plan | None:
     return Plan(marked, 1, contract.max_iterations)
 
 
-def plan_refusal(plan: Plan | None, event: PlanEvent) -> Refusal | None:
+def refuse_step(plan: Plan | None, event: PlanEvent) -> Refusal | None:
     """Return why the plan cannot take `event`, or None."""
     if plan is None:
         return Refusal("this dispatch has no plan: only a loop has steps to advance", "F-35")
@@ -80,7 +80,7 @@ def _require(text: str, ask: str) -> Refusal | None:
 
 
 def apply_to_plan(plan: Plan, event: PlanEvent) -> Plan:
-    """Return the plan after an event that `plan_refusal` permits."""
+    """Return the plan after an event that `refuse_step` permits."""
     steps = list(plan.steps)
     at = event.step - 1
     if isinstance(event, StepReturned):

@@ -1,7 +1,7 @@
 """The record of a dispatch: the fold of its log. Pure; `rules.py` says which entry may come next, `log.py` writes it.
 
-apply      (record, entry) -> the record with it
-follow_up  (record)        -> the event that the runtime itself has to write next, or None
+apply           (record, entry) -> the record with it
+make_follow_up  (record)        -> the event that the runtime itself has to write next, or None
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.events import Entry, Event
 from cantrip_actors.dispatch.phases import Phases, apply_to_phases, make_phases
-from cantrip_actors.dispatch.plan import Plan, apply_to_plan, plan_of
+from cantrip_actors.dispatch.plan import Plan, apply_to_plan, make_plan
 from cantrip_actors.dispatch.status import TERMINAL, Status
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.terms.value import Value
@@ -63,6 +63,11 @@ class Record(Value, frozen=True):
         return self.entries[-1].seq
 
     @property
+    def runner(self) -> str:
+        """The entity that last made it active; before the first start the author of the contract."""
+        return self.entries[max(0, self.started - 1)].author
+
+    @property
     def terminal(self) -> bool:
         """Whether it is completed, failed or rejected."""
         return self.status in TERMINAL
@@ -71,6 +76,15 @@ class Record(Value, frozen=True):
     def next_token(self) -> int:
         """The fencing token of the next start or recovery: it refuses every earlier writer."""
         return (self.token or 0) + 1
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for a person to do: a blocker or an approval; empty if it does not wait."""
+        if self.status == "blocked" and not self.released:
+            return self.blocker
+        if self.status == "queued" and self.contract.needs_approval and not self.approved:
+            return f"approval: {self.contract.decision_needed}"
+        return ""
 
     @property
     def unproven(self) -> tuple[int, ...]:
@@ -124,7 +138,7 @@ def apply(record: Record | None, entry: Entry) -> Record:
     event = entry.event
     if isinstance(event, e.Dispatched):
         contract = event.contract
-        return Record(contract, (entry,), plan=plan_of(contract), phases=make_phases(contract))
+        return Record(contract, (entry,), plan=make_plan(contract), phases=make_phases(contract))
     assert record is not None
     changed: dict[str, Any] = {"entries": (*record.entries, entry)}
     if entry.token is not None:
@@ -197,7 +211,7 @@ def _queue_again(record: Record, note: str) -> tuple[Event, ...]:
     return (e.StatusChanged("queued", reason=note),) if record.status == "blocked" else ()
 
 
-def follow_up(record: Record) -> Event | None:
+def make_follow_up(record: Record) -> Event | None:
     """Return the event that the runtime adds in the same append: a waiting phase blocks the dispatch."""
     if record.status == "active" and record.phases is not None and record.phases.waiting:
         return e.StatusChanged("blocked", blocker=record.phases.blocker)
@@ -227,5 +241,7 @@ def superseding(record: Record, dispatch_id: str, dispatched_at: str, **changed:
     terms: dict[str, Any] = {name: getattr(record.contract, name) for name in record.contract.__dataclass_fields__}
     terms |= {"entity_id": "", "cantrip_id": "", "spawned_by": "", "supersedes": record.id}
     terms |= {"dispatch_id": dispatch_id, "dispatched_at": dispatched_at}
+    if record.contract.intent == record.contract.objective:
+        terms["intent"] = ""  # it was left out, and a new objective is the new intent
     terms["lessons"] = tuple(dict.fromkeys((*record.contract.lessons, *learned)))
     return Contract(**(terms | changed))

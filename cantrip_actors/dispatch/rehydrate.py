@@ -1,15 +1,11 @@
 """The text for the entity of a dispatch after a fold or a crash, made from its record and nothing else.
 
-    role            reads
-    --------------  -------------------------------------------------------------------------------------------------
-    worker          its contract, its newest progress
-    loop            its contract, its steps with the current one in full, its phase, its newest progress
-    orchestrator    its contract, its newest progress, and a summary of each child that is not at its end
-    (no dispatch)   nothing
+Every role reads its contract, its steps with the current one in full, its phase, all discoveries and failures, however
+old (F-12), and its newest progress. An orchestrator also reads a summary of each child that is not at its end. Without
+a dispatch there is no text.
 
-Every role reads all discoveries and failures, however old (F-12). Newest progress is cut, in number and in length; the
-log has all of it, for `read_dispatch`. The text is the circle's state, not a part of the call (CALL-1), and the same
-record always makes the same text (F-28, F-30).
+Newest progress is cut, in number and in length; the log has all of it, for `read_dispatch`. The text is the circle's
+state, not a part of the call (CALL-1), and the same record always makes the same text (F-28, F-30).
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cantrip_actors.dispatch import events as e
+from cantrip_actors.dispatch.phases import CRITERIA
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.summary import overview, shorten
 from cantrip_actors.dispatch.terms import Role
@@ -38,13 +35,14 @@ def rehydration(
     """
     if record is None:
         return ""
-    role = role or record.contract.role
-    parts = [_render_head(record), *_render_contract(record)]
-    if role == "loop":
-        parts += _render_steps(record)
-    parts += _render_learned(record)
-    parts += _render_progress(record, newest)
-    if role == "orchestrator":
+    parts = [
+        _render_head(record),
+        *_render_contract(record),
+        *_render_steps(record),
+        *_render_learned(record),
+        *_render_progress(record, newest),
+    ]
+    if (role or record.contract.role) == "orchestrator":
         running = [child for child in children if not child.terminal]
         parts.append(f"Your dispatches under way:\n{overview(running) or 'none'}")
     parts.append(_render_next(record))
@@ -66,14 +64,14 @@ def _render_contract(record: Record) -> Iterator[str]:
         for item, text in enumerate(contract.acceptance, 1)
     )
     yield "Acceptance criteria:\n" + "\n".join(criteria)
-    yield _list("Scope", contract.scope)
+    yield _render_list("Scope", contract.scope)
     yield f"Background: {_indent(contract.background)}"
-    yield _list("Sources", (f"{source.path}: {source.description}" for source in contract.sources))
+    yield _render_list("Sources", (f"{source.path}: {source.description}" for source in contract.sources))
     yield f"Technical context: {_indent(contract.technical_context)}"
     yield "Tasks:\n" + "\n".join(f"{at}. {_indent(task)}" for at, task in enumerate(contract.tasks, 1))
     yield f"Verification: {_indent(contract.verification)}"
     if contract.outputs:
-        yield _list("Outputs", contract.outputs)
+        yield _render_list("Outputs", contract.outputs)
 
 
 def _render_steps(record: Record) -> Iterator[str]:
@@ -88,18 +86,22 @@ def _render_steps(record: Record) -> Iterator[str]:
             yield "\n".join([f"CURRENT step {plan.current}: {_indent(step.purpose)}", *said])
     if phases is not None and phases.phase is not None:
         waits = f"; {phases.blocker}" if phases.waiting else ""
-        yield f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}"
+        criteria = ", ".join(f"{one.name} ({one.what})" for one in CRITERIA[phases.phase])
+        yield (
+            f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}\n"
+            f"  it ends with evidence of {criteria}"
+        )
 
 
 def _render_learned(record: Record) -> Iterator[str]:
     """Yield all lessons in full, because a forgotten failure is tried again."""
     if record.contract.lessons:
-        yield _list("Learned before this dispatch", record.contract.lessons)
+        yield _render_list("Learned before this dispatch", record.contract.lessons)
     corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What failed", "what_failed")):
         found = [event.text for entry, event in record.progress(kind) if entry.seq not in corrected]
         if found:
-            yield _list(title, found)
+            yield _render_list(title, found)
 
 
 def _render_progress(record: Record, newest: int) -> Iterator[str]:
@@ -113,10 +115,10 @@ def _render_progress(record: Record, newest: int) -> Iterator[str]:
     if cut:
         older = f" ({len(shown) - len(cut)} older ones in the record)" if len(cut) < len(shown) else ""
         lines = (f"{entry.ts} {event.progress}: {shorten(event.text, LONGEST)}" for entry, event in cut)
-        yield _list(f"Newest progress{older}", lines)
+        yield _render_list(f"Newest progress{older}", lines)
     files = dict.fromkeys(event.path for _, event in record.of(e.OutputWritten))
     if files:
-        yield _list("Files modified", files)
+        yield _render_list("Files modified", files)
 
 
 def _render_next(record: Record) -> str:
@@ -128,7 +130,7 @@ def _render_next(record: Record) -> str:
     return f"Go on with what is not done yet; nobody has to confirm that you read this.{refused}"
 
 
-def _list(title: str, items: Iterable[str]) -> str:
+def _render_list(title: str, items: Iterable[str]) -> str:
     return f"{title}:\n" + "\n".join(f"- {_indent(item)}" for item in items)
 
 

@@ -15,7 +15,6 @@ from cantrip_actors.dispatch.errors import EventRefused, UnknownDispatch
 from cantrip_actors.dispatch.events import Approved, Event, PhaseApproved, StatusChanged, Unblocked
 from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
 from cantrip_actors.dispatch.record import Record, make_approval
-from cantrip_actors.dispatch.summary import summary_of
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.runtime.requests import Request
 from cantrip_actors.terms.errors import AlreadyDecided, UnknownRequest
@@ -36,7 +35,7 @@ class DispatchRequests:
 
     def open(self) -> list[Request]:
         """Return a request for each dispatch that waits for a human."""
-        return [_request(record) for record in read_trusted_records(self.log) if _is_waiting(record)]
+        return [_make_request(record) for record in read_trusted_records(self.log) if record.waits_for]
 
     async def decide(
         self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = "", key: str = ""
@@ -50,7 +49,7 @@ class DispatchRequests:
             record = await self.log.read_soon(dispatch_id)
             if key and _is_repeated(record, key):
                 return
-            if not _is_waiting(record):
+            if not record.waits_for:
                 raise _make_error(record)
             events: tuple[Event, ...] = (StatusChanged("rejected", reason=note or "denied"),)
             if decision == "allow":
@@ -67,16 +66,12 @@ def _is_repeated(record: Record, key: str) -> bool:
     try:
         return record.written_with(key) is not None
     except KeyUsed:
-        if _is_waiting(record):
+        if record.waits_for:
             raise
         return False
 
 
-def _is_waiting(record: Record) -> bool:
-    return bool(summary_of(record).waits_for) and not (record.status == "blocked" and record.released)
-
-
-def _request(record: Record) -> Request:
+def _make_request(record: Record) -> Request:
     contract, since, entity = record.contract, record.entries[0], None
     if record.status == "blocked":
         since = next(
@@ -84,7 +79,7 @@ def _request(record: Record) -> Request:
             for entry in reversed(record.entries)
             if isinstance(entry.event, StatusChanged) and entry.event.status == "blocked"
         )
-        entity = record.entries[record.started - 1].author
+        entity = record.runner
     return Request(
         id=PREFIX + record.id,
         kind="dispatch",
@@ -93,7 +88,7 @@ def _request(record: Record) -> Request:
         call=None,
         gate="dispatch",
         args={"dispatch": record.id, "title": contract.title, "objective": contract.objective},
-        text=summary_of(record).waits_for,
+        text=record.waits_for,
         schema=None,
         asked_at=since.ts,
         expires_at=None,

@@ -19,7 +19,7 @@ from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.errors import Refusal
 from cantrip_actors.dispatch.events import PROGRESS_KINDS, Entry
 from cantrip_actors.dispatch.phases import refuse_phase
-from cantrip_actors.dispatch.plan import plan_refusal
+from cantrip_actors.dispatch.plan import refuse_step
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.status import (
     ABOVE,
@@ -131,7 +131,7 @@ def _refuse_unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0
         case e.Unblocked():
             return _refuse_unblocking(record)
         case e.StepAdvanced() | e.StepSkipped() | e.StepReturned():
-            return plan_refusal(record.plan, event)
+            return refuse_step(record.plan, event)
         case e.PhasePassed() | e.PhaseFailed() | e.PhaseApproved() | e.ReviewReturned():
             return refuse_phase(record.phases, event)
         case e.Closed(override):
@@ -146,19 +146,19 @@ def refuse_status(record: Record, entry: Entry, event: e.StatusChanged | e.Recov
     to: Status = "queued" if isinstance(event, e.Recovered) else event.status
     legal = legal_next(before)
     if to not in STATUSES:
-        return Refusal(f'"{to}" is not a status; {_may(before, legal)}', "F-17", legal)
+        return Refusal(f'"{to}" is not a status; {_list_legal(before, legal)}', "F-17", legal)
     who = TABLE.get((before, to))
     if who is None:
-        return Refusal(f"{before} cannot become {to}; {_may(before, legal)}", "F-13", legal)
+        return Refusal(f"{before} cannot become {to}; {_list_legal(before, legal)}", "F-13", legal)
     if by not in who:
         own = legal_next(before, by)
-        text = f"only {' or '.join(sorted(who))} may make {before} {to}, not {by}; {_may(before, own)} for {by}"
+        text = f"only {' or '.join(sorted(who))} may make {before} {to}, not {by}; {_list_legal(before, own)} for {by}"
         return Refusal(text, "F-13", own)
     unmet = next((need for need in _list_needs(record, entry, event) if not need.is_met), None)
     return None if unmet is None else Refusal(f"{before} cannot become {to} yet: {unmet.text}", unmet.rule, legal)
 
 
-def _may(before: Status, legal: tuple[Status, ...]) -> str:
+def _list_legal(before: Status, legal: tuple[Status, ...]) -> str:
     if legal:
         return f"from {before} it may become {', '.join(legal)}"
     return f"{before} is the end" if before in TERMINAL else f"from {before} it may become nothing"

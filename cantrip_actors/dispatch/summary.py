@@ -44,19 +44,11 @@ def summary_of(record: Record) -> Summary:
         record.attempt,
         len(contract.acceptance) - len(record.unproven),
         len(contract.acceptance),
-        _describe_wait(record),
+        record.waits_for,
         (record.result or record.reason) if record.terminal else "",
         shorten(progress[-1][1].text) if progress else "",
         record.entries[-1].ts,
     )
-
-
-def _describe_wait(record: Record) -> str:
-    if record.status == "blocked":
-        return record.blocker
-    if record.status == "queued" and record.contract.needs_approval and not record.approved:
-        return f"approval: {record.contract.decision_needed}"
-    return ""
 
 
 def shorten(text: str, longest: int = LONGEST) -> str:

@@ -155,7 +155,7 @@ class Terms:
         """Do nothing: `Contract` checks its fields here."""
 
 
-class _InvalidValue(Exception):  # never leaves this file
+class InvalidValue(Exception):
     """A value that its reader refuses."""
 
     def __init__(self, text: str, rule: Rule = Rule.TYPE, where: Where = ()) -> None:
@@ -177,7 +177,7 @@ def check_terms(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violatio
         elif value is not None:
             try:
                 clean[name] = READERS[name](value)
-            except _InvalidValue as bad:
+            except InvalidValue as bad:
                 found.append(Violation(bad.rule, (name, *bad.where), bad.text))
     unread = {violation.where[0] for violation in found}
     for rule in RULES:
@@ -193,36 +193,37 @@ def check_terms(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violatio
 
 def _read_text(value: object) -> str:
     if not isinstance(value, str):
-        raise _InvalidValue(f"expected text, got {shorten(value)}")
+        raise InvalidValue(f"expected text, got {shorten(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _InvalidValue("expected text that UTF-8 can say, got half a surrogate pair") from None
+        raise InvalidValue("expected text that UTF-8 can say, got half a surrogate pair") from None
     return value.strip()
 
 
-def _list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ...]:
+def _read_list(value: object, read: Callable[[Any], Any], what: str) -> tuple[Any, ...]:
     """Return the items of a list, each as `read` returns it; `what` describes them."""
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise _InvalidValue(f"expected a list of {what}, got {shorten(value)}")
+        raise InvalidValue(f"expected a list of {what}, got {shorten(value)}")
     items = []
     for index, one in enumerate(value):
         try:
             items.append(read(one))
-        except _InvalidValue as bad:
-            raise _InvalidValue(bad.text, bad.rule, (index, *bad.where)) from None
+        except InvalidValue as bad:
+            raise InvalidValue(bad.text, bad.rule, (index, *bad.where)) from None
     return tuple(items)
 
 
-def _read_texts(value: object) -> tuple[str, ...]:
-    return _list((value,) if isinstance(value, str) else value, _read_text, "texts")
+def read_texts(value: object) -> tuple[str, ...]:
+    """Return the texts of a list, or the one text. Raises InvalidValue."""
+    return _read_list((value,) if isinstance(value, str) else value, _read_text, "texts")
 
 
 def _read_source(value: object) -> Source:
     if isinstance(value, Source):
         value = {"path": value.path, "description": value.description}
     if not isinstance(value, Mapping) or set(value) != {"path", "description"}:
-        raise _InvalidValue(f"expected a path and a description, got {shorten(value)}", Rule.SOURCES)
+        raise InvalidValue(f"expected a path and a description, got {shorten(value)}", Rule.SOURCES)
     return Source(_read_text(value["path"]), _read_text(value["description"]))
 
 
@@ -233,44 +234,44 @@ def _read_step(value: object) -> PlannedStep:
         return PlannedStep(_read_text(value))
     known = PlannedStep.__dataclass_fields__
     if not isinstance(value, Mapping) or "purpose" not in value:
-        raise _InvalidValue(f"expected a step with its purpose, got {shorten(value)}")
+        raise InvalidValue(f"expected a step with its purpose, got {shorten(value)}")
     for name in value:
         if name not in known:
-            raise _InvalidValue(f"no step has a field {shorten(name)}; {suggest_nearest(str(name), known)}")
+            raise InvalidValue(f"no step has a field {shorten(name)}; {suggest_nearest(str(name), known)}")
     return PlannedStep(**{name: _read_text(one) for name, one in value.items()})
 
 
-def _flag(value: object) -> bool:
+def _read_flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().lower() in ("yes", "no"):
         return value.strip().lower() == "yes"
-    raise _InvalidValue(f"expected yes or no, got {shorten(value)}", Rule.APPROVAL)
+    raise InvalidValue(f"expected yes or no, got {shorten(value)}", Rule.APPROVAL)
 
 
-def _count(value: object) -> int:
+def _read_count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
-        raise _InvalidValue(f"expected a whole number from 1 to 10,000, got {shorten(value)}", Rule.TERMS)
+        raise InvalidValue(f"expected a whole number from 1 to 10,000, got {shorten(value)}", Rule.TERMS)
     return value
 
 
 def _read_amount(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-        raise _InvalidValue(f"expected an amount in US dollars > 0, got {shorten(value)}", Rule.TERMS)
+        raise InvalidValue(f"expected an amount in US dollars > 0, got {shorten(value)}", Rule.TERMS)
     return float(value)
 
 
 def _read_one_of(value: object, known: tuple[str, ...]) -> str:
     text = _read_text(value).lower()
     if text not in known:
-        raise _InvalidValue(f"expected one of {', '.join(known)}, got {shorten(value)}", Rule.TERMS)
+        raise InvalidValue(f"expected one of {', '.join(known)}, got {shorten(value)}", Rule.TERMS)
     return text
 
 
 def _read_wards(value: object) -> Wards:
     """Read wards from `{max_turns: 10}`, `[{max_turns: 10}]`, `["require_done_tool"]` or pairs."""
     items = tuple(value.items()) if isinstance(value, Mapping) else value
-    return _list(items, _read_ward, "wards, such as {max_turns: 10}")
+    return _read_list(items, _read_ward, "wards, such as {max_turns: 10}")
 
 
 def _read_ward(value: object) -> tuple[str, Any]:
@@ -280,24 +281,24 @@ def _read_ward(value: object) -> tuple[str, Any]:
         ((name, said),) = value.items()
         value = (name, said)
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], (str, int, float, bool)):
-        raise _InvalidValue(f"expected one ward and its value, such as {{max_turns: 10}}, got {shorten(value)}")
+        raise InvalidValue(f"expected one ward and its value, such as {{max_turns: 10}}, got {shorten(value)}")
     if isinstance(value[1], float) and not abs(value[1]) < float("inf"):
-        raise _InvalidValue(f"expected a finite number, got {shorten(value[1])}")
+        raise InvalidValue(f"expected a finite number, got {shorten(value[1])}")
     if isinstance(value[1], int) and not abs(value[1]) < 1 << 63:
-        raise _InvalidValue(f"expected a number of at most 64 bits, got {shorten(value[1])}")
+        raise InvalidValue(f"expected a number of at most 64 bits, got {shorten(value[1])}")
     return _read_text(value[0]), _read_text(value[1]) if isinstance(value[1], str) else value[1]
 
 
 _READERS_OF_TYPES: Mapping[Any, Callable[[Any], Any]] = {
     str: _read_text,
-    bool: _flag,
-    int: _count,
+    bool: _read_flag,
+    int: _read_count,
     float | None: _read_amount,
     Role: partial(_read_one_of, known=get_args(Role)),
     Depth | None: partial(_read_one_of, known=get_args(Depth)),
-    tuple[str, ...]: _read_texts,
-    tuple[Source, ...]: partial(_list, read=_read_source, what="sources, each with path and description"),
-    tuple[PlannedStep, ...]: partial(_list, read=_read_step, what="steps, each a text or with its purpose"),
+    tuple[str, ...]: read_texts,
+    tuple[Source, ...]: partial(_read_list, read=_read_source, what="sources, each with path and description"),
+    tuple[PlannedStep, ...]: partial(_read_list, read=_read_step, what="steps, each a text or with its purpose"),
     Wards: _read_wards,
 }
 READERS: Mapping[str, Callable[[Any], Any]] = {

@@ -86,7 +86,7 @@ def _render_value(value: object) -> str:
 
 def _render_living(record: Record) -> Iterator[str]:
     """Yield plan, phases, lessons and decisions."""
-    yield from _plan(record)
+    yield from _render_plan(record)
     yield from _render_phases(record)
     corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What Failed", "what_failed")):
@@ -94,12 +94,12 @@ def _render_living(record: Record) -> Iterator[str]:
         if found:
             yield from (f"## {title}", "")
             for entry, event in found:
-                yield from _quote(f"{event.text}{_void(entry, corrected)}")
+                yield from _quote(f"{event.text}{_mark_corrected(entry, corrected)}")
                 yield ""
     yield from _render_decisions(record)
 
 
-def _plan(record: Record) -> Iterator[str]:
+def _render_plan(record: Record) -> Iterator[str]:
     if record.plan is not None:
         yield from (f"## Steps (round {record.plan.round} of {record.plan.rounds})", "")
         for at, step in enumerate(record.plan.steps, 1):
@@ -138,7 +138,7 @@ def _render_entries(record: Record) -> Iterator[str]:
     yield from ("## Progress", "")
     corrected = record.corrected
     for entry in record.entries:
-        yield f"### {entry.seq}. {entry.ts} — {name_kind(entry.event)}{_void(entry, corrected)}"
+        yield f"### {entry.seq}. {entry.ts} — {name_kind(entry.event)}{_mark_corrected(entry, corrected)}"
         turn = f", turn {entry.turn_id}" if entry.turn_id else ""
         yield from ("", f"{entry.by} {_join_lines(_name_author(entry))}{turn}")
         if said := "\n".join(render_words(entry.event)):
@@ -177,7 +177,7 @@ _NAMES = {
 """The names of kinds of events that people know by another one."""
 
 
-def _void(entry: Entry, corrected: Collection[int]) -> str:
+def _mark_corrected(entry: Entry, corrected: Collection[int]) -> str:
     return " (corrected later)" if entry.seq in corrected else ""
 
 

@@ -27,6 +27,7 @@ def make_worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCo
     Raises InvalidCantrip if a gate of `base` has the name of a gate that every dispatch adds.
     """
     gates: list[Any] = [*_select_granted_gates(base, contract), *make_worker_gates(contract, companion)]
+    companion.note_gates(gates)
     rules: list[Any] = []
     for one in gates:
         if "root" in one.dependencies and one.function not in JUDGE_THEMSELVES:

@@ -30,7 +30,7 @@ def make_worker_gates(contract: Contract, writer: DispatchCompanion) -> tuple[Ga
     return tuple(one.with_(writer=writer) for one in gates)
 
 
-async def _record(writer: DispatchCompanion, event: e.Event, call: GateCall) -> Record:
+async def _write_event(writer: DispatchCompanion, event: e.Event, call: GateCall) -> Record:
     try:
         return await writer.write(event, turn_id=call.turn_id)
     except EventRefused as refused:
@@ -51,7 +51,7 @@ async def progress(
     A verification with `item` is the evidence for that acceptance criterion (from 1): what was run, what came out.
     `corrects` is the number of an earlier entry that was wrong.
     """
-    record = await _record(writer, e.Progressed(kind, text, item, corrects), call)
+    record = await _write_event(writer, e.Progressed(kind, text, item, corrects), call)
     writer.clear_checkpoint()
     return {"entry": record.seq, "without_evidence": list(record.unproven)}
 
@@ -69,7 +69,7 @@ async def set_status(
     Completed needs progress and evidence for every acceptance criterion; blocked needs a blocker that somebody else
     can remove.
     """
-    record = await _record(writer, e.StatusChanged(status, result=result, blocker=blocker), call)
+    record = await _write_event(writer, e.StatusChanged(status, result=result, blocker=blocker), call)
     return {"status": record.status}
 
 
@@ -84,7 +84,7 @@ async def decide(
     decided: str, why: str, rejected: str, implications: str, call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """Write down a decision: what, why, what was rejected and why, and what follows from it."""
-    return {"entry": (await _record(writer, e.Decided(decided, why, rejected, implications), call)).seq}
+    return {"entry": (await _write_event(writer, e.Decided(decided, why, rejected, implications), call)).seq}
 
 
 @gate(idempotent=True)
@@ -92,7 +92,7 @@ async def wrote_file(
     path: str, description: str, call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """Write down a file that was made or changed, and what it is."""
-    return {"entry": (await _record(writer, e.OutputWritten(path, description), call)).seq}
+    return {"entry": (await _write_event(writer, e.OutputWritten(path, description), call)).seq}
 
 
 def _describe_step(record: Record) -> dict[str, Any]:
@@ -105,19 +105,19 @@ def _describe_step(record: Record) -> dict[str, Any]:
 @gate(idempotent=True)
 async def step_done(step: int, output: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """The current step is done: what actually came out of it."""
-    return _describe_step(await _record(writer, e.StepAdvanced(step, output), call))
+    return _describe_step(await _write_event(writer, e.StepAdvanced(step, output), call))
 
 
 @gate(idempotent=True)
 async def skip_step(step: int, reason: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """Skip the current step, and say why it is not needed."""
-    return _describe_step(await _record(writer, e.StepSkipped(step, reason), call))
+    return _describe_step(await _write_event(writer, e.StepSkipped(step, reason), call))
 
 
 @gate(idempotent=True)
 async def back_to_step(step: int, reason: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """Go back to an earlier step, which has to be done again, and all after it."""
-    return _describe_step(await _record(writer, e.StepReturned(step, reason), call))
+    return _describe_step(await _write_event(writer, e.StepReturned(step, reason), call))
 
 
 def _describe_phase(record: Record) -> dict[str, Any]:
@@ -129,7 +129,7 @@ async def phase_passed(
     phase: str, evidence: Mapping[str, str], call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """The current phase is done: evidence for each of its criteria, by name."""
-    return _describe_phase(await _record(writer, e.PhasePassed(phase, tuple(evidence.items())), call))
+    return _describe_phase(await _write_event(writer, e.PhasePassed(phase, tuple(evidence.items())), call))
 
 
 @gate(idempotent=True)
@@ -137,13 +137,13 @@ async def phase_failed(
     phase: str, unmet: list[str], call: GateCall, writer: Injected[DispatchCompanion]
 ) -> dict[str, Any]:
     """The current phase was tried, and these of its criteria are not met: it is to be tried again."""
-    return _describe_phase(await _record(writer, e.PhaseFailed(phase, tuple(unmet)), call))
+    return _describe_phase(await _write_event(writer, e.PhaseFailed(phase, tuple(unmet)), call))
 
 
 @gate(idempotent=True)
 async def review_returned(findings: str, call: GateCall, writer: Injected[DispatchCompanion]) -> dict[str, Any]:
     """The review found something that has to be mended before it can pass."""
-    return _describe_phase(await _record(writer, e.ReviewReturned(findings), call))
+    return _describe_phase(await _write_event(writer, e.ReviewReturned(findings), call))
 
 
 EVERYBODYS: tuple[Gate, ...] = (progress, set_status, read_dispatch, decide, wrote_file)

@@ -29,7 +29,7 @@ from cantrip_actors.dispatch import (
     summary_of,
 )
 from cantrip_actors.dispatch.events import encode_entry
-from cantrip_actors.dispatch.log import read_trusted_records, written_with
+from cantrip_actors.dispatch.log import find_written, read_trusted_records
 from cantrip_actors.dispatch.record import make_approval, make_unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.http import models
@@ -87,7 +87,7 @@ async def create_dispatch(call: Call) -> Answer:
 
 def _create(call: Call, log: Dispatches, given: dict[str, Any] | str, key: str) -> tuple[Record, bool]:
     """Create a dispatch, unless this request has done so before; return its record, and whether it has."""
-    written = written_with(log, key) if key else None
+    written = find_written(log, key) if key else None
     if written is not None:
         return written, True
     by = call.token

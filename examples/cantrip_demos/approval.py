@@ -91,22 +91,22 @@ def run_approval(loom: str, file: Path, key: str) -> Iterator[str | Approval]:
     with _Killed(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as first:
         asked = _read(first)
         yield f"Process {first.pid} cast an entity. It wants to call {asked['gate']} with {asked['args']}."
-        yield f"A person decides about that first. It waits for the decision; {_paid(file)}."
+        yield f"A person decides about that first. It waits for the decision; {_describe_paid(file)}."
         first.kill()
         first.wait()
         yield f"Process {first.pid} was killed with SIGKILL while it waited."
     with _Killed(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as second:
         again = _read(second)
         same = "The same request still waits" if again == asked else "Another request waits"
-        yield f"Process {second.pid} was started in its place. {same}; {_paid(file)}."
+        yield f"Process {second.pid} was started in its place. {same}; {_describe_paid(file)}."
         request_id = str(again["request"])
         allow = [sys.executable, "-m", "cantrip_actors.cli.main", "allow", request_id, "--loom", loom]
         subprocess.run(allow, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
         yield f"Another process ran `cantrip allow {request_id.split(':')[1][-8:]}`."
         ended = _read(second)
         second.wait(PATIENCE)
-        yield f"Process {second.pid} went on, and the entity answered: {ended['result']}. Now {_paid(file)}."
-    yield Approval(request_id, str(ended["entity_id"]), str(ended["result"]), _payments(file))
+        yield f"Process {second.pid} went on, and the entity answered: {ended['result']}. Now {_describe_paid(file)}."
+    yield Approval(request_id, str(ended["entity_id"]), str(ended["result"]), _list_payments(file))
 
 
 class _Killed(subprocess.Popen[bytes]):
@@ -126,12 +126,12 @@ def _read(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return dict(orjson.loads(line))
 
 
-def _payments(file: Path) -> list[str]:
+def _list_payments(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
-def _paid(file: Path) -> str:
-    count = len(_payments(file))
+def _describe_paid(file: Path) -> str:
+    count = len(_list_payments(file))
     return (
         "nothing is paid" if count == 0 else f"{count} payment is made" if count == 1 else f"{count} payments are made"
     )

@@ -157,7 +157,7 @@ class ArithmeticDecision(Decision):
     """A decision whose ACCEPT has no feedback (V3)."""
 
     @model_validator(mode="after")
-    def _accepts_without_feedback(self) -> Self:
+    def _check_no_feedback(self) -> Self:
         if self.decision == "ACCEPT" and self.feedback is not None:
             raise ValueError("expected no feedback with an ACCEPT")
         return self
@@ -333,10 +333,10 @@ def parse(text: str) -> ArithmeticTask:
         shown = text if len(text) <= 60 else f"{text[:59]}…"
         raise InvalidIntent(f'expected two whole numbers with + - * x or × between them, as in "12 * 7", got "{shown}"')
     a, op, b = found.groups()
-    return ArithmeticTask(op=_OPS[op], a=_number(a), b=_number(b))
+    return ArithmeticTask(op=_OPS[op], a=_read_number(a), b=_read_number(b))
 
 
-def _number(text: str) -> int:
+def _read_number(text: str) -> int:
     digits = re.sub(r"[\s_]", "", text).replace("−", "-")
     if len(digits.lstrip("+-")) > DIGITS:
         raise InvalidIntent(f"expected numbers of at most {DIGITS:,} digits, got one of {len(digits.lstrip('+-')):,}")

@@ -82,7 +82,7 @@ def arithmetic(
         if model is not None and not local:
             raise typer.BadParameter("it goes with --local", param_hint="--model")
         task = parse(expression)
-        with _player(crystal, model, local=local) as player:
+        with _open_player(crystal, model, local=local) as player:
 
             async def work(runtime: Runtime) -> Episode:
                 dispatcher = make_agent_dispatcher(player, attempts).asking(runtime.ask)
@@ -102,7 +102,7 @@ def arithmetic(
 
 
 @contextlib.contextmanager
-def _player(crystal: str | None, model: Path | None, *, local: bool) -> Iterator[Crystal | str | None]:
+def _open_player(crystal: str | None, model: Path | None, *, local: bool) -> Iterator[Crystal | str | None]:
     """Yield the player of the roles; a server runs until the block ends."""
     if not local:
         yield crystal

@@ -128,21 +128,21 @@ async def _run(loom: str, folder: Path, stack: ExitStack, say: Callable[[str], o
         seconds = time.monotonic() - began
         states = [f"{node.name} {'lives' if node.is_living else 'is dead'}" for node in await client.cluster.nodes()]
         say(f"All orders are done after {seconds:.1f} s. The nodes: {', '.join(states)}.")
-        return _result(client.loom, [client.loom.named(name) or "" for name in names], names, folder, seconds)
+        return _build_result(client.loom, [client.loom.named(name) or "" for name in names], names, folder, seconds)
 
 
-def _result(loom: Loom, entities: list[str], names: list[str], folder: Path, seconds: float) -> Cluster:
+def _build_result(loom: Loom, entities: list[str], names: list[str], folder: Path, seconds: float) -> Cluster:
     recorded: Counter[str] = Counter()
     wrong = 0
     for entity, name in zip(entities, names, strict=True):
-        taken = _orders(loom, entity)
+        taken = _list_orders(loom, entity)
         recorded.update(taken)
         wrong += list(dict.fromkeys(taken)) != [f"{name}-{n}" for n in range(ORDERS)]
     repeated = sum(count - 1 for count in recorded.values())
     return Cluster(ENTITIES * ORDERS, _count(folder), len(recorded), repeated, wrong, round(seconds, 1))
 
 
-def _orders(loom: Loom, entity: str) -> list[str]:
+def _list_orders(loom: Loom, entity: str) -> list[str]:
     """Return the orders of the episodes that an entity has ended."""
     orders: list[str] = []
     order: str | None = None

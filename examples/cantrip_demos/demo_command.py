@@ -90,11 +90,11 @@ def folder_(
     with report_errors(json=as_json, loom=loom):
         from cantrip_demos.folder import INTENT, demo_cantrip, own_folder, report
 
-        read = _existing_folder(folder or own_folder())
+        read = _check_folder(folder or own_folder())
         is_silent = quiet or as_json
         if not is_silent:
             output.print_note(f"An entity and its children read {read}")
-        cantrip = demo_cantrip(read, _pace(pace, is_silent=is_silent))
+        cantrip = demo_cantrip(read, _parse_pace(pace, is_silent=is_silent))
         episode = cast(loom, cantrip, INTENT, backend=backend, quiet=is_silent)
         finish(episode, loom, report(episode.result), as_json=as_json, demo=True)
 
@@ -134,7 +134,7 @@ def rlm(
             output.print_note(f"Entities work through {len(document):,} characters of {file or 'licences and sources'}")
 
         async def work(runtime: Runtime) -> Reading:
-            reading = await read(runtime, document, sentence, _pace(pace, is_silent=is_silent))
+            reading = await read(runtime, document, sentence, _parse_pace(pace, is_silent=is_silent))
             with_thread(reading.episode)
             return reading
 
@@ -244,7 +244,7 @@ def cluster(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> No
         raise typer.Exit(0 if said.is_right else FAILED)
 
 
-def _pace(given: float | None, *, is_silent: bool) -> float:
+def _parse_pace(given: float | None, *, is_silent: bool) -> float:
     if given is not None:
         return given
     return 0.15 if not is_silent and sys.stderr.isatty() else 0.0
@@ -263,7 +263,7 @@ def _read_text(file: Path) -> str:
     return text
 
 
-def _existing_folder(folder: Path) -> Path:
+def _check_folder(folder: Path) -> Path:
     if not folder.exists():
         raise typer.BadParameter(f"there is no folder {folder}", param_hint="FOLDER")
     if not folder.is_dir():

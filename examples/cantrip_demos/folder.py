@@ -78,7 +78,7 @@ def _call(content: str, gate: str, **args: Any) -> dict[str, Any]:
     return {"content": content, "tool_calls": [{"gate": gate, "args": args}]}
 
 
-def _items(result: Message) -> list[Any]:
+def _list_items(result: Message) -> list[Any]:
     """Return the list that a gate returned, an empty one for anything else."""
     try:
         found = json.loads(result.content or "")
@@ -95,23 +95,23 @@ def _read_a_folder(context: Invocation) -> dict[str, Any]:
     if not results:
         return _call("I begin with what is there.", "list", recursive=True)
     last = results[-1]
-    if last.is_error and not _items(last):
+    if last.is_error and not _list_items(last):
         return _call("That did not work.", "done", answer={"report": f"No report: {last.content}"})
-    names = _files(results)
+    names = _list_files(results)
     if last.gate == "call_agent_batch":
-        return _call("Everybody is back: I put it together.", "done", answer=_report(names, _items(last)))
-    onward = _MORE_FILES.search(str((_items(last) or [""])[-1]))
+        return _call("Everybody is back: I put it together.", "done", answer=_build_report(names, _list_items(last)))
+    onward = _MORE_FILES.search(str((_list_items(last) or [""])[-1]))
     if onward and len(results) < PAGES:
         return _call("The listing continues.", "list", recursive=True, offset=int(onward[1]))
     chosen = choose(filter(is_text, names))
     if not chosen:
-        return _call("There is nothing to read.", "done", answer=_report(names, []))
+        return _call("There is nothing to read.", "done", answer=_build_report(names, []))
     asked = [*chosen[:-1], misspell(chosen[-1], names)]
     words = f"{len(chosen)} files, a child for each" if len(chosen) > 1 else "one file, a child for it"
-    return _call(words, "call_agent_batch", intents=[_request(path) for path in asked])
+    return _call(words, "call_agent_batch", intents=[_make_request(path) for path in asked])
 
 
-def _request(path: str) -> dict[str, Any]:
+def _make_request(path: str) -> dict[str, Any]:
     return {
         "intent": f"Read the file {json.dumps(path, ensure_ascii=False)} and report what it holds.",
         "system_prompt": FILE_READER,
@@ -120,9 +120,11 @@ def _request(path: str) -> dict[str, Any]:
     }
 
 
-def _files(results: Iterable[Message]) -> list[str]:
+def _list_files(results: Iterable[Message]) -> list[str]:
     """Return every path that was listed, without folders and notes."""
-    listed = [path for result in results if result.gate == "list" and not result.is_error for path in _items(result)]
+    listed = [
+        path for result in results if result.gate == "list" and not result.is_error for path in _list_items(result)
+    ]
     return [str(path) for path in listed if not str(path).endswith(("/", "]"))]
 
 
@@ -171,7 +173,7 @@ def _read_a_file(context: Invocation) -> dict[str, Any]:
     last = context[-1]
     text = last.content or ""
     if last.gate == "list" and not last.is_error:
-        there = [name for name in _files([last]) if name not in tried]
+        there = [name for name in _list_files([last]) if name not in tried]
         for meant in difflib.get_close_matches(asked, there, n=1, cutoff=0.0):
             return _call(f'"{asked}" must have meant "{meant}".', "read", path=meant)
         text = "it is not there"
@@ -193,27 +195,27 @@ def count(text: str) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------- the report
 
 
-def _report(names: Sequence[str], answers: Sequence[Any]) -> dict[str, Any]:
+def _build_report(names: Sequence[str], answers: Sequence[Any]) -> dict[str, Any]:
     """Return the answer of the whole run: a text to read, and the figures in it for programs."""
     read = [one for one in answers if isinstance(one, dict) and "lines" in one]
     answer = {
         "files": read,
         "totals": {what: sum(one[what] for one in read) for what in ("lines", "words", "characters")},
         "steered": [{"asked_for": one["asked_for"], "read": one["file"]} for one in read if "asked_for" in one],
-        "problems": [_problem(one) for one in answers if not (isinstance(one, dict) and "lines" in one)],
+        "problems": [_describe_problem(one) for one in answers if not (isinstance(one, dict) and "lines" in one)],
         "listed": len(names),
         "texts": sum(map(is_text, names)),
     }
-    return {"report": "\n".join(_lines(answer)), **answer}
+    return {"report": "\n".join(_render_lines(answer)), **answer}
 
 
-def _problem(answer: Any) -> str:
+def _describe_problem(answer: Any) -> str:
     if isinstance(answer, dict) and "problem" in answer:
         return f"{answer.get('file')}: {answer['problem']}"
     return str(answer.get("error") if isinstance(answer, dict) else answer)
 
 
-def _lines(answer: Answer) -> Iterator[str]:
+def _render_lines(answer: Answer) -> Iterator[str]:
     read, listed = answer["files"], answer["listed"]
     if not listed:
         yield "The folder is empty."

@@ -107,13 +107,13 @@ async def read(runtime: Runtime, document: str, sentence: str, pace: float = 0.0
     episode = await runtime.cast(cantrip, INTENT, context=context)
     figures = await anyio.to_thread.run_sync(count, document, sentence)
     entities = runtime.loom.subtree(episode.entity_id)
-    depth = max(_depth(runtime.loom, one) for one in entities)
+    depth = max(_measure_depth(runtime.loom, one) for one in entities)
     return Reading(episode, sentence, figures, prompts, len(entities), depth)
 
 
-def _depth(loom: Loom, entity: str) -> int:
+def _measure_depth(loom: Loom, entity: str) -> int:
     above = loom.header(entity).parent_entity
-    return 0 if above is None else 1 + _depth(loom, above)
+    return 0 if above is None else 1 + _measure_depth(loom, above)
 
 
 # ------------------------------------------------------------------------------------------------------- the programs

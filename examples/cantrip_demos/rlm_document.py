@@ -41,7 +41,7 @@ def own_document(large: int = LARGE) -> str:
     """
     parts: list[str] = []
     size = 0
-    for name, path in _texts():
+    for name, path in _read_texts():
         try:
             text = f"===== {name}\n{path.read_text(encoding='utf-8')}\n"
         except (OSError, UnicodeDecodeError):  # listed by a package but not there, or in another encoding
@@ -53,7 +53,7 @@ def own_document(large: int = LARGE) -> str:
     return "".join(parts)
 
 
-def _texts() -> Iterator[tuple[str, Path]]:
+def _read_texts() -> Iterator[tuple[str, Path]]:
     for installed in sorted(metadata.distributions(), key=lambda one: one.name.lower()):
         for file in sorted(installed.files or (), key=str):
             if file.name.upper().startswith(("LICEN", "COPYING", "NOTICE")):
@@ -75,11 +75,11 @@ def find_sentence(document: str) -> str:
 def count(document: str, sentence: str) -> Figures:
     """Return the figures of `document`, counted in one pass."""
     raw = document.encode("utf-8", "replace")
-    places = list(islice(_places(document, sentence), PLACES))
+    places = list(islice(_find_places(document, sentence), PLACES))
     return Figures(len(document), raw.count(b"\n"), len(raw.split()), places)
 
 
-def _places(document: str, sentence: str) -> Iterator[list[int]]:
+def _find_places(document: str, sentence: str) -> Iterator[list[int]]:
     at = document.find(sentence) if sentence else -1
     while at >= 0:
         yield [document.count("\n", 0, at) + 1, at - document.rfind("\n", 0, at)]

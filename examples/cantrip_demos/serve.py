@@ -78,7 +78,7 @@ def run_serve(loom: str, key: str) -> Iterator[str | Served]:
         with _Service(loom, log) as first, first.client() as client:
             yield f"Process {first.pid} serves the cantrip {COUNTER.name} at {first.url}."
             entity = client.post("/casts", json=body, headers=headers).json()["entity_id"]
-            read = list(_durable(client, entity, "0", CUT_AFTER))
+            read = list(_list_durable(client, entity, "0", CUT_AFTER))
             kinds = ", ".join(kind for _, kind in read)
             yield f"POST /casts began entity {entity[-8:]}; its stream sent {kinds}. The stream is cut here."
             first.kill()
@@ -89,8 +89,8 @@ def run_serve(loom: str, key: str) -> Iterator[str | Served]:
             replayed = "the same entity" if again.headers.get("idempotency-replayed") else "another entity"
             yield f"Process {second.pid} was started in its place. The same POST, with the same key, found {replayed}."
             last = read[-1][0]
-            read += _durable(client, entity, last)
-            there = list(_durable(client, entity, "0"))
+            read += _list_durable(client, entity, last)
+            there = list(_list_durable(client, entity, "0"))
             yield f"The stream was resumed after event {last}, and sent {len(read) - CUT_AFTER} more, to the end."
             result = str(again.json()["result"])
     yield Served(entity, result, [id for id, _ in read], [id for id, _ in there])
@@ -129,7 +129,7 @@ class _Service(subprocess.Popen[str]):
         super().__exit__(*why)  # type: ignore[arg-type]
 
 
-def _durable(client: httpx.Client, entity: str, last: str, count: int | None = None) -> Iterator[tuple[str, str]]:
+def _list_durable(client: httpx.Client, entity: str, last: str, count: int | None = None) -> Iterator[tuple[str, str]]:
     """Yield the durable events after the id `last`, at most `count`: their ids and kinds."""
     with client.stream("GET", f"/entities/{entity}/events", headers={"last-event-id": last}) as answer:
         id, seen = "", 0

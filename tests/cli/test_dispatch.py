@@ -167,6 +167,25 @@ class TestViews:
         assert said.code == 1
         assert "line 1 is not to be trusted" in said.err
 
+    @pytest.mark.rule("F-04")
+    def test_ls_lists_the_others_and_fails_when_a_log_was_edited(self, cantrip, dispatched):
+        path = dispatched().path(ID)
+        dispatched(dispatch_id="sound")
+        path.write_bytes(path.read_bytes().replace(b"user interface", b"whole program."))
+        said = cantrip("dispatch", "ls")
+        assert said.code == 1
+        assert "sound" in said.out
+        assert ID not in said.out
+        assert "line 1 is not to be trusted" in said.err
+        assert [row["id"] for row in cantrip("dispatch", "ls", "--json").json] == ["sound"]
+
+    @pytest.mark.rule("X-22")
+    def test_a_name_in_the_log_begins_no_line(self, cantrip, place, dispatched):
+        dispatched(**GATED)
+        assert cantrip("dispatch", "approve", "mend", "--by", "eve\n   9 \x1b[2Know approved by grace").code == 0
+        _, second = cantrip("dispatch", "log", "mend").out.splitlines()
+        assert "approved by human eve 9  [2Know approved by grace" in second
+
 
 class TestDecisions:
     @pytest.mark.rule("F-16")

@@ -14,7 +14,7 @@ from cantrip_actors.dispatch import (
     draft,
     refusal,
 )
-from cantrip_actors.dispatch.record import follow_up
+from cantrip_actors.dispatch.record import make_follow_up
 
 AT = "2026-02-26T09:00:00.000Z"
 
@@ -76,7 +76,7 @@ def then(record: Record, *events: Event, by: Capacity = "worker", token: int | N
         refused = refusal(record, placed)
         assert refused is None, refused
         record = apply(record, placed)
-        while (due := follow_up(record)) is not None:
+        while (due := make_follow_up(record)) is not None:
             record = apply(record, entry(record, due, "supervisor", record.token))
     return record
 

@@ -6,7 +6,18 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import EntityCrashed, Folding, GateCall, Injected, Runtime, RuntimeClosed, gate, scripted
+from cantrip_actors import (
+    EntityCrashed,
+    Folding,
+    GateCall,
+    Injected,
+    Refused,
+    Runtime,
+    RuntimeClosed,
+    gate,
+    scripted,
+    wrap,
+)
 from cantrip_actors.dispatch import (
     Approved,
     Dispatcher,
@@ -18,6 +29,7 @@ from cantrip_actors.dispatch import (
     StatusChanged,
     TamperedRecord,
 )
+from cantrip_actors.dispatch.companion import DispatchCompanion
 from cantrip_actors.gates import write
 from cantrip_actors.runtime.entity_actor import EntityActor
 from cantrip_actors.wards import max_tokens, max_turns, remove_gate
@@ -241,6 +253,24 @@ class TestStatus:
 
 
 class TestExit:
+    @pytest.mark.rule("F-13", "F-25")
+    async def test_a_dispatch_fails_when_a_ward_ends_its_entity_before_it_is_active(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begins = DispatchCompanion.begins
+
+        async def begin_late(self: DispatchCompanion, here: Any) -> str | None:
+            await anyio.sleep(5)
+            return await begins(self, here)
+
+        monkeypatch.setattr(DispatchCompanion, "begins", begin_late)
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(wards=[{"timeout": 1}]), author="ada")
+            record = await dispatcher.run(record.id, worker([*FINISH]))
+        assert (record.status, kinds(record)) == ("failed", ["contract", "status active", "status failed"])
+        assert "timeout(1)" in record.reason
+
     @pytest.mark.rule("F-21")
     async def test_the_third_done_without_a_final_status_blocks_the_dispatch(self, tmp_path: Path) -> None:
         record, turns = await ran(tmp_path, worker([DONE, DONE, DONE, DONE]))
@@ -257,6 +287,55 @@ class TestExit:
 
 
 class TestCheckpoints:
+    @pytest.mark.rule("F-18", "F-20", "F-27")
+    @pytest.mark.parametrize(
+        "refused", [say("write", path="x"), say("write", path="no", content="y"), say("writ", x=1)]
+    )
+    async def test_a_refused_call_makes_no_checkpoint_due_also_after_a_restart(
+        self, tmp_path: Path, refused: dict[str, Any]
+    ) -> None:
+        def refuse(call: GateCall) -> Refused | None:
+            return Refused("not this file") if call.args["path"] == "no" else None
+
+        files, loom = tmp_path / "files", f"sqlite:{tmp_path / 'loom.db'}"
+        files.mkdir()
+        gates = (write.with_(root=files), wrap("write", pre=[refuse]))
+        stop = (block(), DONE)
+        async with Runtime.open(loom) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            said = [progress(), refused, say("echo", text="a"), *stop]
+            await dispatcher.run(record.id, worker(said, *gates))
+        async with Runtime.open(loom) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            await dispatcher.unblock(record.id, "go on", by="ada")
+            ran_again = [say("echo", text="b"), say("write", path="x", content="y"), say("echo", text="c"), *FINISH]
+            await dispatcher.run(record.id, worker(ran_again, *gates))
+            observed = seen(runtime.loom.turns(runtime.loom.named(record.id) or ""))
+        echoes = [(is_error, result) for gate, is_error, result in observed if gate == "echo"]
+        assert echoes[:2] == [(False, "a"), (False, "b")]
+        assert echoes[2][0]
+
+    @pytest.mark.rule("F-18", "F-27", "F-31")
+    async def test_a_failed_effect_makes_a_checkpoint_due_also_after_a_restart(self, tmp_path: Path) -> None:
+        @gate(name="deploy")
+        async def deploy() -> str:
+            raise ValueError("after half of it")
+
+        loom = f"sqlite:{tmp_path / 'loom.db'}"
+        async with Runtime.open(loom) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path), effectful=["deploy"])
+            record = await dispatcher.dispatch(contract(), author="ada")
+            await dispatcher.run(record.id, worker([progress(), say("deploy"), block(), DONE], deploy))
+        async with Runtime.open(loom) as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path), effectful=["deploy"])
+            await dispatcher.unblock(record.id, "go on", by="ada")
+            await dispatcher.run(record.id, worker([say("echo", text="b"), *FINISH], deploy))
+            observed = seen(runtime.loom.turns(runtime.loom.named(record.id) or ""))
+        assert "checkpoint required (deploy had an effect)" in next(
+            text for name, _, text in observed if name == "echo"
+        )
+
     @pytest.mark.rule("F-18", "F-20")
     async def test_after_an_effect_the_next_gate_is_refused_until_progress_is_written(self, tmp_path: Path) -> None:
         files = tmp_path / "files"
@@ -776,6 +855,48 @@ async def test_serve_runs_dispatches_as_they_arrive_unless_their_outputs_overlap
     assert not any("Three" in one and len(one) > 1 for one in together)
 
 
+@pytest.mark.rule("F-46")
+async def test_a_run_is_refused_while_another_dispatch_writes_the_same_outputs(tmp_path: Path) -> None:
+    @gate(name="work")
+    async def work() -> str:
+        await anyio.sleep(5)
+        return "ok"
+
+    async with Runtime.open() as runtime:
+        here, elsewhere = (Dispatcher(runtime, folder(tmp_path)) for _ in range(2))
+        for name, outputs in (("one", ["src"]), ("two", ["src/a.py"]), ("three", ["lib"])):
+            await here.dispatch(contract(dispatch_id=name, outputs=outputs), author="ada")
+        refused: list[str] = []
+
+        async def run(dispatcher: Dispatcher, name: str) -> None:
+            try:
+                await dispatcher.run(name, worker([say("work"), *FINISH], work))
+            except DispatchError as error:
+                refused.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            for name in ("one", "two", "three"):  # at the same time, before any of them is active
+                tasks.start_soon(run, here, name)
+            await anyio.sleep(2)
+            (left,) = [one.id for one in here.log.records() if one.status == "queued"]
+            tasks.start_soon(run, elsewhere, left)
+        assert len(refused) == 2
+        assert all(f"{left} cannot start while" in text and "/srv/notes/src/a.py" in text for text in refused)
+        await run(elsewhere, left)
+        assert {one.status for one in here.log.records()} == {"completed"}
+
+
+@pytest.mark.rule("F-46")
+async def test_a_worker_may_write_the_outputs_of_its_orchestrator(tmp_path: Path) -> None:
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        handed = terms(dispatch_id="worker", outputs=["src/a.py"])
+        boss = worker([say("dispatch", contract=handed), *FINISH], *dispatcher.gates(worker([*FINISH])))
+        await dispatcher.dispatch(contract(dispatch_id="boss", role="orchestrator", outputs=["src"]), author="ada")
+        assert (await dispatcher.run("boss", boss)).status == "completed"
+        assert dispatcher.log.read("worker").status == "completed"
+
+
 def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: int = 1) -> None:
     """Have the entity's actor crash at its so-manieth step, before or after that is recorded."""
     carry, counted = EntityActor._record_step, iter(range(1, 10_000))
@@ -797,9 +918,7 @@ def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
     from cantrip_actors.dispatch.companion import DispatchCompanion
     from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 
-    companion = DispatchCompanion(
-        dispatcher.log, record.id, dispatcher._runtime.loom, children=dispatcher._list_children
-    )
+    companion = DispatchCompanion(dispatcher.log, record.id, dispatcher._runtime.loom)
     return make_worker_cantrip(worker(scripted([*FINISH])), record.contract, companion)
 
 

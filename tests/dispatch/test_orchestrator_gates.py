@@ -155,6 +155,30 @@ async def test_children_of_one_batch_may_not_declare_the_same_outputs(tmp_path: 
     assert len(episode.thread[1].children) == 2
 
 
+@pytest.mark.rule("F-46")
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        (["src"], ["src/a.py"], "both write src/a.py"),
+        (["./src/a.py"], ["src/b.py", "lib/../src/a.py"], "both write src/a.py"),
+        ("src/a.py", "/src/", "both write src/a.py"),
+        (["."], ["src/a.py"], "both write src/a.py"),
+        ("src/a.py", "src/b.py", ""),
+        ({"a": 1}, None, "outputs of request 1: expected a list of texts"),
+    ],
+)
+async def test_children_of_one_batch_may_not_write_into_each_others_folders(one: Any, other: Any, why: str) -> None:
+    circle = Circle(["done", "call_agent_batch", wrap("call_agent_batch", pre=[disjoint_outputs])], [max_turns(5)])
+    intents = [{"intent": "x", "context": {"outputs": outputs}} for outputs in (one, other)]
+    said = [say("call_agent_batch", intents=intents), DONE]
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(Cantrip(scripted(said), circle=circle, child_crystal=scripted([DONE])), "go")
+    refused = errors(episode.thread)
+    assert len(refused) == bool(why)
+    assert all(why in text for text in refused)
+    assert len(episode.thread[0].children) == (0 if why else 2)
+
+
 @pytest.mark.rule("F-30")
 async def test_after_a_fold_an_orchestrator_sees_its_running_workers_and_a_worker_only_its_own(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:

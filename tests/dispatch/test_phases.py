@@ -17,7 +17,7 @@ from cantrip_actors.dispatch import (
     refusal,
 )
 from cantrip_actors.dispatch.phases import CRITERIA, ORDERS
-from cantrip_actors.dispatch.record import follow_up
+from cantrip_actors.dispatch.record import make_follow_up
 from tests.dispatch.contracts import active, entry, queued, refused, then
 
 WORDS = "This was run and seen, and it says more than fifty characters."
@@ -124,7 +124,7 @@ class TestHumans:
         record = approved(record)
         assert record.phases.phase == following
         assert record.status == "active"
-        assert follow_up(record) is None
+        assert make_follow_up(record) is None
         assert [one.phase for one in record.phases.history].count(phase) == 1
 
     def test_a_waiting_phase_accepts_only_its_approval(self):
@@ -204,7 +204,7 @@ def test_phases_are_left_in_order_and_once_each(depth, tried):
             placed = entry(record, event, by)
             if refusal(record, placed) is None:
                 record = apply(record, placed)
-                while (due := follow_up(record)) is not None:
+                while (due := make_follow_up(record)) is not None:
                     record = apply(record, entry(record, due, "supervisor"))
         left = tuple(one.phase for one in record.phases.history)
         assert left == ORDERS[depth][: len(left)]

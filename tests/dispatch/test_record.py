@@ -76,6 +76,13 @@ class TestTheContract:
             "what failed: {ESCAPED} braces",
         )
 
+    @pytest.mark.rule("F-05", "F-06")
+    def test_a_superseding_contract_takes_its_intent_from_a_new_objective_unless_the_old_one_had_its_own(self):
+        new = superseding(active(), "second", "2026-02-27", objective="The search finds notes by dates.")
+        assert new.intent == "The search finds notes by dates."
+        asked = superseding(active(intent="mend it"), "second", "2026-02-27", objective="Dates are found.")
+        assert asked.intent == "mend it"
+
 
 class TestProgress:
     @pytest.mark.rule("F-11")

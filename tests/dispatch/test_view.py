@@ -10,6 +10,7 @@ from cantrip_actors.dispatch import (
     DoneRefused,
     Folded,
     OutputWritten,
+    PhaseFailed,
     Progressed,
     Recovered,
     StatusChanged,
@@ -106,6 +107,12 @@ class TestRehydration:
         assert "CURRENT step 2: mend\n  actions: change search.py\n  expected: a tag finds" in text
         assert "a second index: too slow" in text
         assert "nobody has to confirm" in text
+
+    def test_a_worker_with_steps_and_phases_reads_where_it_is_and_what_ends_the_phase(self):
+        record = then(active(steps=["look", "mend"], depth="minimal", max_iterations=4), StepAdvanced(1, "it is slow"))
+        text = rehydration(then(record, PhaseFailed("debug", ("the cause is unknown",))))
+        assert "CURRENT step 2: mend" in text
+        assert "Phase: debug, attempt 2 of 4\n  it ends with evidence of root_cause (the root cause)" in text
 
     def test_an_orchestrator_reads_its_running_workers(self):
         over = then(queued(dispatch_id="over"), StatusChanged("rejected", reason="no"), by="human")

@@ -46,7 +46,15 @@ from cantrip_actors.machine.project.record import (
 )
 from cantrip_actors.machine.project.requests import Verdict, find_decision, find_open_request, measure_waited
 from cantrip_actors.machine.project.story import Began, Story, StoryEvent, StoryKind
-from cantrip_actors.machine.project.turns import Entry, TurnReader, collect_rewards, read_entries, read_turns
+from cantrip_actors.machine.project.turns import (
+    Entry,
+    TurnReader,
+    collect_rewards,
+    list_finished_calls,
+    list_started_calls,
+    read_entries,
+    read_turns,
+)
 
 __all__ = [
     "NOTED",
@@ -90,7 +98,9 @@ __all__ = [
     "is_over",
     "list_asked",
     "list_children",
+    "list_finished_calls",
     "list_intents",
+    "list_started_calls",
     "list_turns_quoting",
     "make_fork_state",
     "measure_waited",

@@ -15,6 +15,7 @@ from cantrip_actors.records.records import (
     Folded,
     ForgottenRecord,
     GateFinished,
+    GateStarted,
     Header,
     IntentGiven,
     Observation,
@@ -149,6 +150,16 @@ class TurnReader:
             case _:
                 pass
         return None
+
+
+def list_started_calls(records: Iterable[Record]) -> set[tuple[str, str | None]]:
+    """Return the gate calls whose start is recorded, each as its turn and its id: these ran, even if they failed."""
+    return {(one.turn_id, one.tool_call_id) for one in records if isinstance(one, GateStarted)}
+
+
+def list_finished_calls(records: Iterable[Record]) -> list[GateFinished]:
+    """Return the gate calls that have a result, oldest first, with those of the turn under way."""
+    return [one for one in records if isinstance(one, GateFinished)]
 
 
 def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation], cantrip: str) -> Turn:
