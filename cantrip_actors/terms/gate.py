@@ -90,6 +90,12 @@ class Gate:
     server: Source | None = field(default=None, repr=False, compare=False)
     """The server that the gate is a tool of, if any."""
 
+    def __post_init__(self) -> None:
+        for flag in ("ephemeral", "idempotent", "read_only", "blocking"):
+            given = getattr(self, flag)
+            if not isinstance(given, bool):
+                raise InvalidCantrip(f"gate {self.name}: {flag}: expected True or False, got {given!r:.100}")
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function with its dependencies, for its author's tests: no schema, no boundary, no thread."""
         if self.function is None:
