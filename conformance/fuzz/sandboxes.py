@@ -13,7 +13,7 @@ from unittest import mock
 
 import orjson
 
-from cantrip_actors.circle.javascript.values import arguments, parse_report
+from cantrip_actors.circle.javascript.values import parse_report, read_arguments
 from cantrip_actors.circle.medium import (
     Answer,
     Exceeded,
@@ -185,7 +185,7 @@ def open_python_worker() -> Iterator[Check]:
 def check_javascript_texts(data: bytes) -> None:
     """Check that a guest's texts, a call's arguments and an end's report become data or the documented errors."""
     with suppress(ValueError):
-        assert isinstance(arguments("echo", data), dict)
+        assert isinstance(read_arguments("echo", data), dict)
     with suppress(LimitExceeded):
         _expect_step(parse_report(data, "echo('a')", ["echo"], scarce=True))
 
