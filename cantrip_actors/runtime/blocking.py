@@ -131,7 +131,15 @@ def _start_event_loop(backend: str, opened: ExitStack) -> BlockingPortal:
             started.set_result(portal)
             await portal.sleep_until_stopped()
 
-    thread = Thread(target=partial(anyio.run, serve, backend=backend), name="cantrip_actors runtime", daemon=True)
+    def run() -> None:
+        try:
+            anyio.run(serve, backend=backend)
+        except OSError as error:  # the process has no descriptor left for an event loop
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = Thread(target=run, name="cantrip_actors runtime", daemon=True)
     thread.start()
     opened.callback(thread.join)
     portal = started.result()

@@ -139,6 +139,30 @@ def test_a_process_exits_with_a_blocking_runtime_that_is_still_open(fork: bool) 
     assert (process.returncode, process.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_blocking_runtime_is_refused_when_the_process_has_no_descriptor_left(backend: str) -> None:
+    program = (
+        "import os, resource, sys\n"
+        "from cantrip_actors import Runtime\n"
+        f"with Runtime.blocking(backend={backend!r}):\n"
+        "    pass  # everything is imported\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
+        "held = []\n"
+        "try:\n"
+        "    while True:\n"
+        "        held.append(os.open(os.devnull, os.O_RDONLY))\n"
+        "except OSError:\n"
+        "    pass\n"
+        "try:\n"
+        f"    Runtime.blocking(backend={backend!r})\n"
+        "except OSError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    process = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (0, "[Errno 24] Too many open files\n")
+
+
 # The same methods as the async face
 
 ASYNC_ONLY = {"open", "blocking", "aclose"}
