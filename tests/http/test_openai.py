@@ -268,7 +268,7 @@ async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, 
         ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages"),
         ("chat/completions", {"stream_options": "usage", "stream": True}, "stream_options"),
         ("responses", {"text": {"format": 3}}, "text.format"),
-        ("responses", {"input": [[]]}, "input.str"),
+        ("responses", {"input": [[]]}, "input"),
     ],
 )
 async def test_a_value_of_the_wrong_type_is_an_error_in_openais_shape(path: str, more: Any, param: str) -> None:
