@@ -332,7 +332,9 @@ class Requests:
         is_here = bool(entity_id) and self._core.belongs_to_tenant(entity_id, tenant)
         found = find_decision(store.records(entity_id), request_id) if is_here else None
         if found is None:
-            raise UnknownRequest(f"no request has the id {request_id!r}: expected that of an open request")
+            raise UnknownRequest(
+                f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
+            )
         if isinstance(found, Verdict) or self._find_posted(request_id) is not None:
             raise self._make_already_decided(request_id)
         if found.expires_at is not None and found.expires_at <= self._core.make_moment().at:  # its timer will say so

@@ -47,7 +47,7 @@ def test_long_lived_entities_accept_files(cantrip, report, place):
     ("path", "why"),
     [
         ("none.pdf", "none.pdf: cannot read it: No such file"),
-        ("a.png", "got a picture (image/png): make an Image of it"),
+        ("a.png", "got a picture (image/png): give it as an image"),
     ],
 )
 def test_an_invalid_file_exits_with_2(cantrip, place, path, why):

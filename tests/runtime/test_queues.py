@@ -437,7 +437,10 @@ async def test_a_key_finds_the_same_entity_of_the_same_queue_only(any_url: str) 
 async def test_a_queue_that_is_not_known_is_refused_with_the_names_of_the_others(any_url: str) -> None:
     async with alone(any_url, REPORTS, Queue("mails")) as runtime:
         for wrong in ("raports", 7, None):
-            with pytest.raises(InvalidIntent, match=r"expected a queue of this loom, got .*(reports|mails).*Opening a runtime with another"):
+            with pytest.raises(
+                InvalidIntent,
+                match=r"expected a queue of this loom, got .*(reports|mails).*Opening a runtime with another",
+            ):
                 await runtime.submit("desk", "go", queue=wrong)  # type: ignore[arg-type]
         assert runtime.schedules() == []
 

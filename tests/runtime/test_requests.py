@@ -550,7 +550,7 @@ async def test_a_decision_of_an_unknown_request_is_refused(url: str) -> None:
         entity = await runtime.start(SPELL, "go")
         await request_of(runtime)
         for unknown in ("", "nonsense", f"{entity.id}:x:y", "a:b:c"):
-            with pytest.raises(UnknownRequest, match=r"expected that of an open request"):
+            with pytest.raises(UnknownRequest, match=r"expected one of runtime\.requests"):
                 await runtime.decide(unknown, "allow")
         assert len(runtime.requests()) == 1
 

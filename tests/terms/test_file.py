@@ -76,7 +76,7 @@ def test_an_office_document_is_detected_by_name_and_any_format_by_a_given_type()
         (lambda: File(bytes(LARGEST + 1)), "expected at most 20,000,000 bytes"),
         (lambda: File(b"\x00\x01\x02"), r"expected a PDF, text in UTF-8, audio or video, got bytes that begin with"),
         (lambda: File(DOCX, filename="a.zip"), "give its media type, too"),
-        (lambda: File(png()), r"got a picture \(image/png\): make an Image of it"),
+        (lambda: File(png()), r"got a picture \(image/png\): give it as an image"),
         (lambda: File(PDF, media_type="text/plain"), 'media_type "text/plain", but its bytes are application/pdf'),
         (lambda: File(b"text", media_type="application/pdf"), "but its bytes are text/plain"),
         (lambda: File(PDF, media_type="pdf"), 'expected a type as in "application/pdf"'),
