@@ -50,7 +50,8 @@ def fill(url: str) -> None:
         async with Runtime.open(url) as runtime:
             for n in range(40):
                 await runtime.cast(cantrip([say("echo", text="x"), done(n)], name=f"worker {n}"), "go")
-            spell = Cantrip(scripted([done(1)]), circle=Circle(["done"], [max_turns(3)]), name=HOSTILE[:100])
+            spell = Cantrip(scripted([done(1)]), circle=Circle(["done"], [max_turns(3)]), name="hostile")
+            object.__setattr__(spell, "name", HOSTILE[:100])  # such names are refused, but older looms have them
             await runtime.cast(spell, HOSTILE)
             await runtime.start(cantrip([say("look"), done(1)], ask_first(look), name="asking"), "go")
             await anyio.sleep(0.3)
