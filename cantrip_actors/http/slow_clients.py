@@ -45,7 +45,8 @@ class _CutOff:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cut_off, scope)
             try:
-                await super().run()  # type: ignore[misc]  # of hypercorn's class
+                with suppress(TimeoutError):  # of the kernel, which gives a client up that takes no bytes
+                    await super().run()  # type: ignore[misc]  # of hypercorn's class
             finally:
                 scope.cancel()
 
