@@ -79,7 +79,7 @@ class Record(Value, frozen=True):
 
     @property
     def waits_for(self) -> str:
-        """What it waits for a person to do: a blocker or an approval; empty if it does not wait."""
+        """The blocker or the approval that a person has to see to; empty if the dispatch does not wait for a person."""
         if self.status == "blocked" and not self.released:
             return self.blocker
         if self.status == "queued" and self.contract.needs_approval and not self.approved:

@@ -26,7 +26,7 @@ EntityState = Literal[
     "abandoned",
     "forgotten",
 ]
-"""The states that `Loom.state` returns."""
+"""The states that `Loom.state` returns: an entity that a timeout or a budget ended is truncated."""
 Disconnect = Annotated[
     Literal["cancel", "continue"] | None,
     Field(description="What a client that hangs up while it waits does to the entity. Default: cancel without a key."),

@@ -514,7 +514,7 @@ class Runtime:
         )
 
     async def submission(self, key: str) -> Submission | None:
-        """Return the submission with `key` that any runtime on the loom made, waiting or begun; None if there is none.
+        """Return the submission with `key` that any runtime on the loom made, waiting or begun, or None.
 
         A withdrawn submission is gone. Raises InvalidIntent for a text that is no key, RuntimeClosed, LoomError.
         """

@@ -204,12 +204,16 @@ class Response(Value, frozen=True, gc=False):
             raise CrystalError(f"crystal returned {kind}: expected a Response, a mapping with its fields, or text")
         fields: dict[str, Any] = {"usage": Usage.of(value.get("usage"))}
         try:
-            if not _READERS.keys() >= value.keys():
-                name = next(str(name) for name in value if name not in _READERS)
-                raise CrystalError(f'crystal returned an unknown field "{name}": {suggest_nearest(name, _READERS)}')
             for name, given in value.items():
-                if given is not None and name != "usage":
-                    fields[name] = _READERS[name](name, given)
+                read = _READERS.get(name)
+                if read is None:
+                    if name != "usage":
+                        known = cls.__struct_fields__
+                        raise CrystalError(
+                            f'crystal returned an unknown field "{name}": {suggest_nearest(str(name), known)}'
+                        )
+                elif given is not None:
+                    fields[name] = read(name, given)
         except CrystalError as error:
             error.usage = fields["usage"]
             raise
@@ -299,7 +303,6 @@ def _read_json(name: str, value: object) -> Any:
 _READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "content": _read_text,
     "tool_calls": _read_calls,
-    "usage": lambda _, usage: Usage.of(usage),
     "thinking": _read_text,
     "code": _read_text,
     "blocks": _read_blocks,
@@ -307,7 +310,8 @@ _READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "handle": _read_json,
     "images": _read_images,
 }
-"""Checks and converts a field of a response that is not null: takes the field's name and what the crystal gave."""
+"""The functions that check and convert each field but the usage, which is read first: errors carry it. They take the
+field's name and its value, which is not null."""
 
 
 class Invocation(Sequence[Message]):

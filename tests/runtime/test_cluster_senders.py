@@ -438,7 +438,7 @@ async def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_is_over(
         before = {name: getattr(store, name) for name in ("new_mail", "timers_due", "accounts", "survey")}
         with capture_logs() as lines:
             for name in before:
-                setattr(store, name, lost)
+                setattr(store, name, raise_lost_connection)
             await anyio.sleep(60)
         assert Counter(line["event"] for line in lines) == {
             f"the loom could not be searched for {what}": 1 for what in ("mail", "timers", "entities without an owner")
@@ -462,7 +462,7 @@ async def test_entities_that_cannot_be_claimed_are_not_logged_as_taken_over(
         await anyio.sleep(1)
     kind = type(program._tree.store)
     with capture_logs() as lines, monkeypatch.context() as outage:
-        outage.setattr(kind, "claim", lost)
+        outage.setattr(kind, "claim", raise_lost_connection)
         one = await node(url, "w1", slow)
         await anyio.sleep(60)
     try:
@@ -474,7 +474,7 @@ async def test_entities_that_cannot_be_claimed_are_not_logged_as_taken_over(
         await one.aclose()
 
 
-def lost(*_: Any, **__: Any) -> Any:
+def raise_lost_connection(*_: Any, **__: Any) -> Any:
     raise LoomError("the server is gone")
 
 
