@@ -112,6 +112,7 @@ def close_turn(state: State) -> None:
 
 
 def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
+    """Add an intent to the context: the first one is the first message after the system prompt (INTENT-2)."""
     close_turn(state)
     conversation = state.conversation
     is_first = not len(conversation.context)

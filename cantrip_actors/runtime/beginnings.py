@@ -1,4 +1,4 @@
-"""How entities begin: `cast`, `start`, `invoke` and `fork`, with and without a key.
+"""How entities begin: `cast`, `start`, `invoke` and `fork`, with and without a key. There is no other way (ENTITY-1).
 
 A beginning with a key happens once. The entity's id is derived from the key, so a repeated call finds the same entity,
 in this process or another, before or after a crash. The entity's log says whether it began with the same content.
@@ -62,7 +62,7 @@ class Beginnings:
         return str(uuid.uuid5(NAMESPACE, f"\0{scope_name(tenant, key)}"))
 
     def make_identity(self, key: str | None, tenant: str, **facts: Any) -> Identity:
-        """Return the identity of a new entity. With a key, its id is derived from the key."""
+        """Return the identity of a new entity, with a unique id (ENTITY-2): a fresh one, or one made from the key."""
         entity_id = self._tree.make_moment().fresh if key is None else self.make_id(key, tenant)
         return Identity(entity_id, key=key, tenant=tenant, **facts)
 

@@ -162,7 +162,10 @@ class Cells:
         return loom.lineage(turn_id)
 
     async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
-        """Return the cell of a child: a new cell or, after a crash, the running cell or one loaded from the log."""
+        """Return the cell of a child: a new cell or, after a crash, the running cell or one loaded from the log.
+
+        A new child sees its intent and the context that it is given, and nothing of its parent's context (COMP-4).
+        """
         loom, request = self._core.loom, child.request
         if known is not None and (running := self._core.living.get(known)) is not None:
             return running

@@ -111,6 +111,7 @@ class Cantrip:
         self._check_circle()
 
     def _check_circle(self) -> None:
+        """Raise InvalidCantrip without a `done` gate (CIRCLE-1), or a ward that ends the entity (CIRCLE-2)."""
         if "done" not in self.circle.open_gates:
             if self.requires_done:
                 raise InvalidCantrip(

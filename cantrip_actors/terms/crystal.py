@@ -11,8 +11,9 @@ from cantrip_actors.terms.errors import InvalidCantrip
 class Crystal(Protocol):
     """Anything with `invoke`: messages in, a response out, no state between invocations (CRYSTAL-1).
 
-    `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. An object may
-    also have `name`, `context_window` (tokens), `call` (a `Call` for children that it drives, instead of their
+    `invoke(messages, tools, tool_choice)` is awaited and returns a Response or its fields as a mapping. It takes any
+    number of messages (CRYSTAL-2); if they are too long, it raises a CrystalError that `overflows`. An object may also
+    have `name`, `context_window` (tokens), `call` (a `Call` for children that it drives, instead of their
     parent's), and take `options` (the call's sampling parameters); see `crystal/signature.py`. If an answer has no
     usage, its tokens are estimated. If `has_prices` is False, `max_cost` as the only bound is refused.
     `check_server_tools(tools)`, if the object has it, raises InvalidCantrip for each of `Call(server_tools=…)` that it
