@@ -451,10 +451,11 @@ class Resumed(_Record, frozen=True, tag="resumed"):
 
 
 class Ended(_Record, frozen=True, tag="ended"):
-    """An entity, or one episode of it, is over; its log stays (ENTITY-4). `reason` says how, `detail` to a person.
+    """An entity, or one episode of it, is over; its log stays (ENTITY-4).
 
-    `ward` is the ward that ended it. `usage` is the cost of answers that broke the crystal's contract, which no
-    utterance includes. `key` and `sender` are those of the mail that this record takes.
+    `reason` says how it ended, and `detail` explains that to a person. `ward` is the ward that ended it. `usage` is the
+    cost of answers that broke the crystal's contract, which no utterance includes. `key` and `sender` are those of the
+    mail that this record takes.
     """
 
     entity_id: str

@@ -215,9 +215,9 @@ class Requests:
             requested = find_open_request(store.newest(entity_id, NEWEST)) or find_open_request(
                 store.records(entity_id)
             )
-            if requested is None or self._find_posted(requested.id) is not None:
+            if requested is None or self._has_decision(requested.id):
                 continue
-            if store.life(entity_id) is Life.WAITING:  # else its decision was taken since
+            if store.life(entity_id) is Life.WAITING:  # else its episode was ended since
                 yield self._make_request(requested)
 
     def _make_request(self, requested: Requested) -> Request:
@@ -335,11 +335,19 @@ class Requests:
             raise UnknownRequest(
                 f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
             )
-        if isinstance(found, Verdict) or self._find_posted(request_id) is not None:
+        if isinstance(found, Verdict) or self._has_decision(request_id):
             raise self._make_already_decided(request_id)
         if found.expires_at is not None and found.expires_at <= self._core.make_moment().at:  # its timer will say so
             raise AlreadyDecided(request_id, "expired", "", found.expires_at, "")
         return found
+
+    def _has_decision(self, request_id: str) -> bool:
+        """Return whether a decision was posted, also if the entity has taken it while its records were read."""
+        core = self._core
+        return (
+            core.store.find_mail(core.find_root(request_id.partition(":")[0]), make_decision_key(request_id))
+            is not None
+        )
 
     def _find_posted(self, request_id: str) -> Mail | None:
         """Return the decision that waits in the entity's inbox."""

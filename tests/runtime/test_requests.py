@@ -38,6 +38,7 @@ from cantrip_actors.gates import ask, question
 from cantrip_actors.loom import Store, thread_jsonl
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.html import html_page
+from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from tests.exhaustive import part
 from tests.loom import postgres
@@ -793,6 +794,29 @@ async def test_ask_first_works_for_done(url: str) -> None:
         await runtime.decide((await request_of(runtime)).id, "deny", note="look again")
         await runtime.decide((await request_of(runtime)).id, "allow")
         assert (await entity.episode()).result == 1
+
+
+@pytest.mark.rule("C-24")
+async def test_a_request_that_is_decided_while_requests_are_read_is_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, seen = MemoryStore.newest, []
+
+    def read_once(store: Store, *what: Any) -> Any:
+        seen.append(read(store, *what))
+        return seen[0]
+
+    spell = Cantrip(scripted(lambda _: done("ok"), record=False), circle=Circle([ask_first("done")], [max_turns(9)]))
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(spell, "go")
+        first = await request_of(runtime)
+        monkeypatch.setattr(MemoryStore, "newest", read_once)
+        assert runtime.requests() == [first]
+        await runtime.decide(first.id, "deny")
+        while not any(turn.gate_calls for turn in runtime.loom.turns(entity.id)):
+            await anyio.sleep(1.0)
+        await anyio.sleep(1.0)
+        assert runtime.requests() == []
 
 
 @pytest.mark.rule("C-24")
