@@ -22,8 +22,7 @@ from cantrip_actors.loom.blobs import attach_images, bind_images
 from cantrip_actors.loom.copy import can_wait
 from cantrip_actors.loom.jsonl import JsonlStore, read_file_mark, split_lines
 from cantrip_actors.loom.line_file import BlobFile, Disk, LineFile
-from cantrip_actors.loom.line_inbox import read_mail
-from cantrip_actors.loom.line_timers import read_timer
+from cantrip_actors.loom.line_rows import read_mail, read_timer
 from cantrip_actors.loom.seal_key import UNSEALED, Seal, SealKey, SealMark, WrongSealKey, open_seal
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
