@@ -43,7 +43,7 @@ from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.lease import REMAINS, Lease, is_gone
+from cantrip_actors.loom.lease import Lease, is_gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, free_name, note_migration
 from cantrip_actors.loom.node_tables import BUSY
 from cantrip_actors.loom.rules import Plan, Tree
@@ -104,6 +104,8 @@ class PostgresStore(TableStore):
     expires = True
     _conflicts = (psycopg.errors.UniqueViolation,)
     _contended = (psycopg.errors.UniqueViolation, psycopg.errors.LockNotAvailable)
+    _now = "extract(epoch from clock_timestamp())::float8"
+    _until = "clock_timestamp() + make_interval(secs => ?)"
     _lasts = "extract(epoch from until - clock_timestamp())::float8"
     _locked = "for update of leases"
     _row_locked = "for update"
@@ -161,7 +163,7 @@ class PostgresStore(TableStore):
     def _connect(self) -> psycopg.Connection[TupleRow]:
         try:
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
-            pid, now = connection.execute(f"select pg_backend_pid(), {_NOW}").fetchone() or (None, None)
+            pid, now = connection.execute(f"select pg_backend_pid(), {self._now}").fetchone() or (None, None)
             self._note_time(now)
             self.connections += 1
             self.is_pooled = pid != connection.info.backend_pid
@@ -415,14 +417,8 @@ class PostgresStore(TableStore):
         what = {"waited": WAITING, "root": root}
         return bool(self._ask(lambda reader: reader.execute(_UNLOCK, what).fetchall()))
 
-    def _compute_time_left(self, left: float | None) -> float:
-        return left or 0.0
-
     def _is_live(self, owner: str, left: float) -> bool:
         return left > 0 and not is_gone(owner)
-
-    def _read_clock(self, db: Connection) -> float:
-        return float(db.execute(f"select {_NOW}").fetchone()[0])
 
     def clock(self) -> float:
         """Return the server's clock, extrapolated from the last contact (N-03)."""
@@ -432,31 +428,8 @@ class PostgresStore(TableStore):
     def _note_time(self, heard: float) -> None:
         self._heard = heard, time.monotonic()
 
-    def _forget_holders(self, db: Connection) -> None:
-        db.execute(
-            "delete from holders where until < clock_timestamp() - make_interval(secs => ?) "
-            "and not exists (select 1 from leases where holder = holders.no)",
-            (REMAINS,),
-        )
-
-    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
-        row = db.execute(
-            "insert into holders (owner, until) values (?, clock_timestamp() + make_interval(secs => ?)) "
-            "on conflict (owner) do update set until = excluded.until returning extract(epoch from until)::float8",
-            (owner, ttl),
-        ).fetchone()
-        assert row is not None  # the statement wrote a row
-        return float(row[0])
-
-    def renew(self, owner: str, ttl: float) -> None:
-        """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
-        self._run_while_renewing(lambda db: self._extend(db, owner, ttl), is_single=True)
-
-    def _make_renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
-        return _RENEW, (ttl, owner)
-
     def _run_while_renewing(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
-        """Do `work` on the connection of renewals: in a transaction, unless it `is_single`, of one statement."""
+        """Do `work` on the connection of renewals (N-04): in a transaction, unless it `is_single`, of one statement."""
         with self._renewing:
             if self._closed:
                 raise LoomError(f"{self.where} is closed: no lease can be renewed any more")
@@ -517,7 +490,7 @@ class PostgresStore(TableStore):
         if not begun:
             return None
         life = Life(next(life for what, _, _, life, *_ in found if what == "entity"))
-        held = [(owner, self._compute_time_left(lasts)) for what, *_, owner, lasts in found if what == "lease"]
+        held = [(owner, left) for what, *_, owner, left in found if what == "lease"]
         is_held = any(self._is_live(owner, left) for owner, left in held)
         if with_records == "never" or (with_records == "unless_held" and is_held):
             return EntityFacts(begun[0], life, is_held, None, ())
@@ -707,12 +680,10 @@ class _Transaction(_Sql):
             self._is_at_once = False
 
 
-_NOW = "extract(epoch from clock_timestamp())::float8"
 _LAST_MAIL = (
     "select pg_try_advisory_xact_lock(?, hashtext(current_schema())), "
     "last_value - 1 + is_called::int, extract(epoch from clock_timestamp())::float8 from mails"
 )
-_RENEW = "update holders set until = clock_timestamp() + make_interval(secs => ?) where owner = ?"
 _RISKS = (
     b"select current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off', "
     b"current_setting('synchronous_standby_names') = '' and exists (select 1 from pg_stat_replication)"
