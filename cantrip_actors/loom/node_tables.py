@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -38,6 +37,9 @@ class Survey(NamedTuple):
 class NodeTables(Tables):
     """A store whose leases are rows, so that nodes can join."""
 
+    _table_query: ClassVar[str]
+    """A query that finds a table by its name, and by `_table_place`."""
+    _table_place: tuple[str, ...] = ()
     _locked: ClassVar[str]
     """The end of a query that locks the leases that it finds."""
     _owners: set[str]
@@ -116,9 +118,8 @@ class NodeTables(Tables):
         held = ((decode_text(owner), left) for _, owner, _, left in rows if owner is not None)
         return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
 
-    @abstractmethod
     def _has_table(self, db: Connection, name: str) -> bool:
-        """Return whether a table of that name exists."""
+        return db.execute(self._table_query, (name, *self._table_place)).fetchone() is not None
 
     def _lock_tables(self, db: Connection) -> None:
         """Keep others from making tables at the same time."""
@@ -327,12 +328,8 @@ class NodeTables(Tables):
 
     def _look_for_nodes(self) -> bool:
         if not self._has_nodes:
-            self._has_nodes = self._look_up_table("takeovers")
+            self._has_nodes = bool(self._fetch_rows(self._table_query, "takeovers", *self._table_place))
         return self._has_nodes
-
-    @abstractmethod
-    def _look_up_table(self, name: str) -> bool:
-        """Return whether a table of that name exists."""
 
     def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:
         """Return how many holders died in a row since the tree got its last record (N-14)."""

@@ -84,6 +84,7 @@ class SqliteStore(TableStore):
     _until = "boot_clock() + ?"
     _lasts = "case when boot = boot_id() then until - boot_clock() else -1e9 end"
     _boot = "boot_id()"
+    _table_query = "select 1 from sqlite_master where name = ?"
     _locked = ""
 
     def __init__(
@@ -172,12 +173,6 @@ class SqliteStore(TableStore):
         connection.execute("commit")
         if 0 < found < VERSION:
             self.migrated = note_migration(self.where, found, copy)
-
-    def _has_table(self, db: Connection, name: str) -> bool:
-        return db.execute("select 1 from sqlite_master where name = ?", (name,)).fetchone() is not None
-
-    def _look_up_table(self, name: str) -> bool:
-        return bool(self._fetch_rows("select 1 from sqlite_master where name = ?", name))
 
     def _prepare_reader(self, connection: sqlite3.Connection) -> None:
         connection.text_factory = bytes
