@@ -228,21 +228,7 @@ class NodeTables(Tables):
         """Return the nodes that have joined, ordered by name; dead ones stay listed for a day."""
         if not self._look_for_nodes():
             return []
-        return self._decode_nodes(self._fetch_rows(f"{self._nodes_query} union all {_RELEASES}"))
-
-    @property
-    def _nodes_query(self) -> str:
-        return (
-            f"select 'node' as what, nodes.owner as id, info, busy, draining, {self._lasts} from nodes "  # noqa: S608  # likewise
-            "join holders on holders.owner = nodes.owner"
-        )
-
-    @property
-    def _holders_query(self) -> str:
-        return (
-            f"select 'holder', owner, '', no, false, {self._lasts} from holders "  # noqa: S608  # likewise
-            f"where {_HAS_LEASES}"
-        )
+        return self._decode_nodes(self._fetch_rows(f"{_NODES.format(self._lasts)} union all {_RELEASES}"))
 
     def _decode_nodes(self, found: Sequence[Any]) -> list[NodeRow]:
         releases = {decode_text(id): no for what, id, _, no, *_ in found if decode_text(what) == "release"}
@@ -267,8 +253,8 @@ class NodeTables(Tables):
 
     def survey(self, limit: int) -> Survey:
         """Return the facts that a node reads every beat, in one statement; at most `limit` entities of each kind."""
-        free = f"select 'free', id, '', 0, is_busy, null from ({_FREE}) as free"  # noqa: S608  # likewise
-        parts = [self._nodes_query, _RELEASES, self._holders_query, free]
+        free = f"select 'free', id, '', 0, is_busy, null from ({_FREE}) as free"  # noqa: S608  # our own words
+        parts = [_NODES.format(self._lasts), _RELEASES, _HOLDERS.format(self._lasts), free]
         found = self._fetch_rows(" union all ".join(parts), limit, limit)
         free_ones = [
             (decode_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in found if decode_text(what) == "free"
@@ -324,7 +310,7 @@ class NodeTables(Tables):
 
     def dead_holders(self) -> list[tuple[int, Why]]:
         """Return the numbers of dead holders that have leases, and how their death is known."""
-        return self._decode_dead(self._fetch_rows(self._holders_query))
+        return self._decode_dead(self._fetch_rows(_HOLDERS.format(self._lasts)))
 
     def _look_for_nodes(self) -> bool:
         if not self._has_nodes:
@@ -355,6 +341,11 @@ _FORGET = f"delete from holders where {{}} < ? and not {_HAS_LEASES}"  # noqa: S
 _LEAVE = f"delete from holders where owner = ? and not {_HAS_LEASES}"  # noqa: S608  # likewise
 _LEASES = "select token, owner, deaths, {} from leases left join holders on holders.no = holder"
 _RELEASES = "select 'release', release, '', no, false, null from releases"
+_NODES = (
+    "select 'node' as what, nodes.owner as id, info, busy, draining, {} from nodes "
+    "join holders on holders.owner = nodes.owner"
+)
+_HOLDERS = f"select 'holder', owner, '', no, false, {{}} from holders where {_HAS_LEASES}"  # noqa: S608  # likewise
 _NEW_RELEASE = (
     "insert into releases (release, no) select cast(? as text), coalesce(max(no), 0) + 1 from releases where true "
     "on conflict (release) do nothing"

@@ -134,8 +134,8 @@ class _Lines(ABC):
 class _JsonlLines(_Lines):
     def __init__(self, path: Path) -> None:
         self._path = path
-        names = ("blobs", "images", "pictures")
-        self._blobs = [BlobFile(_open_for_reading(path.with_name(f"{path.name}.{name}"))) for name in names]
+        paths = (path.with_name(f"{path.name}.{name}") for name in ("blobs", "images", "pictures"))
+        self._blobs = [BlobFile(LineFile(one, Disk, read_only=True, synced=False)) for one in paths]
 
     def mark(self) -> SealMark | None:
         return read_file_mark(self._path)
@@ -229,10 +229,6 @@ def _pad(path: Path) -> None:
         whole = (65536 if size == 1 else size) * pages
         if head.startswith(SQLITE) and path.stat().st_size < whole < LARGEST:
             file.truncate(whole)
-
-
-def _open_for_reading(path: Path) -> LineFile:
-    return LineFile(path, Disk, read_only=True, synced=False)
 
 
 @dataclass
