@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from cantrip_actors.loom.lease import DEATHS, REMAINS, Holder, Lease, is_gone
@@ -277,22 +277,17 @@ class NodeTables(Tables):
         It reads the leases of dead holders, the entities at work without a lease, and the inboxes with mail; entities
         that are idle or run elsewhere cost nothing (N-15). Quarantined ones are left out.
         """
-        found: dict[str, Unowned] = {}
-
-        def add(rows: Iterable[Any], why: Any, *, is_busy: bool) -> None:
-            for (entity,) in rows:
-                found.setdefault(decode_text(entity), Unowned(decode_text(entity), is_busy, why))
-
         if seen is None:
             free = [(decode_text(entity), bool(is_busy)) for entity, is_busy in self._fetch_rows(_FREE, limit, limit)]
             seen = Survey([], self.dead_holders(), free)
-        _, dead, free = seen
-        for no, why in dead:
-            add(self._fetch_rows(_BUSY_OF, no, limit), why, is_busy=True)
-        add(((entity,) for entity, is_busy in free if is_busy), "free", is_busy=True)
-        for no, why in dead:
-            add(self._fetch_rows(_MAIL_OF, no, limit), why, is_busy=False)
-        add(((entity,) for entity, is_busy in free if not is_busy), "free", is_busy=False)
+        found: dict[str, Unowned] = {}
+        for is_busy, query in ((True, _BUSY_OF), (False, _MAIL_OF)):
+            rows: list[tuple[str, Why]] = []
+            for no, why in seen.dead:
+                rows += [(entity, why) for entity in self._fetch_ids(query, no, limit)]
+            rows += [(entity, "free") for entity, busy in seen.free if busy is is_busy]
+            for entity, why in rows:
+                found.setdefault(entity, Unowned(entity, is_busy, why))
         return list(found.values())[:limit]
 
     def work(self) -> int:
