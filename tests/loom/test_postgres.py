@@ -180,6 +180,16 @@ def test_server_timeouts_do_not_cancel_appends(place, other):
         assert len(store.records("e")) == 10
 
 
+@pytest.mark.rule("N-74")
+def test_appends_after_a_vacuum_that_connected_again_are_not_cancelled_by_server_timeouts(place):
+    with open_store(f"{place.url}&options=-cstatement_timeout%3D100") as store:
+        store.append(run("e", "t1", ends=False))
+        cut(store._writer.connection)
+        store.scrub()
+        store.append(turn("e", "t2", "t1", 2))
+        assert store._writer.connection.execute("show statement_timeout").fetchone() == ("0",)
+
+
 @pytest.mark.rule("LOOM-1")
 def test_a_connection_that_hangs_in_the_middle_of_a_pipeline_is_given_up_for_another(store, monkeypatch):
     """As after a kill of the server at that moment: the client never gets an error (found by killing)."""
