@@ -150,9 +150,9 @@ class JsonlStore(LineStore):
         self._sidecar_faults: list[str] = []  # the faults of lines of mail and of timers
         self._crc = 0
         self._indexed = Known()  # the part of the file that the stored index covers
-        self._open()
         self._own_claim = claim_file(self.path)
         try:
+            self._open()
             if read_only:  # a writer may be at work: mail that arrives later belongs to no record that is read
                 self._mail_limit = os.fstat(self._mail.file.fd).st_size if self._mail.file.open() else 0
             self._head = self._head_file.read()  # before the lines: a writer may be at work
@@ -180,31 +180,23 @@ class JsonlStore(LineStore):
     # ---------------------------------------------------------------------------------------------------------- opening
 
     def _open(self) -> None:
-        try:
+        with self._explain("cannot open"):
             if not self.read_only:
                 make_folder(self.path.parent)
             self._file.open(create=True)
-        except OSError as error:
-            self._fail("cannot open", error)
-        try:
+        with self._explain("cannot lock"):
             if not stat.S_ISREG(os.fstat(self._file.fd).st_mode):
                 raise LoomError(f"{self.path} is not a regular file: a loom needs one")
-            if not self.read_only:
-                fcntl.flock(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not os.path.samestat(os.fstat(self._file.fd), self.path.stat()):
-                    raise BlockingIOError  # another process has just put a rewritten file in its place
-        except BlockingIOError as error:
-            self._file.close()
-            raise LoomError(
-                f"{self.path} is open for writing already, in another process or another runtime of this one: "
-                f"close it there first, or open it read-only"
-            ) from error
-        except OSError as error:
-            self._file.close()
-            self._fail("cannot lock", error)
-        except LoomError:
-            self._file.close()
-            raise
+            try:
+                if not self.read_only:
+                    fcntl.flock(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if not os.path.samestat(os.fstat(self._file.fd), self.path.stat()):
+                        raise BlockingIOError  # another process has just put a rewritten file in its place
+            except BlockingIOError as error:
+                raise LoomError(
+                    f"{self.path} is open for writing already, in another process or another runtime of this one: "
+                    f"close it there first, or open it read-only"
+                ) from error
 
     def _refuse_foreign(self, file: LineFile, beginnings: tuple[bytes, ...]) -> None:
         """Raise LoomError if a file without a whole line does not begin like a loom: it must not be emptied (X-14)."""
