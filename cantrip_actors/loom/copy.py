@@ -1,7 +1,7 @@
 """Copy a loom to another store of any kind: `copy_loom` appends every record in the order of recording.
 
 So each tree has the same chain, each thread the same bytes, and both looms have the same fingerprint. That is checked
-at the end, by reading the copy again. A loom that is sealed with a key has links of its own, so a sealed source must
+at the end, by verifying the copy. A loom that is sealed with a key has links of its own, so a sealed source must
 verify before it is copied.
 
 Leases are not copied: they concern processes, not history. Waiting mail is copied in its order, and so are timers and
@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.store import Store
-from cantrip_actors.loom.verify import Trees, Verified, verify_loom
+from cantrip_actors.loom.verify import Trees, Verified, verify_loom, verify_trees
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode, encode
@@ -147,16 +147,10 @@ def can_wait(timer: Timer, store: Store) -> bool:
 
 
 def _compare(trees: Trees, target: Store, lost: AbstractSet[str]) -> Verified:
-    found = verify_loom(target)
-    copied = Trees(target.seal)
-    for number, line in target.lines():
-        plain = split_link(line)[0]
-        record = decode(plain)
-        copied.follow(number, record)
-        if (root := copied.find_root(record)) in trees.heads:
-            copied.seal(root, line)
+    found, heads = verify_trees(target)
+    copied = {root: link for root, link in heads.items() if root in trees.heads}
     faults = [fault for fault in found.faults if fault.blob not in lost]
-    if faults or copied.heads != trees.heads:
+    if faults or copied != trees.heads:
         why = faults[0] if faults else "its records differ"
         raise LoomError(f"the copy in {target.where} differs from its source: {why}")
     return found

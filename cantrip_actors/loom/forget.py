@@ -16,7 +16,6 @@ from cantrip_actors.loom.erasure import Erasure, check_ended
 from cantrip_actors.loom.lease import NO_LEASES, Lease, this_process
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, as_forgotten, get_committed_turn, list_turns_quoting
-from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
 
 LEASE = 600.0
@@ -105,7 +104,7 @@ def begin_forget(
             blobs = complete()
         finally:
             store.release(*claims)
-        ends = [end for entity in entities if (end := as_forgotten(read_last_record(store, entity))) is not None]
+        ends = [end for entity in entities if (end := as_forgotten(store.newest(entity, 1)[-1])) is not None]
         records, size = sum(end.records for end in ends), sum(end.bytes for end in ends)
         return Forgotten(tuple(entities), records, size, blobs, tuple(forks), quotes)
 
@@ -132,11 +131,6 @@ def find_root(store: Store, entity: str) -> str:
     if header is None:
         raise LoomError(f"entity {entity} is not in this loom")
     return entity if header.parent_entity is None or header.forked else find_root(store, header.parent_entity)
-
-
-def read_last_record(store: Store, entity: str) -> Record:
-    """Return an entity's last record. The entity must be in the loom."""
-    return store.newest(entity, 1)[-1]
 
 
 def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:

@@ -9,13 +9,14 @@ A `MailPlan` follows one transaction mail by mail, asks `Known` what the store a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cantrip_actors.loom.blobs import add_images
 from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
-from cantrip_actors.machine.project import Life, compute_life
-from cantrip_actors.records.mail import CONTROL, Mail, MailRow, encode_mail, get_key
+from cantrip_actors.machine.project import Life, compute_life, find_settled_at
+from cantrip_actors.records.mail import CONTROL, INTENTS, Mail, MailRow, encode_mail, get_key
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import EntityEnded, LoomError
 
@@ -57,6 +58,10 @@ def compute_lane_limit(mail: Mail, most: int) -> int:
     return most + URGENT if mail.lane == CONTROL and mail.kind != "steer" else most
 
 
+A_FEW = 64
+"""The number of records that most episodes do not exceed."""
+
+
 class TakenMail(NamedTuple):
     """Mail that the record with the number `taken` took."""
 
@@ -64,6 +69,26 @@ class TakenMail(NamedTuple):
     entity_id: str
     lane: int
     taken: int
+
+
+def select_settled(old: Sequence[TakenMail], before: str, read: Callable[..., Sequence[Record]]) -> list[TakenMail]:
+    """Return which of this mail, all of it taken before that time, was settled before it, too.
+
+    An entity works on one intent at a time, so only the last one may still be under way. `read` is `Store.records`.
+    """
+    newest: dict[str, int] = {}
+    for one in old:
+        if one.lane == INTENTS:
+            newest[one.entity_id] = max(one.taken, newest.get(one.entity_id, 0))
+
+    def is_settled(intent: TakenMail) -> bool:
+        for limit in (A_FEW, sys.maxsize):
+            at = find_settled_at(read(intent.entity_id, after=intent.taken - 1, limit=limit))
+            if at is not None:
+                return at < before
+        return False
+
+    return [one for one in old if one.lane != INTENTS or one.taken < newest[one.entity_id] or is_settled(one)]
 
 
 class MailPlan:

@@ -12,7 +12,7 @@ The rules of this file:
   half a record and tries the cut again at the next append, so it continues once the cause is fixed.
 - Blobs are in a file of their own, `<file>.blobs`, and are written before the lines that refer to them. Earlier
   versions kept them in `<file>.images` and `<file>.pictures`, which are still read.
-- Mail and timers are in `<file>.mail` and `<file>.timers` (`line_inbox.py`, `line_timers.py`).
+- Mail and timers are in `<file>.mail` and `<file>.timers` (`line_rows.py`).
 - The states of entities (`checkpoints.py`) are in `<file>.checkpoints`. They may be deleted at any time.
 - One writer: the file is locked while it is open, and the lock ends with the process. Readers (`read_only`) see the
   records that were complete when they opened it, also while it is written.
@@ -36,10 +36,11 @@ import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from zlib import crc32
 
 import orjson
@@ -48,12 +49,11 @@ from cantrip_actors.loom.checkpoints import CheckpointFile
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.head_file import HeadFile
-from cantrip_actors.loom.jsonl_index import WORTH, Known, keep, restore_index
+from cantrip_actors.loom.jsonl_index import WORTH, Known, compute_checksum, keep, restore_index
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.line_file import CHUNK, BlobFile, Disk, LineFile
-from cantrip_actors.loom.line_inbox import encode_mail_line, read_mail
+from cantrip_actors.loom.line_rows import RowFile, encode_mail_line, encode_timer_line, read_mail, read_timer
 from cantrip_actors.loom.line_store import LineStore
-from cantrip_actors.loom.line_timers import encode_timer_line, read_timer
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.seal_key import GivenKey, Head, SealMark, open_seal
 from cantrip_actors.loom.store import Durability
@@ -69,6 +69,8 @@ from cantrip_actors.terms.errors import LoomError
 
 __all__ = ["Disk", "JsonlStore", "Recovered", "read_file_mark", "split_lines"]
 
+T = TypeVar("T")
+
 VERSION = 1
 """The version of the file; lines have a version of their own, `codec.SCHEMA`."""
 
@@ -81,11 +83,6 @@ _BEGINNING = re.compile(rb'\{"kind":"([a-z_]+)","entity":"([^"\\\n]*)"(?:,"turn"
 """The parts of a line by `encode` that the index needs; lines of other writers are parsed completely."""
 
 _log = get_logger("cantrip.loom")
-
-
-def _is_prefix(one: bytes, other: bytes) -> bool:
-    """Return whether one of the two is a prefix of the other."""
-    return one.startswith(other) or other.startswith(one)
 
 
 def read_file_mark(path: Path) -> SealMark | None:
@@ -142,9 +139,8 @@ class JsonlStore(LineStore):
             BlobFile(self._make_sidecar("blobs")),
             *(BlobFile(self._make_sidecar(suffix, read_only=True)) for suffix in ("images", "pictures")),
         ]
-        self._mail_file = self._make_sidecar("mail")
-        self._timer_file = self._make_sidecar("timers")
-        self._timer_lines = 0
+        self._mail = RowFile(self._make_sidecar("mail"), "mail", read_mail)
+        self._timers = RowFile(self._make_sidecar("timers"), "timers", read_timer)
         self._mail_limit: int | None = None
         self._head_file = HeadFile(self.path, lambda: self._disk, synced=self.blocking)
         self._head: Head | None = None
@@ -154,11 +150,11 @@ class JsonlStore(LineStore):
         self._sidecar_faults: list[str] = []  # the faults of lines of mail and of timers
         self._crc = 0
         self._indexed = Known()  # the part of the file that the stored index covers
-        self._open()
         self._own_claim = claim_file(self.path)
         try:
+            self._open()
             if read_only:  # a writer may be at work: mail that arrives later belongs to no record that is read
-                self._mail_limit = os.fstat(self._mail_file.fd).st_size if self._mail_file.open() else 0
+                self._mail_limit = os.fstat(self._mail.file.fd).st_size if self._mail.file.open() else 0
             self._head = self._head_file.read()  # before the lines: a writer may be at work
             self._start = self._read_version(seal_key)
             self._file.end = self._start
@@ -184,36 +180,28 @@ class JsonlStore(LineStore):
     # ---------------------------------------------------------------------------------------------------------- opening
 
     def _open(self) -> None:
-        try:
+        with self._explain("cannot open"):
             if not self.read_only:
                 make_folder(self.path.parent)
             self._file.open(create=True)
-        except OSError as error:
-            self._fail("cannot open", error)
-        try:
+        with self._explain("cannot lock"):
             if not stat.S_ISREG(os.fstat(self._file.fd).st_mode):
                 raise LoomError(f"{self.path} is not a regular file: a loom needs one")
-            if not self.read_only:
-                fcntl.flock(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not os.path.samestat(os.fstat(self._file.fd), self.path.stat()):
-                    raise BlockingIOError  # another process has just put a rewritten file in its place
-        except BlockingIOError as error:
-            self._file.close()
-            raise LoomError(
-                f"{self.path} is open for writing already, in another process or another runtime of this one: "
-                f"close it there first, or open it read-only"
-            ) from error
-        except OSError as error:
-            self._file.close()
-            self._fail("cannot lock", error)
-        except LoomError:
-            self._file.close()
-            raise
+            try:
+                if not self.read_only:
+                    fcntl.flock(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if not os.path.samestat(os.fstat(self._file.fd), self.path.stat()):
+                        raise BlockingIOError  # another process has just put a rewritten file in its place
+            except BlockingIOError as error:
+                raise LoomError(
+                    f"{self.path} is open for writing already, in another process or another runtime of this one: "
+                    f"close it there first, or open it read-only"
+                ) from error
 
     def _refuse_foreign(self, file: LineFile, beginnings: tuple[bytes, ...]) -> None:
         """Raise LoomError if a file without a whole line does not begin like a loom: it must not be emptied (X-14)."""
         head = b"" if file.end else file.read(0, max(map(len, beginnings)))
-        if head and not any(_is_prefix(head, beginning) for beginning in beginnings):
+        if head and not any(head.startswith(one) or one.startswith(head) for one in beginnings):
             raise LoomError(f"{file.path} is not part of a loom, and was not changed: give the path of another file")
 
     def _read_version(self, key: GivenKey) -> int:
@@ -286,84 +274,65 @@ class JsonlStore(LineStore):
 
     def _load_mail(self) -> None:
         """Read the file of mail, and find the mail that the log's records took."""
-        inboxes, lines, stale, void = self._known.inboxes, 0, 0, 0
-        try:
-            for block in self._mail_file.read_blocks(end=self._mail_limit) if self._mail_file.open() else ():
-                for line in block.splitlines():
-                    lines += 1
-                    try:
-                        row, body, after, number = self._read_mail(line, lines)
-                    except DamagedLoom as error:
-                        self._skip_sidecar_line(error)
-                        continue
-                    if number is not None and number >= self._end:  # its record was never written
-                        void += 1
-                        continue
-                    if row.taken is None:
-                        row = row._replace(taken=self._find_taker(row, after))
-                    stale += row.taken is not None and bool(body)
-                    inboxes.add(row, body)
-                self._mail_file.end += len(block)
-            for entity in inboxes.list_entities():
-                self._known.places[entity].tree.waiting = inboxes.count(entity)
-            if self.read_only or self._mail_file.fd < 0:
-                return
-            self._refuse_foreign(self._mail_file, (b"{",))
-            self._mail_file.is_dirty = os.fstat(self._mail_file.fd).st_size != self._mail_file.end
-        except OSError as error:
-            self._fail("cannot read the mail beside", error)
-        if void or 2 * stale > lines:
+        inboxes, stale = self._known.inboxes, 0
+
+        def add(found: tuple[MailRow, bytes, int, int | None]) -> bool:
+            nonlocal stale
+            row, body, after, number = found
+            if number is not None and number >= self._end:
+                return True
+            if self._known.find_place(row.entity_id) is None:
+                raise LoomError(f"entity {row.entity_id} is not in the log")
+            if row.taken is None:
+                row = row._replace(taken=self._find_taker(row, after))
+            stale += row.taken is not None and bool(body)
+            inboxes.add(row, body)
+            return False
+
+        void = self._load(self._mail, add, self._mail_limit)
+        for entity in inboxes.list_entities():
+            self._known.places[entity].tree.waiting = inboxes.count(entity)
+        if not self.read_only and (void or 2 * stale > self._mail.lines):
             self._rewrite_mail()
 
     def _load_timers(self) -> None:
         """Read the file of timers."""
         rows: dict[tuple[str, str], tuple[Timer, bytes]] = {}
-        void, file = 0, self._timer_file
-        try:
-            for block in file.read_blocks() if file.open() else ():
-                for line in block.splitlines():
-                    self._timer_lines += 1
-                    try:
-                        timer, body, number = self._read_timer(line, self._timer_lines)
-                    except DamagedLoom as error:
-                        self._skip_sidecar_line(error)
-                        continue
-                    place = self._known.find_place(timer.entity_id)
-                    if (number is not None and number >= self._end) or (timer.entity_id and place is None):
-                        void += 1  # its record was never written
-                    elif body and (place is None or place.life < Life.OVER):
-                        rows[timer.entity_id, timer.id] = timer, body
-                    else:
-                        rows.pop((timer.entity_id, timer.id), None)
-                file.end += len(block)
-            self._known.timers.load(rows.values())
-            for entity, _ in rows:
-                if entity:
-                    self._known.places[entity].has_timers = True
-            if self.read_only or file.fd < 0:
-                return
-            self._refuse_foreign(file, (b"{",))
-            file.is_dirty = os.fstat(file.fd).st_size != file.end
-        except OSError as error:
-            self._fail("cannot read the timers beside", error)
-        if void or self._timer_lines > 2 * len(rows):
+
+        def add(found: tuple[Timer, bytes, int | None]) -> bool:
+            timer, body, number = found
+            place = self._known.find_place(timer.entity_id)
+            if (number is not None and number >= self._end) or (timer.entity_id and place is None):
+                return True
+            if body and (place is None or place.life < Life.OVER):
+                rows[timer.entity_id, timer.id] = timer, body
+            else:
+                rows.pop((timer.entity_id, timer.id), None)
+            return False
+
+        void = self._load(self._timers, add)
+        for timer, line in sorted(rows.values(), key=lambda row: row[0].position):  # so that each is added at the end
+            self._known.timers.set(timer, line)
+            if timer.entity_id:
+                self._known.places[timer.entity_id].has_timers = True
+        if not self.read_only and (void or self._timers.lines > 2 * len(rows)):
             self._rewrite_timers()
 
-    def _read_timer(self, line: bytes, number: int) -> tuple[Timer, bytes, int | None]:
-        try:
-            return read_timer(line)
-        except LoomError as error:
-            path = self._timer_file.path
-            raise DamagedLoom(f"{path}: line {number} is corrupt: {error}. {REPAIR}") from error
+    def _load(self, rows: RowFile[T], add: Callable[[T], bool], limit: int | None = None) -> int:
+        """Read a sidecar of rows; return how many are void. Unreadable ones are skipped if the loom is read-only."""
 
-    def _read_mail(self, line: bytes, number: int) -> tuple[MailRow, bytes, int, int | None]:
-        try:
-            found = read_mail(line)
-            if self._known.find_place(found[0].entity_id) is None:
-                raise LoomError(f"entity {found[0].entity_id} is not in the log")
-        except LoomError as error:
-            raise DamagedLoom(f"{self._mail_file.path}: line {number} is corrupt: {error}. {REPAIR}") from error
-        return found
+        def skip(where: str, error: LoomError) -> None:
+            damaged = DamagedLoom(f"{where} is corrupt: {error}. {REPAIR}")
+            if not self.read_only:
+                raise damaged from error
+            self._sidecar_faults.append(str(damaged))
+
+        with self._explain(f"cannot read the {rows.what} beside"):
+            void = rows.load(add, skip, limit)
+            if not self.read_only and rows.file.fd >= 0:
+                self._refuse_foreign(rows.file, (b"{",))
+                rows.file.is_dirty = os.fstat(rows.file.fd).st_size != rows.file.end
+        return void
 
     def _find_taker(self, row: MailRow, after: int) -> int | None:
         """Return the number of the record that took a mail: it carries its key, or ends its entity."""
@@ -407,32 +376,22 @@ class JsonlStore(LineStore):
 
     def _write_head(self, head: Head | None) -> None:
         if head is not None:
-            try:
+            with self._explain("cannot write the head beside"):
                 self._head_file.write(head)
-            except OSError as error:
-                self._fail("cannot write the head beside", error)
             self._head = head
 
     def _read_blocks(self, at: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield the file's whole lines from `at` up to `end`, many at a time."""
         if self._file.fd < 0:
             raise LoomError(f"{self.path} is closed: open it again to read it")
-        try:
+        with self._explain("cannot read"):
             yield from self._file.read_blocks(at, end)
-        except OSError as error:
-            self._fail("cannot read", error)
 
     def _skip_line(self, number: int, why: LoomError) -> None:
         """Skip an unreadable line if the loom is open read-only. Raises DamagedLoom before anything is written."""
         if not self.read_only or number == 1 or isinstance(why, Newer):
             self._raise_corrupt_line(number, why)
         self._skipped.append(number)
-
-    def _skip_sidecar_line(self, error: DamagedLoom) -> None:
-        """Skip an unreadable line of mail or of timers if the loom is open read-only."""
-        if not self.read_only:
-            raise error
-        self._sidecar_faults.append(str(error))
 
     def faults(self) -> Iterator[str]:
         """Yield the faults of mail and timers that cannot be read, or that contradict the lines."""
@@ -459,7 +418,7 @@ class JsonlStore(LineStore):
         """Cut off the bytes after the last newline, keep them in a sidecar, and report it."""
         end = self._file.end
         beside = self.path.with_name(f"{self.path.name}.torn")
-        try:
+        with self._explain("cannot cut the torn last line off"):
             torn = os.fstat(self._file.fd).st_size - end
             if not torn:
                 return
@@ -468,8 +427,6 @@ class JsonlStore(LineStore):
             self._disk.truncate(self._file.fd, end)
             if self.blocking:
                 self._disk.sync(self._file.fd)
-        except OSError as error:
-            self._fail("cannot cut the torn last line off", error)
         self.recovered = Recovered(self.path, self._lines + 1, end, torn, beside)
         _log.warning(
             "loom.torn_line",
@@ -530,59 +487,50 @@ class JsonlStore(LineStore):
     def _write_sidecars(self, made: Plan) -> Sequence[tuple[LineFile, int]]:
         """Write blobs, mail and timers; return the files of mail and timers, and their ends before that."""
         if made.blobs:
-            self._add_blobs(made.blobs.values())
-        if made.timers and self._timer_lines > WASTE + 2 * len(self._known.timers):
+            with self._explain("cannot write blobs beside"):
+                blobs = made.blobs.values()
+                self._blobs.add(one for one in blobs if not any(old.has(one.digest) for old in self._old_blobs))
+        if made.timers and self._timers.lines > WASTE + 2 * len(self._known.timers):
             self._rewrite_timers()
         mail = [encode_mail_line(row, line, self._end, number) for row, line, number in made.posted.values()]
         timers = [encode_timer_line(*key, line, number) for key, (_, line, number) in made.timers.items()]
-        before = (self._mail_file, self._mail_file.end), (self._timer_file, self._timer_file.end)
-        for file, lines, what in ((self._mail_file, mail, "mail"), (self._timer_file, timers, "timers")):
+        before = (self._mail.file, self._mail.file.end), (self._timers.file, self._timers.file.end)
+        for rows, lines in ((self._mail, mail), (self._timers, timers)):
             try:
                 if lines:
-                    file.append(b"".join(lines))
+                    rows.file.append(b"".join(lines))
             except OSError as error:
                 _cut_back(before)
-                self._fail(f"cannot write {what} beside", error)
-        self._timer_lines += len(timers)
+                self._fail(f"cannot write {rows.what} beside", error)
+        self._timers.lines += len(timers)
         return before
 
     def _rewrite_timers(self) -> None:
-        lines = [encode_timer_line(*row) for row in self._known.timers.list_all()]
-        try:
-            self._timer_file.rewrite(lines)
-        except OSError as error:
-            self._fail("cannot rewrite the timers beside", error)
-        self._timer_lines = len(lines)
+        with self._explain("cannot rewrite the timers beside"):
+            self._timers.rewrite(encode_timer_line(*row) for row in self._known.timers.list_all())
 
     def _rewrite_mail(self) -> None:
-        lines = [encode_mail_line(row, line, self._end) for row, line in self._known.inboxes.read_lines()]
-        try:
-            self._mail_file.rewrite(lines)
-        except OSError as error:
-            self._fail("cannot rewrite the mail beside", error)
+        with self._explain("cannot rewrite the mail beside"):
+            self._mail.rewrite(encode_mail_line(row, line, self._end) for row, line in self._known.inboxes.read_lines())
 
     def _replace_lines(self, changed: Sequence[tuple[int, bytes]], made: Plan) -> Callable[[], None]:
         if not changed:
             return lambda: None
         end = self._file.end
-        try:
+        with self._explain("cannot rewrite"):
             fd = self._file.write_new(chain(self._splice_lines(changed), [b"\n".join([*made.lines, b""])]))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see the new file
-        except OSError as error:
-            self._fail("cannot rewrite", error)
 
         def finish() -> None:
             if self._file.end != end:
                 os.close(fd)
                 self._file.remove_new()
                 raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")
-            try:
+            with self._explain("cannot rewrite"):
                 self._file.replace(fd)
-            except OSError as error:
-                self._fail("cannot rewrite", error)
             self._write_head(made.end)
             self._lines += len(made.lines)
-            self._indexed, self._crc = Known(), _compute_crc(self._file)
+            self._indexed, self._crc = Known(), compute_checksum(self._file.fd, self._file.end) or 0
 
         return finish
 
@@ -600,17 +548,15 @@ class JsonlStore(LineStore):
         self._rewrite_timers()
 
     def _remove_sidecars(self, wanted: Erasure) -> None:
-        try:
+        with self._explain("cannot remove the sidecars of"):
             self._rewrite_mail()
-            if self._timer_file.path.exists():
+            if self._timers.file.path.exists():
                 self._rewrite_timers()
             self._checkpoints.remove()
             self.path.with_name(f"{self.path.name}.index").unlink(missing_ok=True)
             self._remove_torn(wanted.entities)
-            for file in (self._file, self._mail_file, *(blobs.file for blobs in self._blob_files)):
+            for file in (self._file, self._mail.file, *(blobs.file for blobs in self._blob_files)):
                 file.remove_new()
-        except OSError as error:
-            self._fail("cannot remove the sidecars of", error)
 
     def _remove_torn(self, entities: Sequence[str]) -> None:
         """Remove the lines of entities from the file of torn lines."""
@@ -622,16 +568,16 @@ class JsonlStore(LineStore):
             torn.close()
 
     def _keep_blobs(self, used: AbstractSet[str]) -> int:
-        try:
+        with self._explain("cannot rewrite the blobs beside"):
             return sum(blobs.keep(used) for blobs in self._blob_files)
-        except OSError as error:
-            self._fail("cannot rewrite the blobs beside", error)
 
-    def _add_blobs(self, blobs: Iterable[Blob]) -> None:
+    @contextmanager
+    def _explain(self, what: str) -> Iterator[None]:
+        """Raise LoomError for an OSError of the block, with `what` failed and what to do."""
         try:
-            self._blobs.add(blob for blob in blobs if not any(old.has(blob.digest) for old in self._old_blobs))
+            yield
         except OSError as error:
-            self._fail("cannot write blobs beside", error)
+            self._fail(what, error)
 
     def _fail(self, what: str, error: OSError) -> NoReturn:
         advice = _ADVICE.get(error.errno or 0, "")
@@ -649,17 +595,13 @@ class JsonlStore(LineStore):
 
     def blob(self, digest: str) -> Blob | None:
         """Return the blob of that digest, from the sidecars."""
-        try:
+        with self._explain("cannot read blobs beside"):
             return next((found for file in self._blob_files if (found := file.get(digest)) is not None), None)
-        except OSError as error:
-            self._fail("cannot read blobs beside", error)
 
     def blobs(self) -> Iterator[str]:
         """Yield the digests of all blobs in the sidecars."""
-        try:
+        with self._explain("cannot read blobs beside"):
             return iter({digest: None for file in self._blob_files for digest in file.list_digests()})
-        except OSError as error:
-            self._fail("cannot read blobs beside", error)
 
     def key(self) -> bytes | None:
         """Return the key in the sidecar."""
@@ -679,11 +621,8 @@ class JsonlStore(LineStore):
         return None if self.read_only or self._file.fd < 0 else self._checkpoints.find(entity_id)
 
     def _raise_corrupt(self, offset: int, error: LoomError) -> NoReturn:
-        self._raise_corrupt_line(self._count_line_number(offset), error)
-
-    def _count_line_number(self, offset: int) -> int:
-        """Return the line's number for an error message; reads everything before it."""
-        return 1 + sum(self._read_bytes(at, min(CHUNK, offset - at)).count(b"\n") for at in range(0, offset, CHUNK))
+        before = (self._read_bytes(at, min(CHUNK, offset - at)) for at in range(0, offset, CHUNK))
+        self._raise_corrupt_line(1 + sum(block.count(b"\n") for block in before), error)
 
     def scrub(self) -> None:
         """Rewrite the file of mail without the taken mail."""
@@ -697,8 +636,8 @@ class JsonlStore(LineStore):
     def close(self) -> None:
         """Close the file and release its lock. It can still be read."""
         self._own_claim.release()
-        self._mail_file.close()
-        self._timer_file.close()
+        self._mail.file.close()
+        self._timers.file.close()
         self._checkpoints.close()
         self._head_file.close()
         for blobs in self._blob_files:
@@ -718,13 +657,6 @@ def _cut_back(before: Sequence[tuple[LineFile, int]]) -> None:
     for file, end in before:
         if file.end != end:
             file.cut(end)
-
-
-def _compute_crc(file: LineFile) -> int:
-    crc = 0
-    for block in file.read_blocks():
-        crc = crc32(block, crc)
-    return crc
 
 
 WASTE = 1000

@@ -75,7 +75,7 @@ def restore_index(loom: Path, fd: int, index: Index) -> Known:
     cut = held.index(b"\n", len(_MAGIC))
     content = orjson.loads(data[len(_MAGIC) : cut])
     known = Known(*content["known"])
-    if _compute_file_checksum(fd, known.end) != known.crc:
+    if compute_checksum(fd, known.end) != known.crc:
         return Known()
     all_spots, at = [], cut + 1
     for length in content["lengths"]:
@@ -91,7 +91,7 @@ def _get_index_path(loom: Path) -> Path:
     return loom.with_name(f"{loom.name}.index")
 
 
-def _compute_file_checksum(fd: int, end: int) -> int | None:
+def compute_checksum(fd: int, end: int) -> int | None:
     """Return the checksum of a file's first `end` bytes; None if it is shorter, or cannot be read."""
     crc, at = 0, 0
     view = memoryview(bytearray(_BUFFER))

@@ -1,25 +1,14 @@
-"""The mail of a memory or JSONL loom, and the file in which a JSONL loom keeps it: `<loom>.mail`, one mail per line.
-
-    {"no":7,"entity":"…","key":"…","lane":1,"loads":true,"digest":"…","after":1234,"mail":{…}}
-
-The log is the truth: mail waits until a record in the log carries its key, at an offset from `after` on. So taking mail
-writes nothing here. A line with "with" was posted together with the record at that offset, and is void if the log ends
-before that record. A line without "mail" was taken by the record at the offset "taken", and remains so that its key
-stays reserved. Opening the file for writing rewrites it if most of its mail has been taken.
-"""
+"""The mail of a memory or JSONL loom, in memory."""
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice, takewhile
-from typing import Any
 
 from cantrip_actors.loom.erasure import make_blank_key
 from cantrip_actors.loom.rules import Plan, Waiting
 from cantrip_actors.records.mail import MailRow
-from cantrip_actors.terms.errors import LoomError
 
 
 class Inboxes:
@@ -102,42 +91,3 @@ class Inboxes:
             for lane in self._lanes.get(tree.root, ()):
                 for no in list(lane):
                     self.take(self._waiting[no], number)
-
-
-def encode_mail_line(row: MailRow, line: bytes, after: int, number: int | None = None) -> bytes:
-    """Return the line of a mail; `number` is that of the record that it was posted with."""
-    facts: dict[str, Any] = {
-        "no": row.no,
-        "entity": row.entity_id,
-        "key": row.key,
-        "lane": row.lane,
-        "loads": row.loads,
-        "digest": row.digest.hex(),
-    }
-    facts |= {"after": after} if row.taken is None else {"taken": row.taken}
-    if number is not None and row.taken is None:
-        facts["with"] = number
-    head = json.dumps(facts, separators=(",", ":")).encode()
-    return b'%b,"mail":%b}\n' % (head[:-1], line) if line else head + b"\n"
-
-
-def read_mail(line: bytes) -> tuple[MailRow, bytes, int, int | None]:
-    """Return row, line, `after` and `with` of a line. Raises LoomError if `encode_mail_line` did not write it."""
-    head, found, mail = line.rstrip(b"\n").partition(_MAIL)
-    try:
-        facts = json.loads(head + b"}" if found else head)
-        row = MailRow(
-            facts["no"],
-            facts.get("taken"),
-            facts["entity"],
-            facts["key"],
-            facts["lane"],
-            facts["loads"],
-            bytes.fromhex(facts["digest"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise LoomError(f"{line[:60]!r} is not a mail: {error}") from error
-    return row, mail[:-1], facts.get("after", 0), facts.get("with", row.taken)
-
-
-_MAIL = b',"mail":'

@@ -22,7 +22,7 @@ from cantrip_actors.loom.erasure import (
     find_blobs_in_mail,
     is_schedule_for,
 )
-from cantrip_actors.loom.inbox import TakenMail, mark_fault
+from cantrip_actors.loom.inbox import TakenMail, mark_fault, select_settled
 from cantrip_actors.loom.index import Index
 from cantrip_actors.loom.lease import NO_LEASES, Holder, read_boot_clock
 from cantrip_actors.loom.rules import NONE_WAITS, Plan, Tree, Waiting
@@ -149,7 +149,7 @@ class LineStore(Store):
             for row in rows.values()
             if row.taken is not None and get_time(self._record_at(row.taken)) < before
         ]
-        expired = self._settled(old, before)
+        expired = select_settled(old, before, self.records)
         for one in expired:
             inboxes.forget(rows[one.no])
         if expired:

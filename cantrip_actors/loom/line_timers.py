@@ -1,22 +1,12 @@
-"""The timers of a memory or JSONL loom, and the file in which a JSONL loom keeps them: `<loom>.timers`, line by line.
-
-    {"entity":"…","id":"…","with":1234,"timer":{…}}
-
-The latest line with an entity and an id counts; one without "timer" removes it. A line with "with" was written together
-with the record at that offset, and is void if the log ends before that record. Timers of an ended entity are void, too.
-Opening the file for writing rewrites it if lines are void, or most of them are out of date.
-"""
+"""The timers of a memory or JSONL loom, in memory."""
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from cantrip_actors.loom.rules import Plan
-from cantrip_actors.records.timers import Due, Timer, decode_timer
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.records.timers import Due, Timer
 
 
 class Timers:
@@ -71,18 +61,6 @@ class Timers:
             if position is not None:
                 insort(self._orders.setdefault(timer.queue, []), position)
 
-    def load(self, timers: Iterable[tuple[Timer, bytes]]) -> None:
-        """Fill an empty instance with timers and their lines."""
-        for timer, line in timers:
-            position = None if timer.due is None else timer.position
-            self._rows.setdefault(timer.entity_id, {})[timer.id] = timer.queue, position, line
-        for rows in self._rows.values():
-            for queue, position, _ in rows.values():
-                if position is not None:
-                    self._orders.setdefault(queue, []).append(position)
-        for order in self._orders.values():
-            order.sort()
-
     def remove(self, entity_id: str, id: str) -> None:
         """Remove a timer, if it exists."""
         rows = self._rows.get(entity_id, {})
@@ -104,26 +82,3 @@ class Timers:
             self.set(timer, line)
         for entity in made.timed_out:
             self.end(entity)
-
-
-def encode_timer_line(entity_id: str, id: str, line: bytes, number: int | None = None) -> bytes:
-    """Return the line of a timer; `number` is that of the record that it was written with."""
-    facts: dict[str, Any] = {"entity": entity_id, "id": id}
-    if number is not None:
-        facts["with"] = number
-    head = json.dumps(facts, separators=(",", ":")).encode()
-    return b'%b,"timer":%b}\n' % (head[:-1], line) if line else head + b"\n"
-
-
-def read_timer(line: bytes) -> tuple[Timer, bytes, int | None]:
-    """Return timer, its own line, and `with` of a line. Raises LoomError if `encode_timer_line` did not write it."""
-    head, found, rest = line.rstrip(b"\n").partition(_TIMER)
-    try:
-        facts = json.loads(head + b"}" if found else head)
-        timer = decode_timer(rest[:-1]) if found else Timer(id=facts["id"], due=None, entity_id=facts["entity"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise LoomError(f"{line[:60]!r} is not a timer: {error}") from error
-    return timer, rest[:-1], facts.get("with")
-
-
-_TIMER = b',"timer":'

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from cantrip_actors.loom.inbox import TakenMail
+from cantrip_actors.loom.inbox import TakenMail, select_settled
 from cantrip_actors.loom.node_tables import NodeTables
 from cantrip_actors.loom.rules import NONE_WAITS, Waiting
 from cantrip_actors.loom.schema import QUEUES_SINCE, TIMERS_SINCE
@@ -70,7 +70,7 @@ class MailTables(NodeTables):
                 for no, id, lane, seq, body in rows
                 if get_time(self._decode(seq, body)) < before
             ]
-        expired = self._settled(old, before)
+        expired = select_settled(old, before, self.records)
         for first in range(0, len(expired), MANY):
             numbers = [(one.no,) for one in expired[first : first + MANY]]
             self._transact(partial(self._forget, numbers))

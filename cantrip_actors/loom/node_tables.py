@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from cantrip_actors.loom.lease import DEATHS, REMAINS, Holder, Lease, is_gone
@@ -38,12 +37,21 @@ class Survey(NamedTuple):
 class NodeTables(Tables):
     """A store whose leases are rows, so that nodes can join."""
 
+    _table_query: ClassVar[str]
+    """A query that finds a table by its name, and by `_table_place`."""
+    _table_place: tuple[str, ...] = ()
     _locked: ClassVar[str]
     """The end of a query that locks the leases that it finds."""
     _owners: set[str]
     """The owners that have claimed through this store."""
+    _now: ClassVar[str]
+    """The time, in seconds, of one clock for all processes, in SQL."""
+    _until: ClassVar[str]
+    """The value of `until` for a number of seconds from now."""
     _lasts: ClassVar[str]
-    """The columns of a holder that say for how long its leases last (`_compute_time_left`)."""
+    """The seconds for which the leases of a holder last."""
+    _boot: ClassVar[str] = "''"
+    """The value of `boot`: which start of the machine the clock belongs to."""
     _row_locked: ClassVar[str] = ""
     """The end of a query whose row is locked against changes."""
     _beats: int = 0
@@ -52,32 +60,28 @@ class NodeTables(Tables):
     _has_nodes: bool = False
     """Whether the tables of nodes are known to exist."""
 
-    @abstractmethod
-    def _compute_time_left(self, *found: Any) -> float:
-        """Return for how many seconds a lease lasts, from the columns of `_lasts`."""
-
-    @abstractmethod
-    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
-        """Let all leases of `owner` last until `ttl` seconds from now; return the end in seconds since 1970."""
-
-    @abstractmethod
-    def _forget_holders(self, db: Connection) -> None:
-        """Delete the holders that are long dead and have no leases."""
-
-    @abstractmethod
-    def _make_renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
-        """Return the statement, with its values, that lets all leases of `owner` last until `ttl` seconds from now."""
+    def renew(self, owner: str, ttl: float) -> None:
+        """Let all leases of `owner` last until `ttl` seconds from now."""
+        self._run_while_renewing(lambda db: self._extend(db, owner, ttl), is_single=True)
 
     def _extend(self, db: Connection, owner: str, ttl: float) -> bool:
         """Let all leases of `owner` last until `ttl` seconds from now; return False if it has no row."""
-        return bool(db.execute(*self._make_renewal(owner, ttl)).rowcount)
+        return bool(db.execute(_RENEW.format(self._until), (ttl, owner)).rowcount)
+
+    def _hold(self, db: Connection, owner: str, ttl: float) -> None:
+        """Let all leases of `owner` last until `ttl` seconds from now; add its row if it has none."""
+        db.execute(_HOLD.format(self._until, self._boot), (owner, ttl))
+
+    def _forget_holders(self, db: Connection) -> None:
+        """Delete the holders that are long dead and have no leases."""
+        db.execute(_FORGET.format(self._lasts), (-REMAINS,))
 
     def _find_holder(self, db: Connection, entity: str) -> Holder | None:
         row = db.execute(f"{_LEASES.format(self._lasts)} where leases.entity = ? {self._locked}", (entity,)).fetchone()
         if row is None:
             return None
-        token, owner, deaths, *found = row
-        return Holder(token, owner, deaths, self._compute_time_left(*found))
+        token, owner, deaths, left = row
+        return Holder(token, owner, deaths, left or 0.0)
 
     def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
         until = 0.0
@@ -85,7 +89,8 @@ class NodeTables(Tables):
             if owner not in self._owners:
                 self._forget_holders(db)
             self._owners.add(owner)
-            until = self._hold(db, owner, ttl)
+            self._hold(db, owner, ttl)
+            until = self.clock() + ttl
         (token,) = db.execute(
             "insert into leases (entity, holder, deaths) "
             "values (?, coalesce((select no from holders where owner = ?), 0), ?) returning token",
@@ -110,14 +115,11 @@ class NodeTables(Tables):
         """Return whether another holder has a lease on the tree of an entity."""
         root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
         rows = self._fetch_new_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
-        held = (
-            (decode_text(owner), self._compute_time_left(*found)) for _, owner, _, *found in rows if owner is not None
-        )
+        held = ((decode_text(owner), left) for _, owner, _, left in rows if owner is not None)
         return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
 
-    @abstractmethod
     def _has_table(self, db: Connection, name: str) -> bool:
-        """Return whether a table of that name exists."""
+        return db.execute(self._table_query, (name, *self._table_place)).fetchone() is not None
 
     def _lock_tables(self, db: Connection) -> None:
         """Keep others from making tables at the same time."""
@@ -133,10 +135,6 @@ class NodeTables(Tables):
         """Return why no node can join this loom; "" if one can."""
         return ""
 
-    @abstractmethod
-    def _read_clock(self, db: Connection) -> float:
-        """Return the time, in seconds, of one clock for all processes."""
-
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:  # noqa: ARG002  # the server's clock alone counts
         """Change an account while all others wait."""
 
@@ -144,7 +142,7 @@ class NodeTables(Tables):
             db.execute("insert into accounts (name, state) values (?, '') on conflict (name) do nothing", (name,))
             query = f"select state from accounts where name = ? {self._row_locked}"  # noqa: S608  # our own words
             (state,) = db.execute(query, (name,)).fetchone()
-            state, result = change(decode_text(state) or None, self._read_clock(db))
+            state, result = change(decode_text(state) or None, db.execute(f"select {self._now}").fetchone()[0])
             db.execute("update accounts set state = ? where name = ?", (state, name))
             return result
 
@@ -178,8 +176,7 @@ class NodeTables(Tables):
         row = self.connections, owner, encode_info(info), busy, is_draining
 
         def renew(db: Connection) -> bool | None:
-            query, values = self._make_renewal(owner, ttl)
-            found = db.execute(f"{query} returning {_ASKED}", values).fetchone()
+            found = db.execute(f"{_RENEW.format(self._until)} returning {_ASKED}", (ttl, owner)).fetchone()
             return None if found is None or found[0] is None else bool(found[0])
 
         def write(db: Connection) -> bool:
@@ -205,10 +202,7 @@ class NodeTables(Tables):
         def work(db: Connection) -> None:
             self._hold(db, owner, -REMAINS)
             db.execute("delete from nodes where owner = ?", (owner,))
-            db.execute(
-                "delete from holders where owner = ? and not exists (select 1 from leases where holder = holders.no)",
-                (owner,),
-            )
+            db.execute(_LEAVE, (owner,))
 
         self._transact(work)
 
@@ -234,55 +228,33 @@ class NodeTables(Tables):
         """Return the nodes that have joined, ordered by name; dead ones stay listed for a day."""
         if not self._look_for_nodes():
             return []
-        return self._decode_nodes(self._fetch_rows(f"{self._nodes_query} union all {self._releases_query}"))
-
-    @property
-    def _nodes_query(self) -> str:
-        return (
-            f"select 'node' as what, nodes.owner as id, info, busy, draining, {self._lasts} from nodes "  # noqa: S608  # likewise
-            "join holders on holders.owner = nodes.owner"
-        )
-
-    @property
-    def _releases_query(self) -> str:
-        return f"select 'release', release, '', no, false, {self._no_lasts} from releases"  # noqa: S608  # likewise
-
-    @property
-    def _holders_query(self) -> str:
-        return (
-            f"select 'holder', owner, '', no, false, {self._lasts} from holders "  # noqa: S608  # likewise
-            "where exists (select 1 from leases where holder = holders.no)"
-        )
-
-    @property
-    def _no_lasts(self) -> str:
-        return ", ".join("null" for _ in self._lasts.split(", "))
+        return self._decode_nodes(self._fetch_rows(f"{_NODES.format(self._lasts)} union all {_RELEASES}"))
 
     def _decode_nodes(self, found: Sequence[Any]) -> list[NodeRow]:
         releases = {decode_text(id): no for what, id, _, no, *_ in found if decode_text(what) == "release"}
         rows = []
-        for what, id, text, busy, is_draining, *lasts in found:
+        for what, id, text, busy, is_draining, left in found:
             if decode_text(what) == "node":
                 info, owner = decode_info(text), decode_text(id)
-                is_living = self._compute_time_left(*lasts) > 0 and not is_gone(owner)
+                is_living = left > 0 and not is_gone(owner)
                 rows.append(NodeRow(owner, info, busy, bool(is_draining), is_living, releases.get(info.release, 0)))
         return sorted(rows, key=lambda row: (row.info.name, row.owner))
 
     def _decode_dead(self, found: Sequence[Any]) -> list[tuple[int, Why]]:
         dead: list[tuple[int, Why]] = []
-        for what, id, _, no, _, *lasts in found:
+        for what, id, _, no, _, left in found:
             if decode_text(what) != "holder":
                 continue
             if is_gone(decode_text(id)):
                 dead.append((no, "gone"))
-            elif not self._is_live(decode_text(id), self._compute_time_left(*lasts)):
+            elif not self._is_live(decode_text(id), left):
                 dead.append((no, "expired"))
         return dead
 
     def survey(self, limit: int) -> Survey:
         """Return the facts that a node reads every beat, in one statement; at most `limit` entities of each kind."""
-        free = f"select 'free', id, '', 0, is_busy, {self._no_lasts} from ({_FREE}) as free"  # noqa: S608  # likewise
-        parts = [self._nodes_query, self._releases_query, self._holders_query, free]
+        free = f"select 'free', id, '', 0, is_busy, null from ({_FREE}) as free"  # noqa: S608  # our own words
+        parts = [_NODES.format(self._lasts), _RELEASES, _HOLDERS.format(self._lasts), free]
         found = self._fetch_rows(" union all ".join(parts), limit, limit)
         free_ones = [
             (decode_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in found if decode_text(what) == "free"
@@ -292,8 +264,8 @@ class NodeTables(Tables):
     def place(self, entity_id: str) -> str | None:
         """Return the living holder of the lease on a root entity; None if no living process holds it."""
         query = f"select owner, {self._lasts} from leases join holders on holders.no = holder where entity = ?"  # noqa: S608  # our own words
-        for owner, *lasts in self._fetch_rows(query, entity_id):
-            if self._is_live(decode_text(owner), self._compute_time_left(*lasts)):
+        for owner, left in self._fetch_rows(query, entity_id):
+            if self._is_live(decode_text(owner), left):
                 return decode_text(owner)
         return None
 
@@ -305,22 +277,17 @@ class NodeTables(Tables):
         It reads the leases of dead holders, the entities at work without a lease, and the inboxes with mail; entities
         that are idle or run elsewhere cost nothing (N-15). Quarantined ones are left out.
         """
-        found: dict[str, Unowned] = {}
-
-        def add(rows: Iterable[Any], why: Any, *, is_busy: bool) -> None:
-            for (entity,) in rows:
-                found.setdefault(decode_text(entity), Unowned(decode_text(entity), is_busy, why))
-
         if seen is None:
             free = [(decode_text(entity), bool(is_busy)) for entity, is_busy in self._fetch_rows(_FREE, limit, limit)]
             seen = Survey([], self.dead_holders(), free)
-        _, dead, free = seen
-        for no, why in dead:
-            add(self._fetch_rows(_BUSY_OF, no, limit), why, is_busy=True)
-        add(((entity,) for entity, is_busy in free if is_busy), "free", is_busy=True)
-        for no, why in dead:
-            add(self._fetch_rows(_MAIL_OF, no, limit), why, is_busy=False)
-        add(((entity,) for entity, is_busy in free if not is_busy), "free", is_busy=False)
+        found: dict[str, Unowned] = {}
+        for is_busy, query in ((True, _BUSY_OF), (False, _MAIL_OF)):
+            rows: list[tuple[str, Why]] = []
+            for no, why in seen.dead:
+                rows += [(entity, why) for entity in self._fetch_ids(query, no, limit)]
+            rows += [(entity, "free") for entity, busy in seen.free if busy is is_busy]
+            for entity, why in rows:
+                found.setdefault(entity, Unowned(entity, is_busy, why))
         return list(found.values())[:limit]
 
     def work(self) -> int:
@@ -338,16 +305,12 @@ class NodeTables(Tables):
 
     def dead_holders(self) -> list[tuple[int, Why]]:
         """Return the numbers of dead holders that have leases, and how their death is known."""
-        return self._decode_dead(self._fetch_rows(self._holders_query))
+        return self._decode_dead(self._fetch_rows(_HOLDERS.format(self._lasts)))
 
     def _look_for_nodes(self) -> bool:
         if not self._has_nodes:
-            self._has_nodes = self._look_up_table("takeovers")
+            self._has_nodes = bool(self._fetch_rows(self._table_query, "takeovers", *self._table_place))
         return self._has_nodes
-
-    @abstractmethod
-    def _look_up_table(self, name: str) -> bool:
-        """Return whether a table of that name exists."""
 
     def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:
         """Return how many holders died in a row since the tree got its last record (N-14)."""
@@ -363,7 +326,21 @@ class NodeTables(Tables):
         return deaths if row is not None and decode_text(row[0]) == head else 0
 
 
+_RENEW = "update holders set until = {} where owner = ?"
+_HOLD = (
+    "insert into holders (owner, until, boot) values (?, {}, {}) "
+    "on conflict (owner) do update set until = excluded.until, boot = excluded.boot"
+)
+_HAS_LEASES = "exists (select 1 from leases where holder = holders.no)"
+_FORGET = f"delete from holders where {{}} < ? and not {_HAS_LEASES}"  # noqa: S608  # our own words
+_LEAVE = f"delete from holders where owner = ? and not {_HAS_LEASES}"  # noqa: S608  # likewise
 _LEASES = "select token, owner, deaths, {} from leases left join holders on holders.no = holder"
+_RELEASES = "select 'release', release, '', no, false, null from releases"
+_NODES = (
+    "select 'node' as what, nodes.owner as id, info, busy, draining, {} from nodes "
+    "join holders on holders.owner = nodes.owner"
+)
+_HOLDERS = f"select 'holder', owner, '', no, false, {{}} from holders where {_HAS_LEASES}"  # noqa: S608  # likewise
 _NEW_RELEASE = (
     "insert into releases (release, no) select cast(? as text), coalesce(max(no), 0) + 1 from releases where true "
     "on conflict (release) do nothing"

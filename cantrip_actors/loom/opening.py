@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from cantrip_actors.loom.damage import DamagedLoom
@@ -56,11 +56,7 @@ def open_store(
         return open_store(text, seal_key=seal_key)
     if seal_key is False and not read_only:
         raise LoomError("seal_key=False is for reading: give the key of the loom to write to it")
-    scheme, colon, rest = text.partition(":")
-    is_path = text.endswith(_ENDINGS) and not difflib.get_close_matches(scheme, _SCHEMES)  # `odd:name.db` is a path
-    if not colon or "/" in scheme or is_path:
-        return _open_path(text, seal_key, read_only=read_only)
-    rest, _, query = rest.partition("?")
+    scheme, rest, query = _split(text)
     if scheme == "memory":
         from cantrip_actors.loom.memory import MemoryStore
 
@@ -69,54 +65,90 @@ def open_store(
         if rest.strip("/") or query:
             raise LoomError(f'"{render_url(text)}": memory: takes neither a path nor options')
         return MemoryStore(seal_key=seal_key)
+    options, more = _parse_options(text, scheme, query or "")
     if scheme in _FILES:
-        path, options = _parse_file(text, scheme, rest, query)
-        return _open_file(scheme, path, options, seal_key, read_only=read_only)
-    if scheme in _SERVERS:
-        return _open_server(text, query, seal_key, read_only=read_only)
-    raise LoomError(f'"{render_url(text)}": unknown kind of loom "{scheme}": {suggest_nearest(scheme, _SCHEMES)}')
+        path = _parse_path(text, scheme, rest, query)
+        if scheme == "jsonl":
+            from cantrip_actors.loom.jsonl import JsonlStore
 
+            return JsonlStore(path, read_only=read_only, seal_key=seal_key, **options)
+        from cantrip_actors.loom.sqlite import SqliteStore
 
-_SERVERS = ("postgresql", "postgres")
-_FILES = {"sqlite": "loom.db", "jsonl": "loom.jsonl"}
-_SCHEMES = ("memory", *_FILES, *_SERVERS)
-_ENDINGS = (".jsonl", ".db", ".sqlite")
-
-
-def _open_path(text: str, key: GivenKey, *, read_only: bool) -> Store:
-    if text.endswith(_ENDINGS):
-        scheme = "jsonl" if text.endswith(".jsonl") else "sqlite"
-        return _open_file(scheme, _parse_path(text, text), _Options(), key, read_only=read_only)
-    raise LoomError(
-        f'"{render_url(text)}" names no loom: '
-        "expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:"
-    )
-
-
-def _open_file(scheme: str, path: Path, options: _Options, key: GivenKey, *, read_only: bool) -> Store:
-    if scheme == "jsonl":
-        from cantrip_actors.loom.jsonl import JsonlStore
-
-        return JsonlStore(path, durability=options.durability, read_only=read_only, seal_key=key)
-    from cantrip_actors.loom.sqlite import SqliteStore
-
-    return SqliteStore(path, durability=options.durability, read_only=read_only, migrate=options.migrate, seal_key=key)
-
-
-def _open_server(text: str, query: str, key: GivenKey, *, read_only: bool) -> Store:
+        return SqliteStore(path, read_only=read_only, seal_key=seal_key, **options)
     try:
         from cantrip_actors.loom.postgres import PostgresStore
     except ImportError as error:
         raise LoomError(f"a Postgres loom needs psycopg: install cantrip-actors[postgres] ({error})") from error
-    options = parse_qsl(query, keep_blank_values=True)
-    ours = {name: value for name, value in options if name in {"schema", "durability", "migrate"}}
-    rest = urlencode([(name, value) for name, value in options if name not in ours], quote_via=quote)
-    where = text.partition("?")[0]
-    durability = _parse_durability(where, ours.get("durability", "process"))
-    migrate = _migrate(where, ours.get("migrate", "copy"))
-    url = text.partition("?")[0] + (f"?{rest}" if rest else "")
-    schema = ours.get("schema") or "cantrip"
-    return PostgresStore(url, schema=schema, durability=durability, read_only=read_only, migrate=migrate, seal_key=key)
+    address = f"{scheme}:{rest}" + (f"?{urlencode(more, quote_via=quote)}" if more else "")
+    return PostgresStore(address, read_only=read_only, seal_key=seal_key, **options)
+
+
+_FILES = {"sqlite": "loom.db", "jsonl": "loom.jsonl"}
+_ENDINGS = {".jsonl": "jsonl", ".db": "sqlite", ".sqlite": "sqlite"}
+_TABLES = ("durability", "migrate")
+_OPTIONS = {
+    "memory": (),
+    "sqlite": _TABLES,
+    "jsonl": ("durability",),
+    "postgresql": ("schema", *_TABLES),
+    "postgres": ("schema", *_TABLES),
+}
+"""The options of each kind of loom."""
+_CHOICES = {"durability": ("durability", Durability), "migrate": ("way to migrate", Migrate)}
+
+
+def _split(text: str) -> tuple[str, str, str | None]:
+    """Return the kind of loom in a URL, its address, and its options; None for a path, which has neither."""
+    kind = next((kind for ending, kind in _ENDINGS.items() if text.endswith(ending)), None)
+    scheme, colon, rest = text.partition(":")
+    if not colon or "/" in scheme or (kind and not difflib.get_close_matches(scheme, _OPTIONS)):  # `odd:name.db`
+        if kind is None:
+            raise LoomError(
+                f'"{render_url(text)}" names no loom: '
+                "expected a path ending in .db or .jsonl, sqlite:path, jsonl:path or memory:"
+            )
+        return kind, text, None
+    if scheme not in _OPTIONS:
+        raise LoomError(f'"{render_url(text)}": unknown kind of loom "{scheme}": {suggest_nearest(scheme, _OPTIONS)}')
+    rest, _, query = rest.partition("?")
+    return scheme, rest, query
+
+
+def _parse_options(text: str, scheme: str, query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return our options in a query, and those for the server."""
+    ours, more = {}, []
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        what, choice = _CHOICES.get(name, ("", None))
+        if name not in _OPTIONS[scheme]:
+            if scheme in _FILES:
+                known = suggest_nearest(name, _OPTIONS[scheme])
+                raise LoomError(f'"{render_url(text)}": unknown option "{name}": {known}')
+            more.append((name, value))
+        elif choice is not None and value not in get_args(choice):
+            raise LoomError(
+                f'"{render_url(text)}": unknown {what} "{value}": {suggest_nearest(value, get_args(choice))}'
+            )
+        elif value:
+            ours[name] = value
+    return ours, more
+
+
+def _parse_path(text: str, scheme: str, rest: str, query: str | None) -> Path:
+    """Return the path in the address of a file's URL; without a `query` the address is a path as it is."""
+    if query is not None:
+        if rest.startswith("//"):
+            if not rest.startswith("///"):
+                shown = render_url(rest)[2:]
+                raise LoomError(
+                    f'"{render_url(text)}" names a host: write {scheme}:{shown} or {scheme}:///{shown} for a file'
+                )
+            rest = rest[2:]
+        if not rest.strip("/"):
+            raise LoomError(f'"{render_url(text)}" names no file: expected for example {scheme}:{_FILES[scheme]}')
+        rest = unquote(rest)
+    if "\0" in rest:
+        raise LoomError(f'"{render_url(text)}" names no file: expected a path without NUL characters (%00)')
+    return Path(rest) if query is None else Path(rest).expanduser()
 
 
 def _is_damaged(text: str, key: GivenKey) -> bool:
@@ -140,65 +172,8 @@ def repair_loom(url: str | os.PathLike[str], *, seal_key: SealKey | None = None)
     from cantrip_actors.loom.repair import repair_file
 
     text = os.fspath(url)
-    scheme, colon, rest = text.partition(":")
-    if colon and scheme in _FILES:
-        rest, _, query = rest.partition("?")
-        path, _ = _parse_file(text, scheme, rest, query)
-    elif text.endswith(_ENDINGS) and scheme not in _SCHEMES:
-        path, scheme = Path(text), "jsonl" if text.endswith(".jsonl") else "sqlite"
-    else:
+    scheme, rest, query = _split(text)
+    if scheme not in _FILES:
         raise LoomError(f'"{render_url(text)}" is not a file: restore a Postgres loom from a backup of its server')
+    path = _parse_path(text, scheme, rest, query)
     return repair_file(path.absolute(), is_jsonl=scheme == "jsonl", seal_key=seal_key)
-
-
-class _Options(NamedTuple):
-    """The options after the `?` of a file's URL."""
-
-    durability: Durability = "process"
-    migrate: Migrate = "copy"
-
-
-def _parse_file(text: str, scheme: str, rest: str, query: str) -> tuple[Path, _Options]:
-    options = _Options()
-    known = ["durability", "migrate"] if scheme == "sqlite" else ["durability"]
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in known:
-            raise LoomError(f'"{render_url(text)}": unknown option "{name}": {suggest_nearest(name, known)}')
-        if name == "durability":
-            options = options._replace(durability=_parse_durability(text, value))
-        else:
-            options = options._replace(migrate=_migrate(text, value))
-    if rest.startswith("//"):
-        if not rest.startswith("///"):
-            shown = render_url(rest)[2:]
-            raise LoomError(
-                f'"{render_url(text)}" names a host: write {scheme}:{shown} or {scheme}:///{shown} for a file'
-            )
-        rest = rest[2:]
-    if not rest.strip("/"):
-        raise LoomError(f'"{render_url(text)}" names no file: expected for example {scheme}:{_FILES[scheme]}')
-    return _parse_path(text, unquote(rest)).expanduser(), options
-
-
-def _parse_path(text: str, rest: str) -> Path:
-    if "\0" in rest:
-        raise LoomError(f'"{render_url(text)}" names no file: expected a path without NUL characters (%00)')
-    return Path(rest)
-
-
-def _migrate(text: str, value: str) -> Migrate:
-    for known in get_args(Migrate):
-        if value == known:
-            return value  # type: ignore[return-value]  # as below
-    raise LoomError(
-        f'"{render_url(text)}": unknown way to migrate "{value}": {suggest_nearest(value, get_args(Migrate))}'
-    )
-
-
-def _parse_durability(text: str, value: str) -> Durability:
-    for known in get_args(Durability):
-        if value == known:
-            return value  # type: ignore[return-value]  # mypy does not narrow a str by comparison
-    raise LoomError(
-        f'"{render_url(text)}": unknown durability "{value}": {suggest_nearest(value, get_args(Durability))}'
-    )

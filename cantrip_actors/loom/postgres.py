@@ -29,23 +29,30 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from itertools import chain
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import TupleRow
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.lease import REMAINS, Lease, is_gone
+from cantrip_actors.loom.lease import Lease, is_gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, free_name, note_migration
 from cantrip_actors.loom.node_tables import BUSY
+from cantrip_actors.loom.postgres_connection import (
+    Raw,
+    Session,
+    Sql,
+    Transaction,
+    describe_error,
+    is_lost,
+    name_database,
+)
 from cantrip_actors.loom.rules import Plan, Tree
 from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
@@ -55,7 +62,6 @@ from cantrip_actors.loom.tables import TableStore
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.seal import NOTHING
-from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import LoomError
 
 T = TypeVar("T")
@@ -104,7 +110,11 @@ class PostgresStore(TableStore):
     expires = True
     _conflicts = (psycopg.errors.UniqueViolation,)
     _contended = (psycopg.errors.UniqueViolation, psycopg.errors.LockNotAvailable)
+    _now = "extract(epoch from clock_timestamp())::float8"
+    _until = "clock_timestamp() + make_interval(secs => ?)"
     _lasts = "extract(epoch from until - clock_timestamp())::float8"
+    # to_regclass would not see tables that were committed while this transaction waited
+    _table_query = "select 1 from pg_catalog.pg_tables where tablename = ? and schemaname = ?"
     _locked = "for update of leases"
     _row_locked = "for update"
 
@@ -124,9 +134,10 @@ class PostgresStore(TableStore):
         self._migrate = migrate
         self.is_pooled = False
         """Whether a pooler is between this process and the server."""
-        self._frozen: psycopg.Connection[TupleRow] | None = None
+        self._frozen: Raw | None = None
         """The connection that reads inside `snapshot`."""
         self.schema = schema
+        self._table_place = (schema,)
         self.read_only = read_only
         self.durability = durability
         self._url = url
@@ -135,21 +146,18 @@ class PostgresStore(TableStore):
         """The server's clock at the last contact, and when that was."""
         self._closed = False
         self._known = KnownRows()
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._writer: psycopg.Connection[TupleRow] | None = None
-        self._reader: psycopg.Connection[TupleRow] | None = None
+        self._writer = Session(self._connect_writer, self._fail)
+        self._reader = Session(self._connect, self._fail)
+        self._renewer = Session(self._connect_renewer, self._fail)
         self._writers = 0
         """How often it has connected to write."""
         self._tips: dict[str, _Tip] = {}
         """The last record of each tree that this process has claimed, by its root."""
         self._new_tips: dict[str, _Tip | None] = {}
         """The changes of `_tips` by the current transaction; None for a tree that is released."""
-        self._renewing = threading.Lock()
-        self._renewer: psycopg.Connection[TupleRow] | None = None
         self._hints_from = 0
         """The server's id of the connection that sends hints."""
-        self.where = _name_database(url)
+        self.where = name_database(url)
         try:
             self._ask(self._check)
         except LoomError:
@@ -158,10 +166,10 @@ class PostgresStore(TableStore):
 
     # ---------------------------------------------------------------------------------------------------------- opening
 
-    def _connect(self) -> psycopg.Connection[TupleRow]:
+    def _connect(self) -> Raw:
         try:
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
-            pid, now = connection.execute(f"select pg_backend_pid(), {_NOW}").fetchone() or (None, None)
+            pid, now = connection.execute(f"select pg_backend_pid(), {self._now}").fetchone() or (None, None)
             self._note_time(now)
             self.connections += 1
             self.is_pooled = pid != connection.info.backend_pid
@@ -170,7 +178,19 @@ class PostgresStore(TableStore):
             else:
                 connection.execute(self._compose_settings("set"))
         except psycopg.Error as error:
-            raise LoomError(f"cannot reach {self.where}: {_describe_error(error)}") from error
+            raise LoomError(f"cannot reach {self.where}: {describe_error(error)}") from error
+        return connection
+
+    def _connect_writer(self) -> Raw:
+        connection = self._connect()
+        self._writers += 1
+        if not self.is_pooled:
+            connection.execute(self._compose_settings("set", appends=True))
+        return connection
+
+    def _connect_renewer(self) -> Raw:
+        connection = self._connect()
+        self._hints_from = connection.info.backend_pid
         return connection
 
     def _compose_settings(self, how: Literal["set", "set local"], *, appends: bool = False) -> sql.Composed:
@@ -190,7 +210,7 @@ class PostgresStore(TableStore):
         return [each.format(sql.Identifier(name), value) for name, value in given.items()]
 
     @contextmanager
-    def _set_up(self, connection: psycopg.Connection[TupleRow]) -> Iterator[None]:
+    def _set_up(self, connection: Raw) -> Iterator[None]:
         """Behind a pooler, make the block one transaction with our settings."""
         if not self.is_pooled:
             yield
@@ -199,13 +219,13 @@ class PostgresStore(TableStore):
             connection.execute(self._compose_settings("set local"))
             yield
 
-    def _check(self, connection: psycopg.Connection[TupleRow]) -> None:
+    def _check(self, connection: Raw) -> None:
         """Make missing tables, or upgrade tables of an earlier version."""
         self._version = self._find_version(connection)
         if self.read_only and not self._version:
             raise LoomError(f"{self.where} holds no loom")
         if self.read_only or (self._version == VERSION and not self._seal_key):
-            self.seal = self._open_seal(_Sql(connection), self._seal_key, makes=False)
+            self.seal = self._open_seal(Sql(connection), self._seal_key, makes=False)
             return
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
@@ -213,7 +233,7 @@ class PostgresStore(TableStore):
             if not found:
                 connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
                 connection.execute(_ALSO + write_statements(0, _TYPES))
-                self._keep_small(_Sql(connection), BUSY)
+                self._keep_small(Sql(connection), BUSY)
                 connection.execute("insert into version (version, readable_by) values (%s, %s)", (VERSION, READABLE_BY))
             elif found < VERSION:
                 check_migration(self._migrate, self.where, found)
@@ -225,18 +245,11 @@ class PostgresStore(TableStore):
                 connection.execute(
                     write_statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else "")
                 )
-                self._keep_small(_Sql(connection), BUSY)
+                self._keep_small(Sql(connection), BUSY)
                 connection.execute("alter table version add column if not exists readable_by integer")
                 connection.execute("update version set version = %s, readable_by = %s", (VERSION, READABLE_BY))
-            self.seal = self._open_seal(_Sql(connection), self._seal_key, makes=True)
+            self.seal = self._open_seal(Sql(connection), self._seal_key, makes=True)
         self._version = VERSION
-
-    def _has_table(self, db: Connection, name: str) -> bool:
-        query = "select 1 from pg_catalog.pg_tables where schemaname = ? and tablename = ?"
-        return db.execute(query, (self.schema, name)).fetchone() is not None
-
-    def _look_up_table(self, name: str) -> bool:
-        return self._ask(lambda reader: self._has_table(_Sql(reader), name))
 
     def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
         for table in tables:
@@ -251,7 +264,7 @@ class PostgresStore(TableStore):
             return ""
         return "the address is that of a pooler, and a node keeps connections of its own: give the server's address"
 
-    def _copy_tables(self, connection: psycopg.Connection[TupleRow], copy: str) -> None:
+    def _copy_tables(self, connection: Raw, copy: str) -> None:
         """Copy all tables to another schema, which must be new."""
         connection.execute(sql.SQL("create schema {}").format(sql.Identifier(copy)))
         tables = connection.execute("select tablename from pg_tables where schemaname = %s", (self.schema,)).fetchall()
@@ -260,15 +273,13 @@ class PostgresStore(TableStore):
             connection.execute(sql.SQL("create table {new} (like {old} including all)").format(**names))
             connection.execute(sql.SQL("insert into {new} overriding system value table {old}").format(**names))
 
-    def _is_schema_of(self, connection: psycopg.Connection[TupleRow]) -> Callable[[str], bool]:
+    def _is_schema_of(self, connection: Raw) -> Callable[[str], bool]:
         query = "select 1 from pg_catalog.pg_namespace where nspname = %s"
         return lambda name: connection.execute(query, (name,)).fetchone() is not None
 
-    def _find_version(self, connection: psycopg.Connection[TupleRow]) -> int:
+    def _find_version(self, connection: Raw) -> int:
         """Return the version to use the tables as, 0 without tables. Raises LoomError if they cannot be used."""
-        # to_regclass would not see tables that were committed while this transaction waited
-        query = "select 1 from pg_catalog.pg_tables where schemaname = %s and tablename = 'version'"
-        if connection.execute(query, (self.schema,)).fetchone() is None:
+        if not self._has_table(Sql(connection), "version"):
             return 0
         # as JSON, because earlier tables do not have the column `readable_by`
         row = connection.execute("select to_jsonb(one) from version as one").fetchone()
@@ -280,46 +291,40 @@ class PostgresStore(TableStore):
 
     def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
         """Do `work` in one transaction. A connection that was lost before its end is replaced, once."""
-        with self._writing:
-            if self._closed:
-                raise LoomError(f"{self.where} is closed: nothing can be recorded any more")
-            if self.read_only:
-                raise LoomError(f"{self.where} was opened read-only: nothing can be recorded")
-            for again in (True, False):
-                if self._writer is None or _is_lost(self._writer):
-                    self._writer = self._connect()
-                    self._writers += 1
-                    if not self.is_pooled:
-                        self._writer.execute(self._compose_settings("set", appends=True))
-                committing = False
-                self._known.forget()
-                self._new_tips.clear()
-                try:
-                    with self._begin(self._writer) as db:
-                        done = work(db)
-                        committing = True
-                except expected:
-                    raise
-                except (psycopg.Error, UnicodeEncodeError) as error:
-                    lost = _is_lost(self._writer)
-                    if lost and again and not committing:
-                        continue
-                    self._fail("cannot write to", error, unsure=committing and lost)
-                self._note_tips()
-                return done
-        raise AssertionError  # the second time either returns or fails
 
-    def _begin(self, connection: psycopg.Connection[TupleRow]) -> AbstractContextManager[_Sql]:
+        def run(connection: Raw) -> T:
+            committing = False
+            self._known.forget()
+            self._new_tips.clear()
+            try:
+                with self._begin(connection) as db:
+                    done = work(db)
+                    committing = True
+            except psycopg.Error as error:
+                if committing and is_lost(connection):
+                    self._fail("cannot write to", error, unsure=True)
+                raise
+            for root, tip in self._new_tips.items():
+                if tip is None:
+                    self._tips.pop(root, None)
+                else:
+                    self._tips[root] = tip
+            return done
+
+        with self._writer.lock:
+            self._check_open("recorded")
+            return self._writer.run("cannot write to", run, *expected)
+
+    def _check_open(self, what: str) -> None:
+        if self._closed:
+            raise LoomError(f"{self.where} is closed: nothing can be {what} any more")
+        if self.read_only:
+            raise LoomError(f"{self.where} was opened read-only: nothing can be {what}")
+
+    def _begin(self, connection: Raw) -> AbstractContextManager[Sql]:
         """Return a transaction, which is committed at the end of the block."""
         settings = self._each_setting("set local", appends=True) if self.is_pooled else ()
-        return _Transaction(connection, settings)
-
-    def _note_tips(self) -> None:
-        for root, tip in self._new_tips.items():
-            if tip is None:
-                self._tips.pop(root, None)
-            else:
-                self._tips[root] = tip
+        return Transaction(connection, settings)
 
     def _write(self, db: Connection, made: Plan) -> None:
         numbers = {place.tree.root: number for number, place in zip(made.numbers, made.places, strict=True)}
@@ -382,7 +387,7 @@ class PostgresStore(TableStore):
         return found
 
     def _pipeline(self, db: Connection) -> AbstractContextManager[object]:
-        assert isinstance(db, _Sql)
+        assert isinstance(db, Transaction)
         return db.at_once()
 
     def _fail(self, what: str, error: Exception, *, unsure: bool = False) -> NoReturn:
@@ -392,7 +397,7 @@ class PostgresStore(TableStore):
                 ". The connection was lost while this was being committed: it may be recorded or not, read it again"
             )
         kind = Unsure if unsure else LoomError
-        raise kind(f"{what} {self.where}: {_describe_error(error)}{advice}") from error
+        raise kind(f"{what} {self.where}: {describe_error(error)}{advice}") from error
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
@@ -415,14 +420,8 @@ class PostgresStore(TableStore):
         what = {"waited": WAITING, "root": root}
         return bool(self._ask(lambda reader: reader.execute(_UNLOCK, what).fetchall()))
 
-    def _compute_time_left(self, left: float | None) -> float:
-        return left or 0.0
-
     def _is_live(self, owner: str, left: float) -> bool:
         return left > 0 and not is_gone(owner)
-
-    def _read_clock(self, db: Connection) -> float:
-        return float(db.execute(f"select {_NOW}").fetchone()[0])
 
     def clock(self) -> float:
         """Return the server's clock, extrapolated from the last contact (N-03)."""
@@ -432,46 +431,17 @@ class PostgresStore(TableStore):
     def _note_time(self, heard: float) -> None:
         self._heard = heard, time.monotonic()
 
-    def _forget_holders(self, db: Connection) -> None:
-        db.execute(
-            "delete from holders where until < clock_timestamp() - make_interval(secs => ?) "
-            "and not exists (select 1 from leases where holder = holders.no)",
-            (REMAINS,),
-        )
-
-    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
-        row = db.execute(
-            "insert into holders (owner, until) values (?, clock_timestamp() + make_interval(secs => ?)) "
-            "on conflict (owner) do update set until = excluded.until returning extract(epoch from until)::float8",
-            (owner, ttl),
-        ).fetchone()
-        assert row is not None  # the statement wrote a row
-        return float(row[0])
-
-    def renew(self, owner: str, ttl: float) -> None:
-        """Let all leases of `owner` last until `ttl` seconds from now, on a connection of its own (N-04)."""
-        self._run_while_renewing(lambda db: self._extend(db, owner, ttl), is_single=True)
-
-    def _make_renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
-        return _RENEW, (ttl, owner)
-
     def _run_while_renewing(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
-        """Do `work` on the connection of renewals: in a transaction, unless it `is_single`, of one statement."""
-        with self._renewing:
+        """Do `work` on the connection of renewals (N-04): in a transaction, unless it `is_single`, of one statement."""
+
+        def run(connection: Raw) -> T:
+            with self._set_up(connection), nullcontext() if is_single else connection.transaction():
+                return work(Sql(connection))
+
+        with self._renewer.lock:
             if self._closed:
                 raise LoomError(f"{self.where} is closed: no lease can be renewed any more")
-            for again in (True, False):
-                if self._renewer is None or _is_lost(self._renewer):
-                    self._renewer = self._connect()
-                    self._hints_from = self._renewer.info.backend_pid
-                try:
-                    block = nullcontext() if is_single else self._renewer.transaction()
-                    with self._set_up(self._renewer), block:
-                        return work(_Sql(self._renewer))
-                except psycopg.Error as error:
-                    if not (_is_lost(self._renewer) and again):
-                        self._fail("cannot write to", error)
-        raise AssertionError  # the second time either returns or fails
+            return self._renewer.run("cannot write to", run)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """Return the waiting mail with a number above `after`.
@@ -490,21 +460,17 @@ class PostgresStore(TableStore):
 
     def scrub(self) -> None:
         """Vacuum the tables. The server's write-ahead log and backups are the administrator's task (docs/data.md)."""
-        with self._writing:
-            if self._closed or self.read_only:
-                raise LoomError(f"{self.where} is closed, or was opened read-only: nothing can be vacuumed")
-            try:
-                if self._writer is None or _is_lost(self._writer):
-                    self._writer = self._connect()
-                tables = (sql.Identifier(self.schema, name) for name in _VACUUMED)
-                self._writer.execute(sql.SQL("vacuum {}").format(sql.SQL(", ").join(tables)))
-            except psycopg.Error as error:
-                self._fail("cannot vacuum", error)
+        tables = sql.SQL(", ").join(sql.Identifier(self.schema, name) for name in _VACUUMED)
+        with self._writer.lock:
+            self._check_open("vacuumed")
+            self._writer.run(
+                "cannot vacuum", lambda connection: connection.execute(sql.SQL("vacuum {}").format(tables))
+            )
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
     def _fetch_rows(self, query: str, *values: Any) -> list[Any]:
-        if any(isinstance(value, str) and not _can_be_kept(value) for value in values):
+        if any(isinstance(value, str) and _UNKEEPABLE.search(value) for value in values):
             return []  # no database contains such a text
         return self._ask(lambda reader: reader.execute(query.replace("?", "%s"), values).fetchall())
 
@@ -517,7 +483,7 @@ class PostgresStore(TableStore):
         if not begun:
             return None
         life = Life(next(life for what, _, _, life, *_ in found if what == "entity"))
-        held = [(owner, self._compute_time_left(lasts)) for what, *_, owner, lasts in found if what == "lease"]
+        held = [(owner, left) for what, *_, owner, left in found if what == "lease"]
         is_held = any(self._is_live(owner, left) for owner, left in held)
         if with_records == "never" or (with_records == "unless_held" and is_held):
             return EntityFacts(begun[0], life, is_held, None, ())
@@ -533,32 +499,29 @@ class PostgresStore(TableStore):
         records = attach_images((self._decode(seq, body) for seq, body in rows), self.blob)
         return EntityFacts(begun[0], life, is_held, kept, records)
 
-    def _ask(self, question: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
+    def _ask(self, question: Callable[[Raw], T]) -> T:
         """Ask on the connection for reading, which is replaced, once, if it was lost."""
         if self._frozen is not None:
             try:
                 return question(self._frozen)
             except psycopg.Error as error:
                 self._fail("cannot read", error)
-        with self._reading:
-            for again in (True, False):
-                if self._reader is None or _is_lost(self._reader):
-                    self._reader = self._connect()
-                try:
-                    with self._set_up(self._reader):
-                        return question(self._reader)
-                except (psycopg.Error, UnicodeEncodeError) as error:
-                    if not (_is_lost(self._reader) and again):
-                        self._fail("cannot read", error)
-                finally:
-                    if self._closed:  # an episode may be inspected long after its runtime closed
-                        self._reader.close()
-        raise AssertionError  # the second time either returns or fails
+
+        def run(connection: Raw) -> T:
+            try:
+                with self._set_up(connection):
+                    return question(connection)
+            finally:
+                if self._closed:  # an episode may be inspected long after its runtime closed
+                    connection.close()
+
+        with self._reader.lock:
+            return self._reader.run("cannot read", run)
 
     def risks(self) -> list[str]:
         """Return how the server may lose acknowledged records: without fsync, or to a slow standby."""
 
-        def work(connection: psycopg.Connection[TupleRow]) -> tuple[bool, bool, bool]:
+        def work(connection: Raw) -> tuple[bool, bool, bool]:
             row = connection.execute(_RISKS).fetchone()
             assert row is not None, "it selects constants"
             return row[0], row[1], row[2]
@@ -595,7 +558,7 @@ class PostgresStore(TableStore):
                         if one.pid != self._hints_from:  # a process ignores its own hints
                             receive()
         except psycopg.Error as error:
-            raise LoomError(f"{self.where}: {_describe_error(error)}") from error
+            raise LoomError(f"{self.where}: {describe_error(error)}") from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -612,107 +575,17 @@ class PostgresStore(TableStore):
 
     def close(self) -> None:
         """Close the connections."""
-        with self._writing, self._reading, self._renewing:
+        with self._writer.lock, self._reader.lock, self._renewer.lock:
             self._closed = True
-            for connection in (self._writer, self._reader, self._renewer):
-                if connection is not None:
-                    connection.close()
+            for session in (self._writer, self._reader, self._renewer):
+                if session.connection is not None:
+                    session.connection.close()
 
 
-class _Sql:
-    """A connection that accepts the SQL of `tables`."""
-
-    def __init__(self, connection: psycopg.Connection[TupleRow]) -> None:
-        self.connection = connection
-
-    def execute(self, query: str, values: Sequence[Any] = (), /) -> psycopg.Cursor[TupleRow]:
-        return self.connection.execute(query.replace("?", "%s"), values)
-
-    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
-        with self.connection.cursor() as cursor:
-            cursor.executemany(query.replace("?", "%s"), rows)
-
-    def at_once(self) -> AbstractContextManager[object]:
-        """Send the statements of the block without waiting for the answers."""
-        return self.connection.pipeline()
-
-
-class _Transaction(_Sql):
-    """A transaction that waits for the server as rarely as it can.
-
-    Its beginning is sent with the first statement, and its end with the last ones: an append waits once for what it
-    depends on, and once for its commit. If a statement fails, the server skips the end, and the error is raised.
-    """
-
-    def __init__(self, connection: psycopg.Connection[TupleRow], settings: Sequence[sql.Composed]) -> None:
-        super().__init__(connection)
-        self._settings = settings
-        self._pipelined = ExitStack()
-        self._is_at_once = False
-
-    def __enter__(self) -> Self:
-        self._pipeline = self._pipelined.enter_context(self.connection.pipeline())
-        try:
-            self.connection.execute("begin")
-            for one in self._settings:
-                self.connection.execute(one)
-        except BaseException as failed:
-            self._abandon(failed)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._abandon(error)
-            return
-        try:
-            self.connection.execute("commit")
-            self._pipelined.close()  # waits for all answers
-        except BaseException as failed:
-            self._abandon(failed)
-            raise
-
-    def _abandon(self, error: BaseException) -> None:
-        """Leave the pipeline, whatever the server says of the statements that it skipped, and roll back."""
-        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
-            self.connection.close()  # it was lost: the server may never answer
-        with suppress(psycopg.Error):
-            if not self.connection.closed and self.connection.info.pipeline_status is not _OFF:
-                self._pipeline.sync()
-        with suppress(psycopg.Error):
-            self._pipelined.close()
-        if not self.connection.closed:
-            self.connection.rollback()
-
-    def execute(self, query: str, values: Sequence[Any] = (), /) -> psycopg.Cursor[TupleRow]:
-        cursor = super().execute(query, values)
-        if not self._is_at_once:
-            self._pipeline.sync()
-        return cursor
-
-    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
-        super().executemany(query, rows)
-        if not self._is_at_once:
-            self._pipeline.sync()
-
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Send the statements of the block without waiting: an answer is waited for where it is read."""
-        self._is_at_once = True
-        try:
-            yield
-        finally:
-            self._is_at_once = False
-
-
-_NOW = "extract(epoch from clock_timestamp())::float8"
 _LAST_MAIL = (
     "select pg_try_advisory_xact_lock(?, hashtext(current_schema())), "
     "last_value - 1 + is_called::int, extract(epoch from clock_timestamp())::float8 from mails"
 )
-_RENEW = "update holders set until = clock_timestamp() + make_interval(secs => ?) where owner = ?"
 _RISKS = (
     b"select current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off', "
     b"current_setting('synchronous_standby_names') = '' and exists (select 1 from pg_stat_replication)"
@@ -753,53 +626,8 @@ select pg_terminate_backend(pid) from pg_locks join pg_stat_activity using (pid)
 """Ends the connection of a writer that has locked a tree and is silent. A locked row names its transaction."""
 
 
-def _is_lost(connection: psycopg.Connection[TupleRow]) -> bool:
-    """Return whether an unused connection is dead.
-
-    A connection whose server was killed in the middle of a pipeline does not notice: it waits for answers for good.
-    """
-    parts = connection.info
-    if not connection.closed and (parts.transaction_status, parts.pipeline_status) != (_IDLE, _OFF):
-        connection.close()
-    return connection.closed
-
-
-_IDLE, _OFF = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.PipelineStatus.OFF
-
-
-_PLAIN = re.compile(r"[a-z]+://(?:[^@/?#]*@)?(?:\[[^\]@/?#]*\]|[^@/?#:,]*)(?::[0-9]*)?(?:,[^@/?#]*)?(?:[/?][^@]*)?")
-"""A URL whose parts libpq and a reader split in the same way: at most one `@`, and a port of digits."""
-
-
-def _name_database(url: str) -> str:
-    """Return the database's name for messages, without a password.
-
-    A password with a raw `@`, `/` or `?` is refused before libpq sees it, because libpq would take a part of it for a
-    host and repeat that in its errors. libpq's complaint about a URL quotes pieces of the URL, so it is not shown.
-    """
-    if "://" in url and not _PLAIN.fullmatch(url):
-        raise LoomError(f'"{render_url(url)}": expected %40, %2F, %3F and %23 for "@", "/", "?" and "#" in a password')
-    try:
-        parts = psycopg.conninfo.conninfo_to_dict(url)
-    except psycopg.Error:
-        expected = "postgresql://user@host/database, with % escapes for special characters"
-        raise LoomError(f'"{render_url(url)}" is not an address of a Postgres database: expected {expected}') from None
-    if "@" in str(parts.get("host") or ""):
-        raise LoomError(f'"{render_url(url)}": expected the name of a host, got one with "@": check the % escapes')
-    return f"postgresql database {parts.get('dbname') or ''} at {parts.get('host') or 'this machine'}"
-
-
-def _can_be_kept(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
-
-
-def _describe_error(error: Exception) -> str:
-    return " ".join(str(error).split())
-
+_UNKEEPABLE = re.compile("[\0\ud800-\udfff]")
+"""The characters that no text in a database has."""
 
 _ADVICE: Mapping[type[Exception], str] = {
     psycopg.errors.LockNotAvailable: ". Another process has been writing there all that time, or was stopped meanwhile",

@@ -22,8 +22,7 @@ from cantrip_actors.loom.blobs import attach_images, bind_images
 from cantrip_actors.loom.copy import can_wait
 from cantrip_actors.loom.jsonl import JsonlStore, read_file_mark, split_lines
 from cantrip_actors.loom.line_file import BlobFile, Disk, LineFile
-from cantrip_actors.loom.line_inbox import read_mail
-from cantrip_actors.loom.line_timers import read_timer
+from cantrip_actors.loom.line_rows import read_mail, read_timer
 from cantrip_actors.loom.seal_key import UNSEALED, Seal, SealKey, SealMark, WrongSealKey, open_seal
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
@@ -135,8 +134,8 @@ class _Lines(ABC):
 class _JsonlLines(_Lines):
     def __init__(self, path: Path) -> None:
         self._path = path
-        names = ("blobs", "images", "pictures")
-        self._blobs = [BlobFile(_open_for_reading(path.with_name(f"{path.name}.{name}"))) for name in names]
+        paths = (path.with_name(f"{path.name}.{name}") for name in ("blobs", "images", "pictures"))
+        self._blobs = [BlobFile(LineFile(one, Disk, read_only=True, synced=False)) for one in paths]
 
     def mark(self) -> SealMark | None:
         return read_file_mark(self._path)
@@ -230,10 +229,6 @@ def _pad(path: Path) -> None:
         whole = (65536 if size == 1 else size) * pages
         if head.startswith(SQLITE) and path.stat().st_size < whole < LARGEST:
             file.truncate(whole)
-
-
-def _open_for_reading(path: Path) -> LineFile:
-    return LineFile(path, Disk, read_only=True, synced=False)
 
 
 @dataclass

@@ -61,8 +61,6 @@ create index queued_timers on timers (queue, place, entity, id) where queue is n
 create table if not exists accounts (name text primary key, state text not null);
 """
 """An earlier version reads by `due` only, so it leaves what waits in a queue to nodes that know the bounds."""
-_VERSION_5 = _TIMERS
-_VERSION_6 = _QUEUES
 _COUNTS = "".join(
     f"alter table trees add column {name} integer not null default 0;" for name in ("control", "intents", "loads")
 )
@@ -106,15 +104,15 @@ _UPGRADES = (
     + _MAIL
     + _CHECKPOINTS
     + _LEASES,
-    _VERSION_5,
-    _VERSION_6,
+    _TIMERS,
+    _QUEUES,
 )
 """The statements that upgrade tables of version 1, 2, … to the next one. They change no line."""
 
 
 def write_statements(found: int, types: Mapping[str, str]) -> str:
     """Return the SQL that makes the current tables from those of version `found`, or from nothing for 0."""
-    parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _VERSION_5, _VERSION_6)
+    parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _TIMERS, _QUEUES)
     return "".join(parts).format_map(types)
 
 

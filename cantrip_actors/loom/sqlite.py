@@ -30,7 +30,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
-from cantrip_actors.loom.lease import REMAINS, read_boot_clock, read_boot_id
+from cantrip_actors.loom.lease import read_boot_clock, read_boot_id
 from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, free_name, note_migration
 from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.schema import READABLE_BY, VERSION, write_statements
@@ -80,7 +80,11 @@ class SqliteStore(TableStore):
     """A loom in an SQLite file. Raises LoomError if it cannot be opened, or is something else."""
 
     _conflicts = (sqlite3.IntegrityError,)
-    _lasts = "until, boot"
+    _now = "boot_clock()"
+    _until = "boot_clock() + ?"
+    _lasts = "case when boot = boot_id() then until - boot_clock() else -1e9 end"
+    _boot = "boot_id()"
+    _table_query = "select 1 from sqlite_master where name = ?"
     _locked = ""
 
     def __init__(
@@ -170,12 +174,6 @@ class SqliteStore(TableStore):
         if 0 < found < VERSION:
             self.migrated = note_migration(self.where, found, copy)
 
-    def _has_table(self, db: Connection, name: str) -> bool:
-        return db.execute("select 1 from sqlite_master where name = ?", (name,)).fetchone() is not None
-
-    def _look_up_table(self, name: str) -> bool:
-        return bool(self._fetch_rows("select 1 from sqlite_master where name = ?", name))
-
     def _prepare_reader(self, connection: sqlite3.Connection) -> None:
         connection.text_factory = bytes
         self._version = self._check(connection)
@@ -218,6 +216,8 @@ class SqliteStore(TableStore):
             connection.execute("pragma wal_autocheckpoint = 0")
             connection.execute("pragma secure_delete = on")  # so that taken mail leaves no bytes
             connection.execute("pragma journal_size_limit = 67108864")
+            connection.create_function("boot_clock", 0, read_boot_clock)
+            connection.create_function("boot_id", 0, read_boot_id)
         except sqlite3.Error:
             connection.close()
             raise
@@ -330,37 +330,6 @@ class SqliteStore(TableStore):
             raise DamagedLoom(f"{what} {self.path}: {error}. {REPAIR}") from error
         advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
         raise LoomError(f"{what} {self.path}: {error}{advice}") from error
-
-    # ----------------------------------------------------------------------------------------------------------- leases
-
-    def _compute_time_left(self, until: float | None, boot: str | bytes | None) -> float:
-        boot = boot.decode() if isinstance(boot, bytes) else boot
-        return until - read_boot_clock() if until is not None and boot == read_boot_id() else 0.0
-
-    def _read_clock(self, db: Connection) -> float:  # noqa: ARG002  # the machine's clock
-        return read_boot_clock()
-
-    def _forget_holders(self, db: Connection) -> None:
-        db.execute(
-            "delete from holders where (until < ? or boot <> ?) "
-            "and not exists (select 1 from leases where holder = holders.no)",
-            (read_boot_clock() - REMAINS, read_boot_id()),
-        )
-
-    def _hold(self, db: Connection, owner: str, ttl: float) -> float:
-        db.execute(
-            "insert into holders (owner, until, boot) values (?1, ?2, ?3) "
-            "on conflict (owner) do update set until = ?2, boot = ?3",
-            (owner, read_boot_clock() + ttl, read_boot_id()),
-        )
-        return time.time() + ttl
-
-    def renew(self, owner: str, ttl: float) -> None:
-        """Let all leases of `owner` last until `ttl` seconds from now."""
-        self._transact(lambda db: self._extend(db, owner, ttl))
-
-    def _make_renewal(self, owner: str, ttl: float) -> tuple[str, tuple[Any, ...]]:
-        return "update holders set until = ? where owner = ?", (read_boot_clock() + ttl, owner)
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """Return the waiting mail with a number above `after`; reads only if another connection has written."""

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -26,26 +26,15 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkp
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal, TakenMail, compute_lane_limit
-from cantrip_actors.loom.lease import (
-    DEATHS,
-    NO_LEASES,
-    Held,
-    Holder,
-    Lease,
-    Quarantined,
-    count_deaths,
-    is_alive,
-    is_gone,
-    make_not_root,
-)
-from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting, has_work, plan, plan_timers, seal_plan
+from cantrip_actors.loom.inbox import InboxFull, MailPlan, Refusal, compute_lane_limit
+from cantrip_actors.loom.lease import NO_LEASES
+from cantrip_actors.loom.lease_store import LeaseStore
+from cantrip_actors.loom.rules import Plan, Tree, Waiting, plan, plan_timers, seal_plan
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
-from cantrip_actors.machine.project import Life, as_forgotten, find_settled_at
+from cantrip_actors.machine.project import Life, as_forgotten
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
-from cantrip_actors.records.mail import INTENTS, Mail, MailRow, Pending, decode_mail
+from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
@@ -55,9 +44,6 @@ from cantrip_actors.terms.errors import CantripError, LoomError
 
 T = TypeVar("T")
 
-A_FEW = 64
-"""The number of records that most episodes do not exceed."""
-
 Durability = Literal["process", "power", "none"]
 """The events that an acknowledged record survives: a kill of the process, a power cut, or none for certain."""
 
@@ -66,7 +52,7 @@ class Unsure(LoomError):
     """The answer to an append was lost: all of it is recorded, or nothing. Read again before you append the same."""
 
 
-class Store(ABC):
+class Store(LeaseStore):
     """An append-only log of records, in order for each entity.
 
     `blocking` says whether `append` waits for a disk or a network, and so belongs in a thread. If it is False, an
@@ -76,10 +62,6 @@ class Store(ABC):
     where: str = "memory:"
     """Its name in messages: the path of its file, or the name of its database."""
     blocking: bool = False
-    shared: bool = True
-    """Whether other processes may write to it meanwhile, so that running an entity requires a claim (`lease`)."""
-    expires: bool = False
-    """Whether time alone ends a lease, even of a living process: then a thread must renew it."""
     sealed: bool = True
     """Whether its lines have the links of a hash chain (`seal`)."""
     durability: Durability = "none"
@@ -92,11 +74,8 @@ class Store(ABC):
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
     """How much mail may wait in each lane of an inbox; the control lane accepts some more that is urgent."""
-    _known: Known
     _conflicts: tuple[type[Exception], ...] = ()
     """The driver's error for a row that exists already."""
-    _contended: tuple[type[Exception], ...] = ()
-    """The driver's error for a claim at the same moment as another one."""
 
     def append(
         self,
@@ -274,28 +253,6 @@ class Store(ABC):
         is kept, so that no number is used twice.
         """
 
-    def _settled(self, old: Sequence[TakenMail], before: str) -> list[TakenMail]:
-        """Return which of this mail, all of it taken before that time, was settled before it, too.
-
-        An entity works on one intent at a time, so only the last one may still be under way.
-        """
-        newest: dict[str, int] = {}
-        for one in old:
-            if one.lane == INTENTS:
-                newest[one.entity_id] = max(one.taken, newest.get(one.entity_id, 0))
-        return [
-            one
-            for one in old
-            if one.lane != INTENTS or one.taken < newest[one.entity_id] or self._is_settled(one, before)
-        ]
-
-    def _is_settled(self, intent: TakenMail, before: str) -> bool:
-        for limit in (A_FEW, sys.maxsize):
-            at = find_settled_at(self.records(intent.entity_id, after=intent.taken - 1, limit=limit))
-            if at is not None:
-                return at < before
-        return False
-
     @abstractmethod
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """Return the waiting mail with a number above `after`, in all inboxes, and the number for the next call.
@@ -403,10 +360,10 @@ class Store(ABC):
         """Return whether processes of this loom can send each other hints to poll it (`hint`, `listen`)."""
         return False
 
-    def hint(self) -> None:  # noqa: B027  # most stores have no other processes
+    def hint(self) -> None:  # most stores have no other processes
         """Send a hint to the other processes of the loom, so that they poll it. May block for a moment."""
 
-    def listen(self, receive: Callable[[], object], stopped: threading.Event) -> None:  # noqa: B027  # likewise
+    def listen(self, receive: Callable[[], object], stopped: threading.Event) -> None:  # likewise
         """Call `receive` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
 
     def clock(self) -> float:
@@ -434,97 +391,6 @@ class Store(ABC):
     @abstractmethod
     def count_mail(self, entity_id: str) -> Waiting:
         """Return how much mail waits for an entity."""
-
-    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
-        """Claim the right to write for a root entity and all below it, for `ttl` seconds; it may be about to begin.
-
-        `owner` is a name from `this_process`, one per runtime. Claiming again what one holds gives a new token and ends
-        the old one. Raises Held while another holder has it, and Quarantined if three holders in a row did not release
-        it, because it may have killed their processes; `lift` ends the quarantine.
-        """
-        lease = self._transact(lambda db: self._claim(db, entity_id, owner, ttl, lift=lift), *self._contended)
-        if isinstance(lease, Quarantined):
-            raise lease
-        return lease
-
-    def _claim(self, db: Any, entity: str, owner: str, ttl: float, *, lift: bool) -> Lease | Quarantined:
-        """Claim an entity, or quarantine it."""
-        self._look_up(db, roots=[entity])
-        place = self._known.find_place(entity)
-        if place is not None and place.tree.root != entity:
-            raise make_not_root(entity, place.tree.root)
-        held, deaths = self._find_holder(db, entity), 0
-        if held is not None:
-            if held.owner is not None and held.owner != owner and self._is_live(held.owner, held.left):
-                raise Held.by(entity, held.owner, held.left)
-            if held.owner is None and not lift:
-                return Quarantined.after(held.deaths, entity)
-            # by its token: a newer lease, granted while this claim waited for another one, must not be removed
-            self._drop(db, entity, held.token)
-            deaths = count_deaths(held.deaths, held.owner, owner)
-            if deaths > held.deaths and place is not None:
-                deaths = self._count_deaths_since_progress(db, place.tree, deaths)
-        if place is None or lift or not has_work(place):
-            deaths = 0
-        is_quarantined = deaths >= DEATHS
-        token, until = self._grant(db, entity, None if is_quarantined else owner, deaths, ttl)
-        if place is not None:
-            place.tree.token = token
-        return Quarantined.after(deaths, entity) if is_quarantined else Lease(entity, owner, token, until)
-
-    def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all of them count
-        """Return how many of these dead holders count towards a quarantine."""
-        return deaths
-
-    def can_join(self) -> str:
-        """Return why no node can join this loom; "" if one can."""
-        return "it has one writer: nodes share a loom in Postgres or, on one machine, in SQLite"
-
-    def nodes(self) -> list[NodeRow]:
-        """Return the nodes that have joined."""
-        return []
-
-    @abstractmethod
-    def quarantined(self) -> list[str]:
-        """Return the entities that are quarantined because three holders in a row died."""
-
-    def leases_of(self, owner: str) -> list[Lease]:  # noqa: ARG002  # only those of a server can come back
-        """Return the leases of a holder according to the store; `until` is 0."""
-        return []
-
-    @abstractmethod
-    def renew(self, owner: str, ttl: float) -> None:
-        """Let all leases of `owner` last until `ttl` seconds from now. Lost leases stay lost."""
-
-    def release(self, *leases: Lease) -> None:
-        """Release leases, all in one transaction; one that has ended already is ignored."""
-        self._transact(lambda db: self._release(db, leases))
-
-    def release_if_empty(self, *leases: Lease) -> list[Lease]:
-        """Release the leases of entities without waiting mail that would load them; return the others.
-
-        The check and the release are one transaction. So if a poster finds no lease, no process will read the mail.
-        """
-
-        def work(db: Any) -> list[Lease]:
-            self._look_up(db, roots=[lease.entity_id for lease in leases])
-            places = {lease: self._known.find_place(lease.entity_id) for lease in leases}
-            kept = [lease for lease, place in places.items() if place is not None and place.tree.waiting.loads]
-            self._release(db, [lease for lease in leases if lease not in kept])
-            return kept
-
-        return self._transact(work)
-
-    def _release(self, db: Any, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            self._drop(db, lease.entity_id, lease.token)
-            place = self._known.places.get(lease.entity_id)
-            if place is not None and place.tree.token == lease.token:
-                place.tree.token = None
-
-    @abstractmethod
-    def is_held(self, entity_id: str) -> bool:
-        """Return whether a lease on the entity's tree is valid that was not claimed through this store object."""
 
     @abstractmethod
     def records(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
@@ -738,23 +604,6 @@ class Store(ABC):
     # ----------------------------------------------------------------------------------- what each kind of store does
 
     @abstractmethod
-    def _transact(self, work: Callable[[Any], T], *expected: type[Exception]) -> T:
-        """Do `work` in one transaction, with a connection. Raises LoomError if that fails, and `expected` as it is."""
-
-    @abstractmethod
-    def _look_up(
-        self,
-        db: Any,
-        records: Sequence[Record] = (),
-        lines: Sequence[bytes] = (),
-        mails: Sequence[Mail] = (),
-        taken: Sequence[int] = (),
-        roots: Sequence[str] = (),
-        entities: Sequence[str] = (),
-    ) -> tuple[Sequence[int], Iterator[int]]:
-        """Load these entities, turns and mails into `_known`; return a number for each record, and numbers for mail."""
-
-    @abstractmethod
     def _write(self, db: Any, made: Plan) -> None:
         """Write lines, blobs, mail and their consequences; all or none of the lines and the mail."""
 
@@ -765,22 +614,6 @@ class Store(ABC):
     def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:  # noqa: ARG002  # tables say which
         """Raise LoomError for records that one of `_conflicts` kept from being written."""
         raise error
-
-    @abstractmethod
-    def _find_holder(self, db: Any, entity: str) -> Holder | None:
-        """Return the lease on an entity, locked against changes."""
-
-    @abstractmethod
-    def _grant(self, db: Any, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
-        """Add a lease, or without an owner a quarantine; return its token, and its end in seconds since 1970."""
-
-    @abstractmethod
-    def _drop(self, db: Any, entity: str, token: int) -> None:
-        """Remove the lease on an entity if it has that token."""
-
-    def _is_live(self, owner: str, left: float) -> bool:
-        """Return whether a lease of another owner is valid."""
-        return is_alive(owner) or (left > 0 and not is_gone(owner))
 
 
 def _plan_mails(mail_plan: MailPlan, post: Sequence[Mail]) -> list[MailRow] | Refusal:

@@ -163,6 +163,11 @@ def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
     `heads` are the result of `collect_heads` at an earlier time. Each of these trees must exist and have passed its
     earlier end; otherwise the loom, or the tree, was replaced by an older copy. This needs no key.
     """
+    return verify_trees(store, heads)[0]
+
+
+def verify_trees(store: Store, heads: Heads | None = None) -> tuple[Verified, Mapping[str, bytes]]:
+    """Return the result of `verify_loom`, and the last link of each tree by the lines."""
     reading = _read(store, heads)
     reading.faults.extend(Fault(None, what) for what in store.faults())
     reading.faults.extend(reading.find_head_faults())
@@ -171,7 +176,7 @@ def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
     reading.faults.extend(reading.find_mail_faults(store))
     reading.faults.extend(Fault(*found) for found in _find_blob_faults(store, reading.referred))
     index = reading.trees.index
-    return Verified(
+    verified = Verified(
         len(index.places),
         len(index.owners),
         reading.count,
@@ -181,6 +186,7 @@ def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
         sum(reading.forgotten.values()),
         "none" if store.seal.mark is None else "unchecked" if store.seal.is_locked else "checked",
     )
+    return verified, reading.trees.heads
 
 
 def collect_heads(store: Store) -> Heads:

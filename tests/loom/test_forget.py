@@ -23,7 +23,7 @@ from cantrip_actors.loom import (
     verify_loom,
 )
 from cantrip_actors.loom.line_file import Disk
-from cantrip_actors.loom.postgres import _Sql
+from cantrip_actors.loom.postgres_connection import Sql
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.machine.project import Life, as_forgotten
 from cantrip_actors.machine.project.conversation import build_conversation
@@ -450,7 +450,7 @@ def forget_and_die(place, step, monkeypatch):
 
             monkeypatch.setattr(SqliteStore, "_connect", connect_traced)
         else:
-            monkeypatch.setattr(_Sql, "execute", counted(_Sql.execute, count))
+            monkeypatch.setattr(Sql, "execute", counted(Sql.execute, count))
         try:
             with place.open() as store:
                 forget_entities(store, Wanted(["a"]))

@@ -854,7 +854,7 @@ def test_mail_posted_with_a_record_is_written_with_it_or_not_at_all(path, fails,
         store.append([Steered("e", "I told f", AT)], post=[(0, one)])
     if kills:
         os.close(store._file.fd)  # as the end of a process does; nothing is closed in order
-        os.close(store._mail_file.fd)
+        os.close(store._mail.file.fd)
     else:
         store.close()
     for _ in range(2):

@@ -272,7 +272,8 @@ def test_a_wall_clock_that_is_wrong_by_an_hour_ends_and_prolongs_no_lease(store,
 def test_a_lease_ends_when_the_machine_restarts(tmp_path, monkeypatch):
     with SqliteStore(tmp_path / "loom.db") as store:
         store.claim("e", ME, 3600)
-        monkeypatch.setattr(sqlite, "read_boot_id", lambda: "another")
+    monkeypatch.setattr(sqlite, "read_boot_id", lambda: "another")
+    with SqliteStore(tmp_path / "loom.db") as store:
         store.claim("e", YOU, 60)
         with pytest.raises(Held):
             store.claim("e", ME, 60)

@@ -122,9 +122,9 @@ def test_an_append_waits_twice_for_the_server(place, wire, tmp_path):
 @pytest.mark.rule("LOOM-1")
 def test_a_connection_that_was_lost_between_two_appends_is_not_noticed(store):
     store.append(run("e", "t1", ends=False))
-    cut(store._writer)
+    cut(store._writer.connection)
     store.append(turn("e", "t2", "t1", 2))
-    cut(store._reader)
+    cut(store._reader.connection)
     assert len(store.records("e")) == 10
 
 
@@ -169,7 +169,7 @@ def test_a_connection_that_is_lost_while_it_commits_is_an_error_that_says_so(sto
 def test_server_timeouts_do_not_cancel_appends(place, other):
     with open_store(f"{place.url}&options=-cstatement_timeout%3D100") as store:
         store.append(run("e", "t1", ends=False))
-        assert store._reader.execute("show statement_timeout").fetchone() == ("100ms",)
+        assert store._reader.connection.execute("show statement_timeout").fetchone() == ("100ms",)
         with ThreadPoolExecutor() as pool:
             with other.transaction():
                 other.execute("select 1 from trees for update")
@@ -178,6 +178,16 @@ def test_server_timeouts_do_not_cancel_appends(place, other):
                 assert not recorded.done()
             recorded.result()
         assert len(store.records("e")) == 10
+
+
+@pytest.mark.rule("N-74")
+def test_appends_after_a_vacuum_that_connected_again_are_not_cancelled_by_server_timeouts(place):
+    with open_store(f"{place.url}&options=-cstatement_timeout%3D100") as store:
+        store.append(run("e", "t1", ends=False))
+        cut(store._writer.connection)
+        store.scrub()
+        store.append(turn("e", "t2", "t1", 2))
+        assert store._writer.connection.execute("show statement_timeout").fetchone() == ("0",)
 
 
 @pytest.mark.rule("LOOM-1")
@@ -194,7 +204,7 @@ def test_a_connection_that_hangs_in_the_middle_of_a_pipeline_is_given_up_for_ano
     monkeypatch.setattr(store, "_write", hanging)
     store.append(turn("e", "t2", "t1", 2))
     assert len(store.records("e")) == 10
-    store._reader.pgconn.enter_pipeline_mode()
+    store._reader.connection.pgconn.enter_pipeline_mode()
     assert len(store.records("e")) == 10
     assert verify_loom(store).ok
 
@@ -203,8 +213,8 @@ def test_an_unreachable_server_is_an_error_until_it_is_back(store, monkeypatch):
     store.append(run("e", "t1", ends=False))
     there = store._url
     monkeypatch.setattr(store, "_url", "postgresql:///postgres?host=/nowhere")
-    cut(store._writer)
-    cut(store._reader)
+    cut(store._writer.connection)
+    cut(store._reader.connection)
     with pytest.raises(LoomError, match=r"^cannot reach postgresql database .*No such file"):
         store.append(turn("e", "t2", "t1", 2))
     with pytest.raises(LoomError, match=r"^cannot reach"):
@@ -239,7 +249,7 @@ def test_an_invalid_address_is_refused(url):
 def test_options_of_libpq_may_have_spaces(place):
     with open_store(f"{place.url}&options=-c%20work_mem%3D7MB") as store:
         store.append(run("e"))
-        assert store._writer.execute("show work_mem").fetchone() == ("7MB",)
+        assert store._writer.connection.execute("show work_mem").fetchone() == ("7MB",)
 
 
 def test_options_of_the_store_are_not_passed_to_libpq():
@@ -335,10 +345,10 @@ def test_tables_of_an_earlier_version_are_copied_beside_an_earlier_copy(place, s
 
 def test_a_read_only_server_is_an_error_that_says_so(store):
     store.append(run("e", "t1"))
-    store._writer.execute("set default_transaction_read_only = on")
+    store._writer.connection.execute("set default_transaction_read_only = on")
     with pytest.raises(LoomError, match=r"The server takes no writes now: it is a standby, or was set read-only"):
         store.append(run("f"))
-    store._writer.execute("set default_transaction_read_only = off")
+    store._writer.connection.execute("set default_transaction_read_only = off")
     store.append(run("f"))
 
 
@@ -359,9 +369,9 @@ def test_a_missing_psycopg_is_named_with_what_to_install(monkeypatch):
 
 def test_durability_none_does_not_wait_for_the_servers_disk(place):
     with open_store(f"{place.url}&durability=none") as store:
-        assert store._writer is None
+        assert store._writer.connection is None
         store.append(run("e"))
-        assert store._writer.execute("show synchronous_commit").fetchone() == ("off",)
+        assert store._writer.connection.execute("show synchronous_commit").fetchone() == ("off",)
 
 
 # -------------------------------------------------------------------------------------------------------- other writers
@@ -499,7 +509,7 @@ def test_an_entity_ahead_of_a_server_that_failed_over_records_nothing_from_memor
     ((head,),) = other.execute("select head from trees").fetchall()
     ((last,),) = other.execute("select max(seq) from records").fetchall()
     store.append(turn("e", "t2", "t1", 2, terminated=True), {"e": lease.token})
-    cut(store._writer)  # and the next server does not have the last append
+    cut(store._writer.connection)  # and the next server does not have the last append
     other.execute("delete from records where seq > %s", (last,))
     other.execute("update trees set head = %s", (head,))
     intent = [IntentGiven("e", "the next one", AT)]
@@ -515,11 +525,11 @@ def test_an_entity_ahead_of_a_server_that_failed_over_records_nothing_from_memor
 def test_an_entity_continues_over_a_new_connection_when_nothing_of_it_is_lost(store):
     lease = store.claim("e", "us", 60)
     store.append(run("e", "t1", ends=False), {"e": lease.token})
-    cut(store._writer)
+    cut(store._writer.connection)
     store.append(turn("e", "t2", "t1", 2), {"e": lease.token})
     with PostgresStore(store._url, schema=store.schema) as elsewhere:
         elsewhere.append([Rewarded("e", "t1", 1.0, AT)])
-    cut(store._writer)
+    cut(store._writer.connection)
     store.append(turn("e", "t3", "t2", 3), {"e": lease.token})
     assert verify_loom(store).ok
 
@@ -611,4 +621,4 @@ def test_a_closed_store_opens_no_connection_that_stays(store):
     store.close()
     assert len(store.records("e")) == 7
     assert isinstance(store, PostgresStore)
-    assert store._reader.closed
+    assert store._reader.connection.closed

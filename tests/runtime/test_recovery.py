@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, EntityCrashed, EntityEnded, Invocation, LoomError, Runtime, gate, scripted
-from cantrip_actors.loom import sqlite, store
+from cantrip_actors.loom import lease_store, sqlite
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.machine.project import Story
@@ -434,7 +434,7 @@ async def test_a_lease_that_was_taken_over_stops_the_late_writer(
         first._tree.store.renew = lambda *_: None
         real = sqlite.read_boot_clock
         monkeypatch.setattr(sqlite, "read_boot_clock", lambda: real() + 3600)
-        monkeypatch.setattr(store, "is_alive", lambda _: False)  # as on another machine
+        monkeypatch.setattr(lease_store, "is_alive", lambda _: False)  # as on another machine
         async with Runtime.open(url, cantrips=[spell]) as second:
             episode = await (await second.resume(entity.id)).episode()
             assert episode.result == "over"

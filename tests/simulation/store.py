@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from cantrip_actors.loom import Lease
-from cantrip_actors.loom.postgres import PostgresStore, _Sql
+from cantrip_actors.loom.postgres import PostgresStore
+from cantrip_actors.loom.postgres_connection import Sql
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.loom.seal_key import UNSEALED
 from cantrip_actors.loom.tables import _BY_KEY
@@ -43,7 +44,8 @@ class SimStore(PostgresStore):
     def __init__(self, process: Process, server: Server) -> None:
         self._process, self._server = process, server
         super().__init__("postgresql:///sim", schema="sim")
-        self._writing, self._reading, self._renewing = (Mutex(process.world) for _ in range(3))  # type: ignore[assignment]
+        for session in (self._writer, self._reader, self._renewer):
+            session.lock = Mutex(process.world)
 
     def _connect(self) -> Any:
         if self._process.is_cut or self._server.is_down:
@@ -59,7 +61,10 @@ class SimStore(PostgresStore):
     def _begin(self, connection: Any) -> Iterator[Any]:
         """Return a transaction of the model, which has no pipelines."""
         with connection.transaction():
-            yield _Sql(connection)
+            yield Sql(connection)
+
+    def _pipeline(self, db: Any) -> Any:
+        return db.connection.pipeline()
 
     def _fetch_each(self, db: Any, query: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Iterable[Any]:
         """The same query, with the rows as SQLite takes them."""
