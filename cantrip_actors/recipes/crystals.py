@@ -46,6 +46,7 @@ from cantrip_actors.crystals import (
 )
 from cantrip_actors.recipes.document import Where, redact_words
 from cantrip_actors.recipes.reader import Reader
+from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.errors import InvalidCantrip
 
 _TERM_PARTS: Final[Mapping[str, type[Any]]] = {"limits": Limits, "breaker": Breaker, "hedge": Hedge}
@@ -110,7 +111,7 @@ class CrystalReader:
         deadline = given.get("deadline")
         if deadline is not None:
             terms["deadline"] = deadline
-            if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or deadline <= 0:
+            if not is_number(deadline) or deadline <= 0:
                 self._reader.wrong((*where, "deadline"), f"deadline: expected seconds > 0, got {deadline!r}")
         if crystal is None or len(self._reader.mistakes) > before:
             return None

@@ -18,6 +18,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from cantrip_actors.terms.arguments import is_number, is_whole
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
@@ -108,11 +109,9 @@ class Gate:
             if not isinstance(given, bool):
                 raise InvalidCantrip(f"gate {self.name}: {flag}: expected True or False, got {given!r:.100}")
         seconds, queries = self.timeout, self.visible_for
-        if seconds is not None and (
-            isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0
-        ):
+        if seconds is not None and not (is_number(seconds) and seconds > 0):
             raise InvalidCantrip(f"gate {self.name}: timeout: expected seconds > 0, got {seconds!r}")
-        if isinstance(queries, bool) or not isinstance(queries, int) or queries < 0:
+        if not is_whole(queries, 0):
             expected = "expected a whole number of queries >= 0"
             raise InvalidCantrip(f"gate {self.name}: visible_for: {expected}, got {queries!r}")
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))

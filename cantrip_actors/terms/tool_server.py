@@ -21,6 +21,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
+from cantrip_actors.terms.arguments import is_number
+from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate, get_call
@@ -229,7 +231,7 @@ class ToolServer:
             object.__setattr__(self, what, tuple(given))
         if self.pin is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", self.pin):
             raise InvalidCantrip(f'server {self.name}: pin: expected "sha256:" and 64 hex digits, got {self.pin!r}')
-        if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
+        if self.timeout is not None and not (is_number(self.timeout) and self.timeout > 0):
             raise InvalidCantrip(f"server {self.name}: timeout: expected seconds > 0, got {self.timeout!r}")
         roots: Any = self.roots
         if roots is not None:
@@ -259,11 +261,7 @@ class ToolServer:
     @property
     def sampling_name(self) -> str:
         """The name of the crystal that answers the server; empty if there is none."""
-        crystal = self.sampling
-        if crystal is None or isinstance(crystal, str):
-            return crystal or ""
-        name = getattr(crystal, "name", None)
-        return name if isinstance(name, str) else type(crystal).__name__
+        return "" if self.sampling is None else get_crystal_name(self.sampling)
 
     @property
     def told_roots(self) -> tuple[str, ...]:
