@@ -172,9 +172,8 @@ def check_terms(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violatio
     found: list[Violation] = []
     for name, value in data.items():
         if name not in READERS:
-            found.append(
-                Violation(Rule.TYPE, (str(name),), f"no contract has this field; {suggest_nearest(name, READERS)}")
-            )
+            hint = suggest_nearest(str(name), READERS)
+            found.append(Violation(Rule.TYPE, (str(name),), f"no contract has this field; {hint}"))
         elif value is not None:
             try:
                 clean[name] = READERS[name](value)

@@ -19,7 +19,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from cantrip_actors.crystal.client import EnvironmentKey
@@ -45,7 +44,7 @@ from cantrip_actors.crystals import (
     xai,
 )
 from cantrip_actors.recipes.document import Where, redact_words
-from cantrip_actors.recipes.reader import Reader
+from cantrip_actors.recipes.reader import Reader, find_path
 from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.errors import InvalidCantrip
 
@@ -186,7 +185,7 @@ class CrystalReader:
             "headers": self._headers,
             "timeouts": lambda value, at: self._reader.part(Timeouts, value, at),
             "prices": self._prices,
-            "record": lambda value, _: self._reader.folder / Path(value).expanduser(),
+            "record": lambda value, _: find_path(self._reader.folder, value),
             "cache": lambda value, _: None if value == "none" else value,
             "context_window": self._tokens,
         }
@@ -244,7 +243,7 @@ class CrystalReader:
     def _prices(self, given: Any, _: Where) -> Prices:
         """Return the prices of a file, or those that the recipe has."""
         if isinstance(given, str):
-            return Prices.load(self._reader.folder / Path(given).expanduser())
+            return Prices.load(find_path(self._reader.folder, given))
         if isinstance(given, dict):
             return Prices(given)
         raise InvalidCantrip("prices: expected a TOML file, or a mapping such as {my-model: {input: 0.5, output: 2}}")

@@ -69,17 +69,17 @@ class Circle:
         jail: JailName | None = None,
         servers: Iterable[ToolServer] = (),
     ) -> None:
-        lists = isinstance(gates, Iterable) and isinstance(wards, Iterable)
-        if not lists or isinstance(gates, (str, Mapping)) or isinstance(wards, (str, Mapping)):
+        lists = (gates, wards, servers)
+        if not all(isinstance(one, Iterable) and not isinstance(one, (str, Mapping)) for one in lists):
             raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
         if medium not in get_args(MediumName):
             raise InvalidCantrip(f'unknown medium "{medium}": {suggest_nearest(str(medium), get_args(MediumName))}')
         _check_jail(jail, medium)
         if companion is not None and not isinstance(companion, Companion):
             raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
-        given = list(gates)
+        given = [*servers, *gates]
         own = [one for one in given if not isinstance(one, ToolServer)]
-        found = (*servers, *(one for one in given if isinstance(one, ToolServer)))
+        found = tuple(one for one in given if isinstance(one, ToolServer))
         _check_names("servers of tools", [one.name for one in found])
         found = tuple(server.with_wraps(one for one in own if server.is_for(one)) for server in found)
         made = _collect_gates(one for one in own if not any(server.is_for(one) for server in found))

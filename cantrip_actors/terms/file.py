@@ -111,10 +111,11 @@ class File:
         Its type follows from the ending of the address, and is PDF if the ending says nothing. Raises InvalidFile.
         """
         filename = _clean_name(filename)
-        kind = media_type or guess_type(_get_path(check_url(url, "file", "a.pdf"))) or "application/pdf"
+        guessed = guess_type(_get_path(check_url(url, "file", "a.pdf"))) or "application/pdf"
+        kind = _check_type_name(media_type or guessed)
         if kind.startswith("image/"):
             raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: give it as an image')
-        return File.known(_check_type_name(kind), "", 0, url=url, filename=filename)
+        return File.known(kind, "", 0, url=url, filename=filename)
 
     @classmethod
     def uploaded(
@@ -305,8 +306,8 @@ def read_file(path: str | Path, make: Callable[[bytes], F], what: str, error: ty
     try:
         with Path(path).open("rb") as file:
             data = file.read(LARGEST + 1)
-    except OSError as problem:
-        raise error(f"{what} {path}: cannot read it: {problem.strerror}") from problem
+    except (OSError, ValueError) as problem:  # a ValueError for a NUL, or half a surrogate pair, in the path
+        raise error(f"{what} {path!s}: cannot read it: {getattr(problem, 'strerror', None) or problem}") from problem
     try:
         return make(data)
     except InvalidFile as problem:

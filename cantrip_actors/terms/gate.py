@@ -160,6 +160,8 @@ class Gate:
 
         Raises InvalidCantrip if the schema is not valid, or does not describe an object.
         """
+        if not isinstance(parameters, Mapping | None):
+            raise InvalidCantrip(f"gate {name}: parameters: expected a JSON Schema, got {shorten(parameters)}")
         schema = dict(parameters) if parameters is not None else {"type": "object"}
         fault = find_schema_fault(schema)
         if fault is not None:
