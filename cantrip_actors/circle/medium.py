@@ -15,9 +15,9 @@ reaches only its gates, and its arguments are untrusted data, checked against th
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol
 
 from cantrip_actors.circle.step import (
     CLOSED,
@@ -85,36 +85,24 @@ class Sandbox(Protocol):
         ...
 
 
-class Medium(Protocol):
+class Medium(NamedTuple):
     """A language that circles can use."""
 
     name: str
     engine: str
     """The engine and its version; snapshots are valid for that version only."""
-
-    def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
-        """Return the text for the entity: the language, its limits, and the gates as functions with signatures."""
-        ...
-
-    def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> Sandbox:
-        """Return a new, empty sandbox in which `gates` are plain functions. May block."""
-        ...
+    capability: Callable[[Sequence[ToolDefinition], Limits], str]
+    """Returns the text for the entity: the language, its limits, and the gates as functions with signatures."""
+    open: Callable[[Sequence[ToolDefinition], Limits], Sandbox]
+    """Returns a new, empty sandbox in which the gates are plain functions. May block."""
 
 
-class _Offer(NamedTuple):
-    """A medium that is imported on first use, because its dependencies may not be installed."""
-
-    path: str
-    """The module in this package, and the class in it."""
-    needs: str
-    extra: str
-
-
-_OFFERS: Final = {
-    "python": _Offer("python.medium.PythonMedium", "the interpreter Monty", "python"),
-    "javascript": _Offer("javascript.medium.JavaScript", "the engine QuickJS", "js"),
-    "shell": _Offer("shell.medium.Shell", "a filter of system calls and a parser", "shell"),
+_NEEDS: Final = {
+    "python": ("the interpreter Monty", "python"),
+    "javascript": ("the engine QuickJS", "js"),
+    "shell": ("a filter of system calls and a parser", "shell"),
 }
+"""What each medium needs, and the extra that installs it. A medium is imported on first use."""
 
 
 def medium(name: str, jail: str | None = None) -> Medium:
@@ -122,17 +110,15 @@ def medium(name: str, jail: str | None = None) -> Medium:
 
     `jail` names the mechanism that must confine a shell; without it, the strongest one that works here is used.
     """
-    if name not in _OFFERS:
-        raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_OFFERS))}')
+    if name not in _NEEDS:
+        raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_NEEDS))}')
     if name == "shell" and sys.platform != "linux":
         raise InvalidCantrip(f'medium "shell" needs Linux: {sys.platform} has no mechanism that confines a shell')
-    offer = _OFFERS[name]
-    module, _, made = offer.path.rpartition(".")
     try:
-        return cast("Medium", getattr(import_module(f"cantrip_actors.circle.{module}"), made)(*filter(None, (jail,))))
+        made: Medium = import_module(f"cantrip_actors.circle.{name}.medium").make_medium(*filter(None, (jail,)))
+        return made
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("cantrip_actors."):
             raise
-        raise InvalidCantrip(
-            f'medium "{name}" needs {offer.needs}: pip install "cantrip-actors[{offer.extra}]"'
-        ) from missing
+        needs, extra = _NEEDS[name]
+        raise InvalidCantrip(f'medium "{name}" needs {needs}: pip install "cantrip-actors[{extra}]"') from missing

@@ -6,10 +6,11 @@ The contract of the mediums is in `medium.py`. This file imports little, because
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+from cantrip_actors.terms.value import Value
 from cantrip_actors.terms.ward import Wards
 
 CLOSED: Final = "done was called before: no gate can be called any more"
@@ -73,8 +74,11 @@ _WORDS: Final[dict[Limit, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Suspended:
+class _Step(Value, frozen=True, tag_field="step", tag=str.lower):
+    """Base of what a step returns: a worker writes it as JSON, without the state."""
+
+
+class Suspended(_Step, frozen=True):
     """The program calls a gate and waits. `state` is for `answer`, and opaque otherwise.
 
     `args` are given by name; positional arguments have received their names from the gate's definition. `output` is the
@@ -84,29 +88,26 @@ class Suspended:
 
     gate: str
     args: Mapping[str, Any]
-    state: Any = field(repr=False)
+    state: Any = None
     output: str = ""
-    image: bytes | None = field(default=None, repr=False)
+    image: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(_Step, frozen=True):
     """The program ended normally. `value` is the value of its last expression, as JSON, or None."""
 
     value: Any
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(_Step, frozen=True):
     """An exception left the program: its type, message, and place in the program. Variables set before are kept."""
 
     error: str
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Exceeded:
+class Exceeded(_Step, frozen=True):
     """The program exceeded a limit and was ended; the sandbox is as it was before the turn.
 
     `limit` is the text of `Limits.describe`: the entity reads it.

@@ -41,7 +41,7 @@ def may_run(state: Checkpoint, gate: str) -> Refusal | None:
     )
 
 
-def count_gate(state: Checkpoint, gate: str, *, effectful: bool, backstop: int = BACKSTOP) -> Checkpoint:
+def count_gate(state: Checkpoint, gate: str, *, effectful: bool) -> Checkpoint:
     """Return the state after a gate ran, whether it succeeded or failed."""
     if gate in EXEMPT:
         return state
@@ -50,4 +50,4 @@ def count_gate(state: Checkpoint, gate: str, *, effectful: bool, backstop: int =
         return Checkpoint(calls, state.trigger)
     if effectful:
         return Checkpoint(calls, f"{gate} had an effect")
-    return Checkpoint(calls, f"{calls} gate calls without progress" if calls >= backstop else "")
+    return Checkpoint(calls, f"{calls} gate calls without progress" if calls >= BACKSTOP else "")

@@ -59,10 +59,10 @@ def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     """Return the contract, or every mistake in the order of lines; missing fields come first."""
     if "status" in read.data and "status" not in read.spoilt:
         said = read.data["status"] or ""  # an empty cell
-        status = status_of(said)
+        status = status_of(said) if isinstance(said, str) else None
         if status is None:
             read.note_mistake(
-                f'"{said}" is not a status: {suggest_nearest(said, STATUSES)}',
+                f'"{said}" is not a status: {suggest_nearest(str(said), STATUSES)}',
                 read.lines["status",],
                 "status",
                 Rule.STATUS,

@@ -93,9 +93,11 @@ def _read_fields(node: yaml.Node | None, read: Parsed) -> None:
         read.note_mistake("expected the fields of a contract, each with its name", 1)
         return
     read.data = _read_value(node, (), read)
-    for index, source in enumerate(read.data.get("sources") or ()):
+    given = read.data.get("sources")
+    sources: list[Any] = given if isinstance(given, list) else []
+    for index, source in enumerate(sources):
         if isinstance(source, str) and (found := SOURCE.fullmatch(source.strip())):
-            read.data["sources"][index] = {"path": found["path"], "description": found["why"]}
+            sources[index] = {"path": found["path"], "description": found["why"]}
 
 
 def _read_value(node: yaml.Node, where: Where, read: Parsed) -> Any:
@@ -121,6 +123,7 @@ def _read_value(node: yaml.Node, where: Where, read: Parsed) -> Any:
     if node.tag == "tag:yaml.org,2002:null":
         return None
     if where[0] in _VALUES and node.tag.startswith("tag:yaml.org,2002:"):
-        with contextlib.suppress(ValueError, yaml.YAMLError):  # only if it looks like a number or a date
+        # only if it looks like a number or a date; PyYAML raises the last two for `!!bool maybe` and `!!timestamp x`
+        with contextlib.suppress(ValueError, yaml.YAMLError, KeyError, AttributeError):
             return yaml.constructor.SafeConstructor().construct_object(node)
     return node.value

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -208,11 +209,8 @@ CELLS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
 # ------------------------------------------------------------------------------------------------------------ sections
 
 
-def _make_text_reader(name: str) -> Callable[[Section, Parsed], None]:
-    def read_section(section: Section, read: Parsed) -> None:
-        read.set_field(name, "\n".join(line.text for line in section.body).strip(), section.line)
-
-    return read_section
+def _read_prose(name: str, section: Section, read: Parsed) -> None:
+    read.set_field(name, "\n".join(line.text for line in section.body).strip(), section.line)
 
 
 class Item(NamedTuple):
@@ -243,24 +241,20 @@ def _read_text(item: Item) -> str:
     return "\n".join([item.text, *(line.text.strip() for line in item.more)]).strip()
 
 
-def _make_list_reader(
-    name: str, mark: re.Pattern[str], expected: str, value_of: Callable[[Item], Any] = _read_text
-) -> Callable[[Section, Parsed], None]:
-    """Return a reader of a list; `value_of` returns the value of an item, or raises ValueError with what is wrong."""
-
-    def read_section(section: Section, read: Parsed) -> None:
-        values: list[Any] = []
-        for item in _read_items(section, mark, read, name, expected):
-            try:
-                value = value_of(item)
-            except ValueError as wrong:
-                read.note_mistake(str(wrong), item.line, name, RULES.get(name, Rule.TYPE))
-            else:
-                read.lines[name, len(values)] = item.line
-                values.append(value)
-        read.set_field(name, values, section.line)
-
-    return read_section
+def _read_list(
+    name: str, mark: re.Pattern[str], expected: str, value_of: Callable[[Item], Any], section: Section, read: Parsed
+) -> None:
+    """Read a list; `value_of` returns the value of an item, or raises ValueError with what is wrong."""
+    values: list[Any] = []
+    for item in _read_items(section, mark, read, name, expected):
+        try:
+            value = value_of(item)
+        except ValueError as wrong:
+            read.note_mistake(str(wrong), item.line, name, RULES.get(name, Rule.TYPE))
+        else:
+            read.lines[name, len(values)] = item.line
+            values.append(value)
+    read.set_field(name, values, section.line)
 
 
 def _read_criterion(item: Item) -> str:
@@ -290,16 +284,12 @@ def _read_step(item: Item) -> dict[str, str]:
     return step
 
 
-def _make_log_reader(what: str, entry: re.Pattern[str]) -> Callable[[Section, Parsed], None]:
-    """Return a reader of a section that the log fills: it may have a note, but no entries."""
-
-    def read_section(section: Section, read: Parsed) -> None:
-        for line in section.body:
-            if entry.match(line.text):
-                text = f"{what} is what the log says, not the contract: leave it empty"
-                read.note_mistake(text, line.number, rule=Rule.SECTIONS)
-
-    return read_section
+def _refuse_entries(what: str, entry: re.Pattern[str], section: Section, read: Parsed) -> None:
+    """Read a section that the log fills: it may have a note, but no entries."""
+    for line in section.body:
+        if entry.match(line.text):
+            text = f"{what} is what the log says, not the contract: leave it empty"
+            read.note_mistake(text, line.number, rule=Rule.SECTIONS)
 
 
 def _skip_section(section: Section, read: Parsed) -> None:
@@ -312,20 +302,20 @@ INNER = frozenset({"acceptance criteria", "scope boundaries", "source files", "f
 SECTIONS: Mapping[str, Callable[[Section, Parsed], None]] = MappingProxyType(
     {
         "metadata": _read_metadata,
-        "objective": _make_text_reader("objective"),
-        "acceptance criteria": _make_list_reader("acceptance", _BULLET, "- [ ] and a criterion", _read_criterion),
-        "scope boundaries": _make_list_reader("scope", _LINE, "- what is not addressed"),
-        "background": _make_text_reader("background"),
+        "objective": partial(_read_prose, "objective"),
+        "acceptance criteria": partial(_read_list, "acceptance", _BULLET, "- [ ] and a criterion", _read_criterion),
+        "scope boundaries": partial(_read_list, "scope", _LINE, "- what is not addressed", _read_text),
+        "background": partial(_read_prose, "background"),
         "related files": _skip_section,
-        "source files": _make_list_reader("sources", _BULLET, "- `/path` — why it matters", _read_source),
-        "files modified": _make_log_reader("a modified file", _BULLET),
-        "technical context": _make_text_reader("technical_context"),
-        "tasks": _make_list_reader("tasks", _NUMBER, "1. and a task"),
-        "verification gate": _make_text_reader("verification"),
-        "outputs": _make_list_reader("outputs", _BULLET, "- a path"),
-        "lessons": _make_list_reader("lessons", _BULLET, "- what was learned"),
-        "steps": _make_list_reader("steps", _NUMBER, "1. and a step", _read_step),
-        "progress": _make_log_reader("progress", _HEADING),
+        "source files": partial(_read_list, "sources", _BULLET, "- `/path` — why it matters", _read_source),
+        "files modified": partial(_refuse_entries, "a modified file", _BULLET),
+        "technical context": partial(_read_prose, "technical_context"),
+        "tasks": partial(_read_list, "tasks", _NUMBER, "1. and a task", _read_text),
+        "verification gate": partial(_read_prose, "verification"),
+        "outputs": partial(_read_list, "outputs", _BULLET, "- a path", _read_text),
+        "lessons": partial(_read_list, "lessons", _BULLET, "- what was learned", _read_text),
+        "steps": partial(_read_list, "steps", _NUMBER, "1. and a step", _read_step),
+        "progress": partial(_refuse_entries, "progress", _HEADING),
     }
 )
 RULES: Mapping[str, Rule] = MappingProxyType(

@@ -34,6 +34,7 @@ from functools import partial
 from posixpath import normpath
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 
+from cantrip_actors.terms.arguments import is_number, is_whole
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.problems import shorten
 
@@ -171,9 +172,8 @@ def check_terms(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violatio
     found: list[Violation] = []
     for name, value in data.items():
         if name not in READERS:
-            found.append(
-                Violation(Rule.TYPE, (str(name),), f"no contract has this field; {suggest_nearest(name, READERS)}")
-            )
+            hint = suggest_nearest(str(name), READERS)
+            found.append(Violation(Rule.TYPE, (str(name),), f"no contract has this field; {hint}"))
         elif value is not None:
             try:
                 clean[name] = READERS[name](value)
@@ -250,13 +250,13 @@ def _read_flag(value: object) -> bool:
 
 
 def _read_count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
+    if not is_whole(value, 1, 10_000):
         raise InvalidValue(f"expected a whole number from 1 to 10,000, got {shorten(value)}", Rule.TERMS)
     return value
 
 
 def _read_amount(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+    if not is_number(value) or not 0 < value <= sys.float_info.max:
         raise InvalidValue(f"expected an amount in US dollars > 0, got {shorten(value)}", Rule.TERMS)
     return float(value)
 

@@ -186,7 +186,10 @@ def http(
     listed to the server. `risks` are "untrusted_content" and "way_out" by default. The other options are as for
     `stdio`. Raises InvalidCantrip for an invalid one.
     """
-    parts = urlsplit(url) if isinstance(url, str) else None
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+    except ValueError:  # brackets without an IPv6 address
+        parts = None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidCantrip(f"server {name}: expected an http or https URL, got {url!r}")
     if parts.username or parts.password:
@@ -211,12 +214,7 @@ def inproc(
 
 
 def _list_fields(options: ServerOptions) -> dict[str, Any]:
-    """Return options with tuples for the iterables; anything else is unchanged, so that validation refuses it."""
-    made: dict[str, Any] = dict(options)
-    for name in ("only", "ask", "roots"):
-        if made.get(name) and not isinstance(made[name], str):
-            made[name] = tuple(made[name])
-    return made | {"ask": made.get("ask") or ()}
+    return {**options, "ask": options.get("ask") or ()}
 
 
 def _drop_none(**given: Any) -> dict[str, Any]:

@@ -170,12 +170,8 @@ class _Reader:
         self._made.append(replace(span, end=self._now, attributes=known, error=error, is_unfinished=is_unfinished))
 
     def _add_query(self, turn: str, said: Said) -> None:
-        more: dict[str, Any] = {names.TURN: turn, names.SEQUENCE: self._turns + 1}
-        for name, key in (("model", names.RESPONSE_MODEL), ("id", names.RESPONSE_ID)):
-            if isinstance(said.metadata.get(name), str):
-                more[key] = said.metadata[name]
-        more.update(build_usage_attributes(said.usage, said.metadata))
-        self._add_chat(turn, said.seconds, said.usage, more)
+        more = {names.TURN: turn, names.SEQUENCE: self._turns + 1}
+        self._add_chat(turn, said.seconds, said.usage, more | build_usage_attributes(said.usage, said.metadata))
 
     def _add_chat(
         self, what: str, seconds: float, usage: Usage, more: dict[str, Any], crystal: str | None = None

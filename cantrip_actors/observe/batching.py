@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from cantrip_actors.terms.arguments import is_number, is_whole
+
 DEFAULT_GRADIENT = (10, 20, 40, 80, 120)
 
 
@@ -33,12 +35,12 @@ class Batching:
 
     def __post_init__(self) -> None:
         gradient = tuple(self.gradient) or DEFAULT_GRADIENT
-        if any(isinstance(step, bool) or not isinstance(step, int) or step < 1 for step in gradient):
+        if not all(is_whole(step, 1) for step in gradient):
             raise ValueError(f"gradient: expected whole numbers >= 1, got {self.gradient!r}")
         object.__setattr__(self, "gradient", gradient)
         for name in ("timeout", "max_latency", "max_wait"):
             seconds = getattr(self, name)
-            if seconds is not None and not seconds >= 0:
+            if seconds is not None and not (is_number(seconds) and seconds >= 0):
                 raise ValueError(f"{name}: expected seconds >= 0, got {seconds!r}")
 
 

@@ -39,10 +39,6 @@ class Count:
     def __init__(self) -> None:
         self.value: float = 0
 
-    def add(self, amount: float = 1) -> None:
-        """Add to the counter."""
-        self.value += amount
-
 
 class Histogram:
     """One series of a histogram: how many values fell into each bucket, and their sum.
@@ -149,7 +145,7 @@ class Counters:
 
     def add(self, name: str, labels: Labels = (), amount: float = 1) -> None:
         """Add to a counter."""
-        self.count(name, labels).add(amount)
+        self.count(name, labels).value += amount
 
     def observe(self, name: str, labels: Labels, value: float) -> None:
         """Count a value of a histogram."""

@@ -163,9 +163,7 @@ def read_crashes(folder: Path) -> Iterator[Report]:
 
 def _get_reason(event: Event) -> ExitReason | None:
     match event:
-        case Exited(expected=False) | GaveUp():
-            return event.reason
-        case StartFailed(expected=False):
+        case Exited(expected=False) | GaveUp() | StartFailed(expected=False):
             return event.reason
         case _:
             return None

@@ -426,25 +426,25 @@ class Measuring:
 
     def count_event(self, event: Event) -> None:
         """Count an event of the supervisors."""
-        add = self._counters.add
+        more: Labels = ()
         match event:
             case Started() if event.restarts:
-                add("cantrip.supervisor.restarts", (_find_kind(event.spec.id, event.ref.path),))
+                name = "restarts"
             case Exited(expected=False):
-                add(
-                    "cantrip.supervisor.crashes",
-                    (_find_kind(event.spec.id, event.ref.path), _REASONS.get(type(event.reason), "shutdown")),
-                )
+                name, more = "crashes", (_REASONS.get(type(event.reason), "shutdown"),)
             case GaveUp():
-                add("cantrip.supervisor.gave_up", (_find_kind(event.spec.id, event.ref.path),))
+                name = "gave_up"
             case Zombie():
-                add("cantrip.supervisor.zombies", (_find_kind(event.spec.id, event.ref.path),))
+                name = "zombies"
             case StartFailed(expected=False) if event.reason is not None:
-                add("cantrip.supervisor.failed_starts", (_find_kind(event.spec.id, event.ref.path),))
+                name = "failed_starts"
             case DeadLetter():
-                add("cantrip.supervisor.dead_letters", (_find_kind(event.ref.path.rpartition("/")[2], event.ref.path),))
+                name = "dead_letters"
             case _:
-                pass
+                return
+        path = event.ref.path
+        kind = _find_kind(path.rpartition("/")[2] if isinstance(event, DeadLetter) else event.spec.id, path)
+        self._counters.add(f"cantrip.supervisor.{name}", (kind, *more))
 
     # Mail, timers, nodes and the store
 

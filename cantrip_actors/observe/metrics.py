@@ -49,141 +49,114 @@ _USAGE: Final = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RES
 _INFERENCE: Final = "gen_ai.client.inference"
 
 
-def _make_token_metric(part: str, what: str) -> Metric:
-    return Metric(f"{_INFERENCE}.usage.{part}", "counter", "{token}", what, _USAGE)
+def _counter(name: str, what: str, *labels: str, unit: str = "1") -> Metric:
+    return Metric(name, "counter", unit, what, labels)
 
 
-def _make_supervisor_metric(name: str, what: str, *labels: str) -> Metric:
-    return Metric(f"cantrip.supervisor.{name}", "counter", "1", what, labels or ("kind",))
+def _tokens(part: str, what: str) -> Metric:
+    return _counter(f"{_INFERENCE}.usage.{part}", what, *_USAGE, unit="{token}")
+
+
+def _gauge(name: str, what: str, *labels: str, unit: str = "1") -> Metric:
+    return Metric(name, "gauge", unit, what, labels)
+
+
+def _histogram(name: str, what: str, buckets: tuple[float, ...], *labels: str, unit: str = "s") -> Metric:
+    return Metric(name, "histogram", unit, what, labels, buckets)
 
 
 _ALL: Final = (
-    Metric(
-        f"{_INFERENCE}.duration",
-        "histogram",
-        "s",
-        "Time of a query, all its attempts.",
-        (*_QUERY, names.ERROR),
-        SECONDS,
+    _histogram(f"{_INFERENCE}.duration", "Time of a query, all its attempts.", SECONDS, *_QUERY, names.ERROR),
+    _histogram(f"{_INFERENCE}.time_to_first_chunk", "Time to the first part of an answer.", SECONDS, *_QUERY),
+    _histogram(f"{_INFERENCE}.time_per_output_chunk", "Time between parts of an answer.", SECONDS, *_QUERY),
+    _tokens("input_tokens", "Billed tokens of prompts, cached ones included."),
+    _tokens("output_tokens", "Billed tokens of answers, reasoning included."),
+    _tokens("cache_read.input_tokens", "Of the prompts, tokens read from a cache."),
+    _tokens("cache_write.input_tokens", "Of the prompts, tokens written to a cache."),
+    _tokens("reasoning.output_tokens", "Of the answers, tokens of reasoning."),
+    _histogram(f"{_INFERENCE}.operation.input_tokens", "Prompt tokens of a query.", TOKENS, *_QUERY, unit="{token}"),
+    _histogram(f"{_INFERENCE}.operation.output_tokens", "Answer tokens of a query.", TOKENS, *_QUERY, unit="{token}"),
+    _histogram("gen_ai.invoke_agent.duration", "Time of an episode.", EPISODE, names.AGENT, names.ERROR),
+    _histogram(
+        "gen_ai.invoke_agent.inference_calls", "Queries of an episode.", CALLS, names.AGENT, unit="{inference_call}"
     ),
-    Metric(
-        f"{_INFERENCE}.time_to_first_chunk", "histogram", "s", "Time to the first part of an answer.", _QUERY, SECONDS
+    _histogram("gen_ai.invoke_agent.tool_calls", "Gate calls of an episode.", CALLS, names.AGENT, unit="{tool_call}"),
+    _histogram(
+        "gen_ai.execute_tool.duration", "Time of a gate call.", SECONDS, names.TOOL, names.TOOL_TYPE, names.ERROR
     ),
-    Metric(
-        f"{_INFERENCE}.time_per_output_chunk", "histogram", "s", "Time between parts of an answer.", _QUERY, SECONDS
-    ),
-    _make_token_metric("input_tokens", "Billed tokens of prompts, cached ones included."),
-    _make_token_metric("output_tokens", "Billed tokens of answers, reasoning included."),
-    _make_token_metric("cache_read.input_tokens", "Of the prompts, tokens read from a cache."),
-    _make_token_metric("cache_write.input_tokens", "Of the prompts, tokens written to a cache."),
-    _make_token_metric("reasoning.output_tokens", "Of the answers, tokens of reasoning."),
-    Metric(f"{_INFERENCE}.operation.input_tokens", "histogram", "{token}", "Prompt tokens of a query.", _QUERY, TOKENS),
-    Metric(
-        f"{_INFERENCE}.operation.output_tokens", "histogram", "{token}", "Answer tokens of a query.", _QUERY, TOKENS
-    ),
-    Metric(
-        "gen_ai.invoke_agent.duration", "histogram", "s", "Time of an episode.", (names.AGENT, names.ERROR), EPISODE
-    ),
-    Metric(
-        "gen_ai.invoke_agent.inference_calls",
-        "histogram",
-        "{inference_call}",
-        "Queries of an episode.",
-        (names.AGENT,),
-        CALLS,
-    ),
-    Metric(
-        "gen_ai.invoke_agent.tool_calls", "histogram", "{tool_call}", "Gate calls of an episode.", (names.AGENT,), CALLS
-    ),
-    Metric(
-        "gen_ai.execute_tool.duration",
-        "histogram",
-        "s",
-        "Time of a gate call.",
-        (names.TOOL, names.TOOL_TYPE, names.ERROR),
-        SECONDS,
-    ),
-    Metric(
-        "gen_ai.invoke_workflow.duration",
-        "histogram",
-        "s",
-        "Time of a controller's run.",
-        (names.WORKFLOW, names.ERROR),
-        WORKFLOW,
-    ),
-    Metric("mcp.client.operation.duration", "histogram", "s", "Time of a call of a server's tool.", _MCP, MCP),
-    Metric("mcp.server.operation.duration", "histogram", "s", "Time of a request of an MCP client.", _MCP, MCP),
-    Metric("mcp.client.session.duration", "histogram", "s", "Time of a connection to a server of tools.", (), MCP),
-    _make_supervisor_metric("restarts", "Restarts of actors."),
-    _make_supervisor_metric("crashes", "Ends of actors that nobody wanted.", "kind", "reason"),
-    _make_supervisor_metric("gave_up", "Supervisors that ended because of too many restarts."),
-    _make_supervisor_metric("zombies", "Actors that could not be ended."),
-    _make_supervisor_metric("dead_letters", "Messages that no actor handled."),
-    _make_supervisor_metric("failed_starts", "Actors that failed to start."),
-    Metric("cantrip.actors", "gauge", "1", "Actors, as they are now.", ("kind", "state")),
-    Metric(
-        "cantrip.mailbox.depth", "gauge", "1", "Messages that wait: the most of one actor, and all.", ("kind", "stat")
-    ),
-    Metric("cantrip.entities", "gauge", "1", "Loaded entities, as they are now.", ("state",)),
-    Metric("cantrip.entity.ends", "counter", "1", "Ends of episodes.", ("reason", "ward")),
-    Metric("cantrip.entity.resumed", "counter", "1", "Episodes that another process had begun."),
-    Metric("cantrip.turns", "counter", "1", "Committed turns.", (names.AGENT,)),
-    Metric("cantrip.turn.overhead", "histogram", "s", "Time of a turn without its query and its gates.", (), FAST),
-    Metric("cantrip.loom.commit.duration", "histogram", "s", "Time of a group commit.", ("store",), FAST),
-    Metric("cantrip.loom.batch", "histogram", "1", "Messages of a group commit.", ("store",), TOKENS[:6]),
-    Metric("cantrip.loom.records", "counter", "1", "Records written.", ("store",)),
-    Metric("cantrip.loom.bytes", "counter", "By", "Bytes of the records written.", ("store",)),
-    Metric("cantrip.loom.backlog", "gauge", "1", "Messages that wait for the writer.", ("store",)),
-    Metric(
-        "cantrip.crystal.retries", "counter", "1", "Attempts that failed and were made again.", ("crystal", "status")
-    ),
-    Metric("cantrip.crystal.running", "gauge", "1", "Requests that are with the provider.", ("crystal",)),
-    Metric("cantrip.crystal.waiting", "gauge", "1", "Requests that wait for their turn.", ("crystal",)),
-    Metric("cantrip.crystal.paused", "gauge", "s", "For how long no request begins.", ("crystal",)),
-    Metric("cantrip.crystal.breaker", "gauge", "1", "0 closed, 1 half open, 2 open.", ("crystal",)),
-    Metric("cantrip.cost.usd", "counter", "{usd}", "What queries cost.", ("model", "cantrip")),
-    Metric("cantrip.approvals.pending", "gauge", "1", "Requests that wait for a person.", ("gate",)),
-    Metric("cantrip.approval.wait", "histogram", "s", "Time until a request is decided.", ("gate", "decision"), WAITS),
-    Metric("cantrip.sandbox.duration", "histogram", "s", "Time of a program.", ("medium",), SECONDS),
-    Metric("cantrip.sandbox.killed", "counter", "1", "Programs that exceeded a limit.", ("medium", "limit")),
-    Metric("cantrip.streams", "gauge", "1", "Readers of event streams.", ("dialect",)),
-    Metric("cantrip.streams.dropped", "counter", "1", "Readers that fell behind.", ("dialect",)),
-    Metric("cantrip.loop.lag", "histogram", "s", "Lateness of a timer of one second.", (), FAST),
-    Metric("cantrip.loom.failures", "counter", "1", "What the store refused or did not do.", ("store", "why")),
-    Metric("cantrip.mail.wait", "histogram", "s", "Time from sending mail to taking it.", ("kind",), EPISODE),
-    Metric("cantrip.mail.duration", "histogram", "s", "Time from sending an intent to its episode's end.", (), EPISODE),
-    Metric("cantrip.timer.lateness", "histogram", "s", "Time from when a timer is due to when it fires.", (), SECONDS),
-    Metric("cantrip.limits.draws", "counter", "1", "Slices of limits that processes share.", ("limits", "outcome")),
-    Metric("cantrip.node.entities", "gauge", "1", "Root entities that this node has loaded."),
-    Metric("cantrip.node.busy", "gauge", "1", "Root entities at work here."),
-    Metric("cantrip.node.capacity", "gauge", "1", "Root entities that may be at work here."),
-    Metric("cantrip.node.takeovers", "counter", "1", "Entities without an owner that this node took."),
-    Metric("cantrip.node.late_renewals", "counter", "1", "Renewals that came after half of the ttl."),
-    Metric("cantrip.cluster.nodes", "gauge", "1", "Nodes, as this one sees them.", ("state",)),
-    Metric("cantrip.cluster.unowned", "gauge", "1", "Entities that have work and no owner."),
-    Metric("cantrip.cluster.unowned.longest", "gauge", "s", "For how long the first of them has had none."),
-    Metric("cantrip.cluster.stranded", "gauge", "1", "Entities that have work and that no living node can run."),
-    Metric("cantrip.cluster.quarantined", "gauge", "1", "Entities whose nodes died again and again."),
-    Metric("cantrip.queue.waiting", "gauge", "1", "Submissions that wait in a queue.", ("queue",)),
-    Metric("cantrip.queue.running", "gauge", "1", "Entities that have a place in a queue.", ("queue",)),
+    _histogram("gen_ai.invoke_workflow.duration", "Time of a controller's run.", WORKFLOW, names.WORKFLOW, names.ERROR),
+    _histogram("mcp.client.operation.duration", "Time of a call of a server's tool.", MCP, *_MCP),
+    _histogram("mcp.server.operation.duration", "Time of a request of an MCP client.", MCP, *_MCP),
+    _histogram("mcp.client.session.duration", "Time of a connection to a server of tools.", MCP),
+    _counter("cantrip.supervisor.restarts", "Restarts of actors.", "kind"),
+    _counter("cantrip.supervisor.crashes", "Ends of actors that nobody wanted.", "kind", "reason"),
+    _counter("cantrip.supervisor.gave_up", "Supervisors that ended because of too many restarts.", "kind"),
+    _counter("cantrip.supervisor.zombies", "Actors that could not be ended.", "kind"),
+    _counter("cantrip.supervisor.dead_letters", "Messages that no actor handled.", "kind"),
+    _counter("cantrip.supervisor.failed_starts", "Actors that failed to start.", "kind"),
+    _gauge("cantrip.actors", "Actors, as they are now.", "kind", "state"),
+    _gauge("cantrip.mailbox.depth", "Messages that wait: the most of one actor, and all.", "kind", "stat"),
+    _gauge("cantrip.entities", "Loaded entities, as they are now.", "state"),
+    _counter("cantrip.entity.ends", "Ends of episodes.", "reason", "ward"),
+    _counter("cantrip.entity.resumed", "Episodes that another process had begun."),
+    _counter("cantrip.turns", "Committed turns.", names.AGENT),
+    _histogram("cantrip.turn.overhead", "Time of a turn without its query and its gates.", FAST),
+    _histogram("cantrip.loom.commit.duration", "Time of a group commit.", FAST, "store"),
+    _histogram("cantrip.loom.batch", "Messages of a group commit.", TOKENS[:6], "store", unit="1"),
+    _counter("cantrip.loom.records", "Records written.", "store"),
+    _counter("cantrip.loom.bytes", "Bytes of the records written.", "store", unit="By"),
+    _gauge("cantrip.loom.backlog", "Messages that wait for the writer.", "store"),
+    _counter("cantrip.crystal.retries", "Attempts that failed and were made again.", "crystal", "status"),
+    _gauge("cantrip.crystal.running", "Requests that are with the provider.", "crystal"),
+    _gauge("cantrip.crystal.waiting", "Requests that wait for their turn.", "crystal"),
+    _gauge("cantrip.crystal.paused", "For how long no request begins.", "crystal", unit="s"),
+    _gauge("cantrip.crystal.breaker", "0 closed, 1 half open, 2 open.", "crystal"),
+    _counter("cantrip.cost.usd", "What queries cost.", "model", "cantrip", unit="{usd}"),
+    _gauge("cantrip.approvals.pending", "Requests that wait for a person.", "gate"),
+    _histogram("cantrip.approval.wait", "Time until a request is decided.", WAITS, "gate", "decision"),
+    _histogram("cantrip.sandbox.duration", "Time of a program.", SECONDS, "medium"),
+    _counter("cantrip.sandbox.killed", "Programs that exceeded a limit.", "medium", "limit"),
+    _gauge("cantrip.streams", "Readers of event streams.", "dialect"),
+    _counter("cantrip.streams.dropped", "Readers that fell behind.", "dialect"),
+    _histogram("cantrip.loop.lag", "Lateness of a timer of one second.", FAST),
+    _counter("cantrip.loom.failures", "What the store refused or did not do.", "store", "why"),
+    _histogram("cantrip.mail.wait", "Time from sending mail to taking it.", EPISODE, "kind"),
+    _histogram("cantrip.mail.duration", "Time from sending an intent to its episode's end.", EPISODE),
+    _histogram("cantrip.timer.lateness", "Time from when a timer is due to when it fires.", SECONDS),
+    _counter("cantrip.limits.draws", "Slices of limits that processes share.", "limits", "outcome"),
+    _gauge("cantrip.node.entities", "Root entities that this node has loaded."),
+    _gauge("cantrip.node.busy", "Root entities at work here."),
+    _gauge("cantrip.node.capacity", "Root entities that may be at work here."),
+    _counter("cantrip.node.takeovers", "Entities without an owner that this node took."),
+    _counter("cantrip.node.late_renewals", "Renewals that came after half of the ttl."),
+    _gauge("cantrip.cluster.nodes", "Nodes, as this one sees them.", "state"),
+    _gauge("cantrip.cluster.unowned", "Entities that have work and no owner."),
+    _gauge("cantrip.cluster.unowned.longest", "For how long the first of them has had none.", unit="s"),
+    _gauge("cantrip.cluster.stranded", "Entities that have work and that no living node can run."),
+    _gauge("cantrip.cluster.quarantined", "Entities whose nodes died again and again."),
+    _gauge("cantrip.queue.waiting", "Submissions that wait in a queue.", "queue"),
+    _gauge("cantrip.queue.running", "Entities that have a place in a queue.", "queue"),
 )
 
 LEGACY: Final = (
-    Metric(
+    _histogram(
         "gen_ai.client.token.usage",
-        "histogram",
-        "{token}",
         "Tokens of a query, by the older name.",
-        (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, "gen_ai.token.type"),
         TOKENS,
+        names.OPERATION,
+        names.PROVIDER,
+        names.REQUEST_MODEL,
+        "gen_ai.token.type",
+        unit="{token}",
     ),
-    Metric(
+    _histogram(
         "gen_ai.client.operation.duration",
-        "histogram",
-        "s",
         "Time of a query, by the older name.",
-        (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.ERROR),
         SECONDS,
+        names.OPERATION,
+        names.PROVIDER,
+        names.REQUEST_MODEL,
+        names.ERROR,
     ),
 )
 """The metrics for dashboards of earlier conventions, with `legacy=True`."""

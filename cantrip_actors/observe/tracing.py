@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from opentelemetry import context as otel
 from opentelemetry import trace
@@ -127,6 +127,13 @@ def guard_episode(method: Callable[Concatenate[Spans, P], None]) -> Callable[Con
     return run_guarded
 
 
+class _Open(NamedTuple):
+    """A span that has begun, and the context in which it is the current one."""
+
+    span: Span
+    context: otel.Context
+
+
 class Spans(EpisodeSpans):
     """The spans of one episode."""
 
@@ -136,14 +143,10 @@ class Spans(EpisodeSpans):
         self._attempt = attempt
         self._others = tuple([one for one in cell.context_variables if one[0] is not settings.variable])
         self.is_broken = False
-        self._episode: Span = trace.INVALID_SPAN
-        self._episode_context = otel.Context()
-        self._turn: Span | None = None
-        self._turn_context: otel.Context | None = None
-        self._program: Span | None = None
-        self._program_context: otel.Context | None = None
-        self._inner: Span | None = None
-        self._inner_context: otel.Context | None = None
+        self._episode = _Open(trace.INVALID_SPAN, otel.Context())
+        self._turn: _Open | None = None
+        self._program: _Open | None = None
+        self._inner: _Open | None = None
         self._call = ""
         """The id of the gate call whose span is `_inner`; empty for a query."""
         self._checks = False
@@ -165,7 +168,7 @@ class Spans(EpisodeSpans):
     @property
     def outer(self) -> ContextVariables:
         """The context variables of the episode itself, whatever the entity's current action."""
-        return self._add_span(self._episode_context)
+        return self._add_span(self._episode.context)
 
     @property
     def variables(self) -> ContextVariables:
@@ -188,16 +191,27 @@ class Spans(EpisodeSpans):
 
     @property
     def _context(self) -> otel.Context:
-        return self._inner_context or self._outer_context
+        return self._outer_context if self._inner is None else self._inner.context
 
     @property
     def _outer_context(self) -> otel.Context:
         """The context in which the next action begins its span."""
-        return self._program_context or self._turn_context or self._episode_context
+        return (self._program or self._turn or self._episode).context
+
+    def _start(
+        self,
+        name: str,
+        attributes: Mapping[str, Any],
+        parent: otel.Context,
+        kind: SpanKind = SpanKind.INTERNAL,
+        links: Sequence[Link] = (),
+    ) -> _Open:
+        span = self._settings.tracer.start_span(name, parent, kind, attributes, links)
+        return _Open(span, trace.set_span_in_context(span, parent))
 
     # The episode
 
-    def begin(self, parent: otel.Context, links: Sequence[Link], start: int | None = None) -> bool:
+    def begin(self, parent: otel.Context, links: Sequence[Link]) -> bool:
         """Begin the episode's span; return whether any exporter traces it."""
         plan = self._cell.plan
         name = plan.cantrip.name
@@ -216,19 +230,12 @@ class Spans(EpisodeSpans):
             names.NAME: plan.name,
             names.OUTPUT_TYPE: "json" if "output_schema" in plan.cantrip.call.sampling() else None,
         }
-        self._episode = self._settings.tracer.start_span(
-            f"{operation} {name}" if name else operation,
-            context=parent,
-            kind=SpanKind.INTERNAL,
-            attributes={key: value for key, value in known.items() if value is not None},
-            links=links,
-            start_time=start,
-        )
-        self._episode_context = trace.set_span_in_context(self._episode, parent)
-        if self._settings.wants_content and self._episode is not trace.INVALID_SPAN:
+        known = {key: value for key, value in known.items() if value is not None}
+        self._episode = self._start(f"{operation} {name}" if name else operation, known, parent, links=links)
+        if self._settings.wants_content and self._episode.span is not trace.INVALID_SPAN:
             only_new = self._settings.inputs == "new"
             self._messages = Messages(self._redact, only_new=only_new)
-        return self._episode.get_span_context().is_valid
+        return self._episode.span.get_span_context().is_valid
 
     def _redact(self, value: Any) -> Any:
         return self._cell.services.guard.redactor.value(value)
@@ -238,7 +245,7 @@ class Spans(EpisodeSpans):
         """End the spans that the records end, and begin that of the action."""
         for _, turn, fact in read_facts(records):
             self._note(turn, fact)
-        if self._inner is not None and not self._call:  # the query was cancelled
+        if not self._call:  # a query that is still open was cancelled
             self._end_inner("cancelled")
         self._begin_action(action)
 
@@ -246,12 +253,12 @@ class Spans(EpisodeSpans):
     def note_restart(self, reason: ExitReason | None) -> None:
         """End the spans that the crash interrupted."""
         self._cut(_crash_type(reason) or "cancelled")
-        self._episode.add_event("cantrip.restarted", {names.ERROR: _crash_type(reason) or "shutdown"})
+        self._episode.span.add_event("cantrip.restarted", {names.ERROR: _crash_type(reason) or "shutdown"})
 
     @guard_episode
     def close(self, reason: ExitReason | None) -> None:
         """End all spans of an episode that did not end by itself."""
-        if not self._episode.is_recording():
+        if not self._episode.span.is_recording():
             return
         crash = _crash_type(reason)
         error = self._cell.error
@@ -261,13 +268,12 @@ class Spans(EpisodeSpans):
         self._finish("crashed" if crash else "suspended", None, crash)
 
     def _cut(self, kind: str) -> None:
-        if self._inner is not None:
-            self._end_inner(kind)
+        self._end_inner(kind)
         self._end_program(kind)
         self._end_turn(None)
 
     def _finish(self, reason: str, ward: str | None, error: str | None) -> None:
-        span, cell = self._episode, self._cell
+        span, cell = self._episode.span, self._cell
         if span.is_recording():
             span.set_attributes({names.TURNS: self._turns, names.END_REASON: reason})
             if self._reasons:
@@ -304,10 +310,10 @@ class Spans(EpisodeSpans):
             case Compacted():
                 self._compacted = True
             case Waiting():
-                self._episode.add_event(names.ASKED_EVENT, {names.TOOL: fact.gate, names.REQUEST: fact.request})
+                self._episode.span.add_event(names.ASKED_EVENT, {names.TOOL: fact.gate, names.REQUEST: fact.request})
             case Settled():
                 self._denied = fact.decision in ("deny", "expired")
-                self._episode.add_event(
+                self._episode.span.add_event(
                     names.DECIDED_EVENT, {names.REQUEST: fact.request, names.DECISION: fact.decision}
                 )
             case _:
@@ -327,13 +333,16 @@ class Spans(EpisodeSpans):
             found = self._cell.plan.gates.get(ran.gate)
             is_remote = found is not None and found.server is not None  # a server's text says nothing of our classes
             kind = _find_marked(ran.result) or kind or ("tool_error" if is_remote else find_error_type(ran.result))
-        if self._settings.content_on_span and self._inner is not None and self._inner.is_recording():
-            if ran.args is not None:
-                self._inner.set_attribute(names.ARGUMENTS, dump_text(self._redact(dict(ran.args))))
-            self._inner.set_attribute(names.RESULT, dump_text(self._redact(ran.result)))
-        if self._inner is not None and self._inner.is_recording():
-            self._inner.set_attributes(self._get_session(ran.gate))
+        if self._inner is not None and self._inner.span.is_recording():
+            if self._settings.content_on_span:
+                self._note_arguments(self._inner.span, ran.args)
+                self._inner.span.set_attribute(names.RESULT, dump_text(self._redact(ran.result)))
+            self._inner.span.set_attributes(self._get_session(ran.gate))
         self._end_inner(kind)
+
+    def _note_arguments(self, span: Span, args: Mapping[str, Any] | None) -> None:
+        if args is not None:
+            span.set_attribute(names.ARGUMENTS, dump_text(self._redact(dict(args))))
 
     def _get_session(self, gate: str) -> dict[str, str]:
         """Return the attributes of the connection to a gate's server; a resumed entity has none before its call."""
@@ -364,8 +373,7 @@ class Spans(EpisodeSpans):
             case Compute():
                 self._begin_program(action)
             case Consult():
-                if self._inner is not None:
-                    self._end_inner(None)
+                self._end_inner(None)
             case Finish():
                 self._cut("cancelled")
                 outcome = action.outcome
@@ -380,20 +388,17 @@ class Spans(EpisodeSpans):
 
     def _begin_turn(self) -> None:
         if self._settings.turn_spans and self._turn is None:
-            parent = self._episode_context
-            self._turn = self._settings.tracer.start_span(f"turn {self._turns + 1}", context=parent)
-            self._turn_context = trace.set_span_in_context(self._turn, parent)
+            self._turn = self._start(f"turn {self._turns + 1}", {}, self._episode.context)
 
     def _end_turn(self, turned: Turned | None) -> None:
-        span, self._turn, self._turn_context = self._turn, None, None
-        if span is not None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
             if turned is not None:
-                span.set_attribute(names.SEQUENCE, turned.sequence)
-            span.end()
+                turn.span.set_attribute(names.SEQUENCE, turned.sequence)
+            turn.span.end()
 
     def _begin_query(self, bound: Bound, action: Ask | None, *, is_summary: bool = False) -> None:
-        if self._inner is not None:
-            self._end_inner("cancelled")
+        self._end_inner("cancelled")
         about = self._summary if is_summary else self._query
         if about is None:
             about = _describe_query(self._cell, bound.crystal, is_summary=is_summary)
@@ -404,9 +409,7 @@ class Spans(EpisodeSpans):
             known[names.COMPACTED] = True
         if not is_summary and self._cell.services.watchers.has_any:
             known[names.REQUEST_STREAM] = True
-        parent = self._outer_context
-        self._inner = self._settings.tracer.start_span(name, context=parent, kind=kind, attributes=known)
-        self._inner_context = trace.set_span_in_context(self._inner, parent)
+        self._inner = self._start(name, known, self._outer_context, kind)
         self._call, self._attempts, self._first_chunk, self._shown = "", 1, None, {}
         if action is not None and self._messages is not None:
             instructions, inputs = self._messages.split_query(action.messages)
@@ -417,18 +420,18 @@ class Spans(EpisodeSpans):
     @guard_episode
     def note_answer(self, reply: Response | CrystalError) -> None:
         """End the span of the query."""
-        span = self._inner
-        if span is None or self._call:
+        if self._inner is None or self._call:
             return
+        span, context = self._inner
         outputs: list[dict[str, Any]] = []
         if isinstance(reply, Response) and self._messages is not None:
             outputs = build_output(reply, self._redact)
         if self._shown or outputs:
-            self._settings.record(span, self._inner_context, {**self._shown, names.OUTPUTS: outputs})
+            self._settings.record(span, context, {**self._shown, names.OUTPUTS: outputs})
         kind = None
         if not isinstance(reply, Response):
             kind = get_error_type(reply)
-            self._settings.record_failure(self._inner_context, reply, self._redact(str(reply)))
+            self._settings.record_failure(context, reply, self._redact(str(reply)))
         if span.is_recording():
             span.set_attributes(self._build_facts(reply))
         self._end_inner(kind)
@@ -455,11 +458,7 @@ class Spans(EpisodeSpans):
         if self._first_chunk is not None:
             known[names.FIRST_CHUNK] = self._first_chunk
         if isinstance(reply, Response):
-            told = reply.metadata
-            for name, key in (("model", names.RESPONSE_MODEL), ("id", names.RESPONSE_ID)):
-                if isinstance(told.get(name), str):
-                    known[key] = told[name]
-            reason = told.get("stop_reason")
+            reason = reply.metadata.get("stop_reason")
             self._reasons = known[names.FINISH_REASONS] = [str(reason or ("tool_call" if reply.tool_calls else "stop"))]
         return known
 
@@ -471,7 +470,7 @@ class Spans(EpisodeSpans):
             known: dict[str, Any] = {names.DELAY: delay, names.ERROR: get_error_type(failed)}
             if failed.status is not None:
                 known[names.STATUS] = failed.status
-            self._inner.add_event(names.RETRY_EVENT, known)
+            self._inner.span.add_event(names.RETRY_EVENT, known)
 
     def note_part(self, seconds: float) -> None:
         """Note when the first part of the answer arrived."""
@@ -482,9 +481,9 @@ class Spans(EpisodeSpans):
     def note_computation(self, seconds: float, memory: int | None) -> None:
         """Note how long the program computed, and its memory."""
         if self._program is not None:
-            self._program.set_attribute(names.COMPUTE, seconds)
+            self._program.span.set_attribute(names.COMPUTE, seconds)
             if memory is not None:
-                self._program.set_attribute(names.MEMORY, memory)
+                self._program.span.set_attribute(names.MEMORY, memory)
 
     def _begin_gate(self, turn: str, gate: str, call: str, action: Action | None) -> None:
         self._checks = isinstance(action, Run) and action.checks
@@ -512,13 +511,11 @@ class Spans(EpisodeSpans):
                 known[names.TRANSPORT] = getattr(found.server, "transport", "inproc")
             if found.wrappers:
                 known[names.WRAPPERS] = [wrapper.name for wrapper in found.wrappers]
-        parent = self._outer_context
-        self._inner = self._settings.tracer.start_span(f"{names.EXECUTE_TOOL} {gate}", context=parent, attributes=known)
-        self._inner_context, self._call = trace.set_span_in_context(self._inner, parent), call
-        if self._settings.content_on_span and self._inner.is_recording():
+        self._inner = self._start(f"{names.EXECUTE_TOOL} {gate}", known, self._outer_context)
+        self._call = call
+        if self._settings.content_on_span and self._inner.span.is_recording():
             given = action.call.args if isinstance(action, Run | Contact | Spawn | Await) else None
-            if given is not None:
-                self._inner.set_attribute(names.ARGUMENTS, dump_text(self._redact(dict(given))))
+            self._note_arguments(self._inner.span, given)
 
     def _begin_program(self, action: Compute) -> None:
         if self._program is not None:
@@ -531,21 +528,15 @@ class Spans(EpisodeSpans):
             names.MEDIUM: medium,
             names.REPLAYED: bool(action.answers) or action.midway is not None,
         }
-        parent = self._outer_context
-        self._program = self._settings.tracer.start_span(
-            f"{names.EXECUTE_TOOL} {medium}", context=parent, attributes=known
-        )
-        self._program_context = trace.set_span_in_context(self._program, parent)
+        self._program = self._start(f"{names.EXECUTE_TOOL} {medium}", known, self._outer_context)
 
     def _end_program(self, kind: str | None) -> None:
-        span, self._program, self._program_context = self._program, None, None
-        if span is not None:
-            _end(span, kind)
+        program, self._program = self._program, None
+        _end(program, kind)
 
     def _end_inner(self, kind: str | None) -> None:
-        span, self._inner, self._inner_context, self._call = self._inner, None, None, ""
-        if span is not None:
-            _end(span, kind)
+        inner, self._inner, self._call = self._inner, None, ""
+        _end(inner, kind)
 
 
 _AboutQuery = tuple[str, SpanKind, dict[str, Any]]
@@ -576,11 +567,12 @@ def _describe_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuer
     return f"{operation} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
 
 
-def _end(span: Span, kind: str | None) -> None:
-    if kind is not None:
-        span.set_attribute(names.ERROR, kind)
-        span.set_status(Status(StatusCode.ERROR))
-    span.end()
+def _end(begun: _Open | None, kind: str | None) -> None:
+    if begun is not None:
+        if kind is not None:
+            begun.span.set_attribute(names.ERROR, kind)
+            begun.span.set_status(Status(StatusCode.ERROR))
+        begun.span.end()
 
 
 def _find_marked(result: Any) -> str | None:

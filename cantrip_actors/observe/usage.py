@@ -12,6 +12,7 @@ MODALITIES: Final = ("text", "image", "audio")
 """The values of `gen_ai.token.modality`; tokens whose modality no provider says are "unknown"."""
 
 COUNTED: Final = {"reasoning_tokens": names.REASONING, "cache_written_tokens": names.CACHE_WRITE}
+SAID: Final = {"model": names.RESPONSE_MODEL, "id": names.RESPONSE_ID}
 
 
 def read_modalities(metadata: Mapping[str, Any], side: str) -> Mapping[str, int]:
@@ -23,13 +24,16 @@ def read_modalities(metadata: Mapping[str, Any], side: str) -> Mapping[str, int]
     return {one: count for one, count in counts.items() if one in MODALITIES and isinstance(count, int)}
 
 
-def build_usage_attributes(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Return the attributes of a query's span that count its tokens."""
-    known = {names.INPUT_TOKENS: usage.prompt_tokens, names.OUTPUT_TOKENS: usage.completion_tokens}
+def build_usage_attributes(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a query's span that its answer gives: the model, the answer's id, and the tokens."""
+    known: dict[str, Any] = {names.INPUT_TOKENS: usage.prompt_tokens, names.OUTPUT_TOKENS: usage.completion_tokens}
     if usage.cached_tokens:
         known[names.CACHE_READ] = usage.cached_tokens
     for key, name in COUNTED.items():
         if isinstance(metadata.get(key), int):
+            known[name] = metadata[key]
+    for key, name in SAID.items():
+        if isinstance(metadata.get(key), str):
             known[name] = metadata[key]
     for side in ("input", "output"):
         for modality, count in read_modalities(metadata, side).items():

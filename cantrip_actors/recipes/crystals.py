@@ -19,7 +19,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from cantrip_actors.crystal.client import EnvironmentKey
@@ -45,7 +44,8 @@ from cantrip_actors.crystals import (
     xai,
 )
 from cantrip_actors.recipes.document import Where, redact_words
-from cantrip_actors.recipes.reader import Reader
+from cantrip_actors.recipes.reader import Reader, find_path
+from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.errors import InvalidCantrip
 
 _TERM_PARTS: Final[Mapping[str, type[Any]]] = {"limits": Limits, "breaker": Breaker, "hedge": Hedge}
@@ -110,7 +110,7 @@ class CrystalReader:
         deadline = given.get("deadline")
         if deadline is not None:
             terms["deadline"] = deadline
-            if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or deadline <= 0:
+            if not is_number(deadline) or deadline <= 0:
                 self._reader.wrong((*where, "deadline"), f"deadline: expected seconds > 0, got {deadline!r}")
         if crystal is None or len(self._reader.mistakes) > before:
             return None
@@ -185,7 +185,7 @@ class CrystalReader:
             "headers": self._headers,
             "timeouts": lambda value, at: self._reader.part(Timeouts, value, at),
             "prices": self._prices,
-            "record": lambda value, _: self._reader.folder / Path(value).expanduser(),
+            "record": lambda value, _: find_path(self._reader.folder, value),
             "cache": lambda value, _: None if value == "none" else value,
             "context_window": self._tokens,
         }
@@ -243,7 +243,7 @@ class CrystalReader:
     def _prices(self, given: Any, _: Where) -> Prices:
         """Return the prices of a file, or those that the recipe has."""
         if isinstance(given, str):
-            return Prices.load(self._reader.folder / Path(given).expanduser())
+            return Prices.load(find_path(self._reader.folder, given))
         if isinstance(given, dict):
             return Prices(given)
         raise InvalidCantrip("prices: expected a TOML file, or a mapping such as {my-model: {input: 0.5, output: 2}}")

@@ -143,7 +143,8 @@ def _parse_yaml(path: Path, text: str) -> Document:
         raise InvalidRecipe(
             path, [Mistake("a character that YAML does not allow; is this a binary file?", line)]
         ) from None
-    except (ValueError, OverflowError) as error:  # 2024-13-45 looks like a date
+    except (ValueError, OverflowError, KeyError, AttributeError) as error:
+        # 2024-13-45 looks like a date; PyYAML raises the last two for `!!bool maybe` and `!!timestamp x`
         raise InvalidRecipe(path, [Mistake(f"a value that YAML cannot read: {redact_words(str(error))}")]) from None
     except RecursionError:
         raise InvalidRecipe(path, [Mistake("nested too deeply")]) from None

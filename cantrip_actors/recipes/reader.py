@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cantrip_actors.recipes.document import Document, Mistake, Where, redact_words
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
+from cantrip_actors.terms.problems import shorten
 
 T = TypeVar("T")
 
@@ -95,6 +97,16 @@ class _Block(AbstractContextManager[None, bool]):
         if isinstance(error, InvalidCantrip):
             self._reader.wrong(self._where, str(error))
         return isinstance(error, InvalidCantrip)
+
+
+def find_path(folder: Path, given: str) -> Path:
+    """Return a path that a recipe in `folder` has. Raises InvalidCantrip for a path that there cannot be."""
+    if not given.isprintable():
+        raise InvalidCantrip(f"expected a path, got {shorten(given)}")
+    try:
+        return folder / Path(given).expanduser()
+    except RuntimeError as error:  # the home of an unknown user
+        raise InvalidCantrip(f"expected a path, got {shorten(given)}: {error}") from error
 
 
 def describe(value: Any) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, ask_first, gate, scripted
 from cantrip_actors.own_files.claims import claim_file, hold
 from cantrip_actors.recipes.document import Document, InvalidRecipe, Where, read
-from cantrip_actors.recipes.reader import Reader, describe
+from cantrip_actors.recipes.reader import Reader, describe, find_path
 from cantrip_actors.recipes.tool_servers import tool_server
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.gate import standard
@@ -309,11 +309,13 @@ class _RecipeReader(Reader):
             self.wrong(where, f"root: expected a folder's path, got {describe(given)}")
             return None
         try:
-            folder = self.folder / Path(given).expanduser()
+            folder = find_path(self.folder, given)
             what = "" if folder.is_dir() else "is no folder" if folder.exists() else "does not exist"
-        except (OSError, RuntimeError) as error:  # a name that is too long, the home of an unknown user
-            reason = error.strerror if isinstance(error, OSError) else error
-            self.wrong(where, f"root: expected the path of a folder, got {shorten(given)}: {reason}")
+        except OSError as error:  # a name that is too long
+            self.wrong(where, f"root: expected the path of a folder, got {shorten(given)}: {error.strerror}")
+            return None
+        except InvalidCantrip as error:
+            self.wrong(where, f"root: {error}")
             return None
         if what:
             self.wrong(where, f'root: "{given}" {what} (looked at {folder}; paths are relative to the recipe)')

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cantrip_actors.mcp import OAuth, http, oauth, stdio
-from cantrip_actors.recipes.reader import describe
+from cantrip_actors.recipes.reader import describe, find_path
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.tool_server import ToolServer
 
@@ -35,14 +35,14 @@ def tool_server(given: Any, folder: Path) -> ToolServer:
     words = [command] if isinstance(command, str) else command
     if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
         raise InvalidCantrip(f"mcp: command: expected a program, or a list of it and its arguments, got {command!r}")
-    cwd = str(folder / Path(str(given.get("cwd", "."))).expanduser())
+    cwd = str(find_path(folder, str(given.get("cwd", "."))))
     return stdio(name, words[0], *words[1:], env=_read_environment(given.get("env")), cwd=cwd, **options)
 
 
 def _read_folders(given: Any, folder: Path) -> list[Path]:
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         raise InvalidCantrip(f"mcp: roots: expected a list of folders, got {describe(given)}")
-    return [folder / Path(one).expanduser() for one in given]
+    return [find_path(folder, one) for one in given]
 
 
 def _read_environment(given: Any) -> dict[str, str]:
@@ -79,7 +79,7 @@ def _read_token(given: Mapping[str, Any]) -> str | OAuth | None:
 
 
 def _read_variable(what: str, name: object) -> str:
-    value = os.environ.get(name) if isinstance(name, str) else None
+    value = os.environ.get(name) if isinstance(name, str) and name.isprintable() else None
     if value is None:
         raise InvalidCantrip(f"mcp: {what}: the environment has no variable {name!r}: set it")
     return value

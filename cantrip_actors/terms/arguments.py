@@ -48,14 +48,23 @@ def is_short_name(given: object) -> TypeGuard[str]:
     )
 
 
+def is_number(given: object) -> TypeGuard[float]:
+    """Return whether a value is a number. True and False are none."""
+    return isinstance(given, (int, float)) and not isinstance(given, bool)
+
+
+def is_whole(given: object, least: int, most: float = math.inf) -> TypeGuard[int]:
+    """Return whether a value is a whole number from `least` to `most`."""
+    return isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
+
+
 def check_seconds(what: str, given: object, *, is_positive: bool = False) -> None:
     """Raise ValueError for a setting that is not a number of seconds from 0 on, or above 0 if it `is_positive`."""
-    seconds = math.nan if isinstance(given, bool) or not isinstance(given, (int, float)) else given
-    if not (seconds > 0 if is_positive else seconds >= 0):
+    if not is_number(given) or not (given > 0 if is_positive else given >= 0):
         raise ValueError(f"{what}: expected seconds, as a number {'>' if is_positive else '>='} 0, got {given!r:.100}")
 
 
 def check_count(what: str, given: object, of: str) -> None:
     """Raise ValueError for a setting that is not a whole number from 1 on; `of` says what it counts."""
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+    if not is_whole(given, 1):
         raise ValueError(f"{what}: expected a number of {of}, at least 1, got {given!r:.100}")

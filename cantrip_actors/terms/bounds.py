@@ -84,13 +84,13 @@ def measure_size(text: str) -> int:
     return sum(len(orjson.dumps(text[at : at + _PIECE])) - 2 for at in range(0, length, _PIECE))  # no large copy
 
 
-def check_json(text: str | bytes, values: int = VALUES) -> None:
+def check_json(text: str | bytes) -> None:
     """Raise TooLarge for JSON that is over a bound, before it is parsed. Brackets and commas in texts count as well."""
     if len(text) > BYTES:
         raise TooLarge(OVER)
     marks = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
-    if sum(map(text.count, marks)) > values:  # type: ignore[arg-type]  # marks of the text's own kind
-        raise TooLarge(f"more than {values:,} values in one")
+    if sum(map(text.count, marks)) > VALUES:  # type: ignore[arg-type]  # marks of the text's own kind
+        raise TooLarge(f"more than {VALUES:,} values in one")
 
 
 def can_nest_too_deeply(text: bytes) -> bool:

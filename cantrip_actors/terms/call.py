@@ -14,6 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
+from cantrip_actors.terms.arguments import is_number, is_whole
 from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
 from cantrip_actors.terms.json_schema import find_dangling_reference, find_schema_fault
 from cantrip_actors.terms.messages import ToolChoice, make_encodable, parse_tool_choice
@@ -62,11 +63,9 @@ class _Conditioning:
             raise InvalidCantrip(f"system_prompt: expected text, got {type(self.system_prompt).__name__}")
         for name, low, high in _RANGES:
             value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if value is not None and not (number and low <= value <= high):
+            if value is not None and not (is_number(value) and low <= value <= high):
                 raise InvalidCantrip(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
-        whole = isinstance(self.max_tokens, int) and not isinstance(self.max_tokens, bool)
-        if self.max_tokens is not None and not (whole and self.max_tokens >= 1):
+        if self.max_tokens is not None and not is_whole(self.max_tokens, 1):
             raise InvalidCantrip(f"max_tokens: expected a whole number >= 1, got {self.max_tokens!r}")
         parse_tool_choice(self.tool_choice)
         if not isinstance(self.require_done_tool, bool):
@@ -86,8 +85,7 @@ class _Conditioning:
             raise InvalidCantrip(f"parallel_tool_calls: expected true or false, got {self.parallel_tool_calls!r}")
         for name, most in (("logprobs", 20), ("seed", 2**63 - 1)):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (whole and 0 <= value <= most):
+            if value is not None and not is_whole(value, 0, most):
                 raise InvalidCantrip(f"{name}: expected a whole number from 0 to {most}, got {value!r}")
         for name, known in _WORDS.items():
             value = getattr(self, name)

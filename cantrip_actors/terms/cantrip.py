@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePath
 from types import MappingProxyType, MethodType
 from typing import Any
 
-from cantrip_actors.terms.arguments import check_name
+from cantrip_actors.terms.arguments import check_name, is_whole
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
@@ -23,6 +23,7 @@ from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.messages import find_named_gate
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.server_tools import TAKEN, check_server_tools
+from cantrip_actors.terms.value import replace_fields, set_fields
 from cantrip_actors.terms.ward import PRICES, Wards
 
 
@@ -93,21 +94,9 @@ class Cantrip:
         if name is not None:
             check_name("cantrip: name", name, InvalidCantrip)
         _check_keys(named, needs or {})
-        parts: dict[str, Any] = {
-            "crystal": crystal,
-            "call": call or Call(),
-            "circle": circle,
-            "child_crystal": child_crystal,
-            "crystals": MappingProxyType(dict(named)),
-            "folding": folding or Folding(),
-            "retry": retry or Retry(),
-            "require_done_tool": require_done_tool,
-            "name": name,
-            "needs": MappingProxyType(dict(needs or {})),
-            "level": 0,
-        }
-        for part_name, part in parts.items():
-            object.__setattr__(self, part_name, part)
+        set_fields(self, crystal=crystal, call=call or Call(), circle=circle, child_crystal=child_crystal, level=0)
+        set_fields(self, crystals=MappingProxyType(dict(named)), folding=folding or Folding(), retry=retry or Retry())
+        set_fields(self, require_done_tool=require_done_tool, name=name, needs=MappingProxyType(dict(needs or {})))
         self._check_circle()
 
     def _check_circle(self) -> None:
@@ -153,11 +142,11 @@ class Cantrip:
         check_crystal("crystal", crystal)
         _check_budgets(crystal, self.circle.resolved)
         _check_server_tools(crystal, self.call)
-        return replace_parts(self, crystal=crystal)
+        return replace_fields(self, crystal=crystal)
 
     def with_circle(self, circle: Circle) -> Cantrip:
         """Return the same cantrip with its circle completed by the tools of its servers (`Circle.with_tools`)."""
-        made = replace_parts(self, circle=circle)
+        made = replace_fields(self, circle=circle)
         made.__dict__["_bare"] = self.bare
         return made
 
@@ -217,7 +206,7 @@ class Cantrip:
 def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> None:
     """Raise InvalidCantrip for a crystal that is neither for a name nor for a depth, and for a label without a text."""
     for key in crystals:
-        if not isinstance(key, str) and (isinstance(key, bool) or not isinstance(key, int) or key < 1):
+        if not isinstance(key, str) and not is_whole(key, 1):
             raise InvalidCantrip(
                 f"cantrip: crystals: expected a name, or a depth from 1 on (1: the children), got {key!r}"
             )
@@ -266,14 +255,6 @@ def _is_same(one: object, other: object) -> bool:
 
 _VALUES = (str, bytes, int, float, PurePath, MethodType)
 """Types that are compared by value. Two bound methods are equal if they are bound to the same object."""
-
-
-def replace_parts(cantrip: Cantrip, **parts: Any) -> Cantrip:
-    """Return a cantrip with some parts replaced by others that are already validated; nothing is checked again."""
-    made = object.__new__(Cantrip)
-    for part in fields(Cantrip):
-        object.__setattr__(made, part.name, parts.get(part.name, getattr(cantrip, part.name)))
-    return made
 
 
 def _check_budgets(crystal: Crystal | str | None, wards: Wards) -> None:

@@ -7,11 +7,12 @@ from operator import attrgetter
 from typing import Any
 
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.cantrip import Cantrip, replace_parts
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import ALIASES, find_named_gate
 from cantrip_actors.terms.own_gates import AgentRequest
+from cantrip_actors.terms.value import replace_fields
 from cantrip_actors.terms.ward import NUMBERS, PROGRAMS, Wards
 
 
@@ -72,7 +73,7 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
     circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
-    return replace_parts(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
+    return replace_fields(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
 
 
 def _child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Refused:

@@ -22,6 +22,7 @@ from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 from cantrip_actors.terms.own_gates import DELEGATION
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.tool_server import Calls, Listed, ToolServer, ToolServerError, make_gates
+from cantrip_actors.terms.value import replace_fields, set_fields
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
 
@@ -68,20 +69,21 @@ class Circle:
         jail: JailName | None = None,
         servers: Iterable[ToolServer] = (),
     ) -> None:
-        lists = isinstance(gates, Iterable) and isinstance(wards, Iterable)
-        if not lists or isinstance(gates, (str, Mapping)) or isinstance(wards, (str, Mapping)):
+        lists = (gates, wards, servers)
+        if not all(isinstance(one, Iterable) and not isinstance(one, (str, Mapping)) for one in lists):
             raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
         if medium not in get_args(MediumName):
             raise InvalidCantrip(f'unknown medium "{medium}": {suggest_nearest(str(medium), get_args(MediumName))}')
         _check_jail(jail, medium)
         if companion is not None and not isinstance(companion, Companion):
             raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
-        own, found = _split(gates)
-        found = (*servers, *found)
-        _check_names("server of tools", [one.name for one in found])
+        given = [*servers, *gates]
+        own = [one for one in given if not isinstance(one, ToolServer)]
+        found = tuple(one for one in given if isinstance(one, ToolServer))
+        _check_names("servers of tools", [one.name for one in found])
         found = tuple(server.with_wraps(one for one in own if server.is_for(one)) for server in found)
         made = _collect_gates(one for one in own if not any(server.is_for(one) for server in found))
-        _check_names("gate", [one.name for one in made])
+        _check_names("gates", [one.name for one in made])
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
         flat = [ward for one in stated for ward in ((one,) if isinstance(one, Ward) else one)]
         idle = next((ward for ward in flat if ward.name in PROGRAMS), None) if medium == "tools" else None
@@ -97,33 +99,10 @@ class Circle:
             str(one.dependencies["root"]) for one in made if _has_folder(one) and one.name not in resolved.removed
         ]
         found = tuple(server.with_folders(folders) for server in found) if folders else found
-        self._set(made, tuple(flat), medium, resolved, companion, jail, found)
+        set_fields(self, gates=made, wards=tuple(flat), medium=medium, companion=companion, jail=jail, servers=found)
+        set_fields(self, resolved=resolved, listed=MappingProxyType({}))
         if self.has_lethal_trifecta:
             warnings.warn(LethalTrifecta(self.risks), stacklevel=2)
-
-    def _set(
-        self,
-        gates: tuple[Gate, ...],
-        wards: tuple[Ward, ...],
-        medium: MediumName,
-        resolved: Wards,
-        companion: Companion | None = None,
-        jail: JailName | None = None,
-        servers: tuple[ToolServer, ...] = (),
-        listed: Mapping[str, Listed] = MappingProxyType({}),
-    ) -> None:
-        parts = {
-            "gates": gates,
-            "wards": wards,
-            "medium": medium,
-            "resolved": resolved,
-            "companion": companion,
-            "jail": jail,
-            "servers": servers,
-            "listed": listed,
-        }
-        for name, part in parts.items():
-            object.__setattr__(self, name, part)
 
     @property
     def is_complete(self) -> bool:
@@ -141,7 +120,7 @@ class Circle:
             in_programs = self.medium != "tools"
             gates += make_gates(server, listed[server.name], calls[server.name], in_programs=in_programs)
         try:
-            _check_names("gate", [one.name for one in gates])
+            _check_names("gates", [one.name for one in gates])
             _check_removed(self.resolved.removed, gates)
             for wrap in (wrap for server in self.servers for wrap in server.wrapped):
                 if not any(gate.name == wrap.target for gate in gates):
@@ -150,9 +129,7 @@ class Circle:
                 _wrap_gate(gates, wrap)
         except InvalidCantrip as problem:
             raise ToolServerError(str(problem)) from problem
-        made = object.__new__(Circle)
-        known = MappingProxyType(dict(listed))
-        made._set(tuple(gates), self.wards, self.medium, self.resolved, self.companion, self.jail, self.servers, known)
+        made = replace_fields(self, gates=tuple(gates), listed=MappingProxyType(dict(listed)))
         made.__dict__["_bare"] = self.bare
         return made
 
@@ -222,9 +199,8 @@ class Circle:
         stated = wards.as_json()
         removed = stated.pop("removed", [])
         flat = [Ward(name, value) for name, value in stated.items()] + [Ward("remove_gate", name) for name in removed]
-        made = object.__new__(Circle)  # parts of a valid circle: nothing to check again
-        made._set(tuple(gates), tuple(flat), self.medium, wards, jail=self.jail)
-        return made
+        parts = {"gates": tuple(gates), "wards": tuple(flat), "resolved": wards}
+        return replace_fields(self, **parts, companion=None, servers=(), listed=MappingProxyType({}))
 
     def as_json(self) -> dict[str, Any]:
         """Return the circle as the loom's header stores it, with the tools of its servers (CALL-3)."""
@@ -263,7 +239,7 @@ def _has_folder(gate: Gate) -> bool:
 def _check_names(what: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise InvalidCantrip(f'two {what}s are called "{name}": every {what} of a circle needs its own name')
+            raise InvalidCantrip(f'two {what} are called "{name}": give one of them another name')
 
 
 def _check_removed(names: Iterable[str], gates: Sequence[Gate]) -> None:
@@ -274,19 +250,6 @@ def _check_removed(names: Iterable[str], gates: Sequence[Gate]) -> None:
             raise InvalidCantrip(
                 f'remove_gate("{name}"): expected the name of a gate of this circle: {suggest_nearest(name, known)}'
             )
-
-
-def _split(
-    given: Iterable[str | Gate | Wrap | ToolServer | Callable[..., Any]],
-) -> tuple[list[str | Gate | Wrap | Callable[..., Any]], tuple[ToolServer, ...]]:
-    gates: list[str | Gate | Wrap | Callable[..., Any]] = []
-    servers: list[ToolServer] = []
-    for one in given:
-        if isinstance(one, ToolServer):
-            servers.append(one)
-        else:
-            gates.append(one)
-    return gates, tuple(servers)
 
 
 def _check_jail(jail: JailName | None, medium: MediumName) -> None:

@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, NoReturn, Self
+from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar
 
 from cantrip_actors.terms.errors import InvalidFile, LoomError
 from cantrip_actors.terms.file_header import TEXT, detect_file_type, guess_type, is_textual
 from cantrip_actors.terms.image_header import detect_media_type
+from cantrip_actors.terms.value import set_fields
+
+F = TypeVar("F")
 
 LARGEST: Final = 20_000_000
 """Bytes of one file."""
@@ -93,20 +97,12 @@ class File:
         data = bytes(data)
         filename = _clean_name(filename)
         kind = _check_media_type(data, filename, media_type)
-        self._set(kind, sha256(data).hexdigest(), len(data), content=Content(data), filename=filename)
+        self._set(Content(data), kind, sha256(data).hexdigest(), len(data), filename=filename)
 
     @classmethod
     def read(cls, path: str | Path, *, media_type: str | None = None) -> File:
         """Return the file at a path, with its name. Raises InvalidFile, also if it cannot be read."""
-        try:
-            with Path(path).open("rb") as file:
-                data = file.read(LARGEST + 1)
-        except OSError as error:
-            raise InvalidFile(f"file {path}: cannot read it: {error.strerror}") from error
-        try:
-            return File(data, filename=Path(path).name, media_type=media_type)
-        except InvalidFile as error:
-            raise InvalidFile(f"{path}: {error}") from None
+        return read_file(path, partial(File, filename=Path(path).name, media_type=media_type), "file", InvalidFile)
 
     @classmethod
     def at(cls, url: str, *, filename: str | None = None, media_type: str | None = None) -> File:
@@ -115,10 +111,11 @@ class File:
         Its type follows from the ending of the address, and is PDF if the ending says nothing. Raises InvalidFile.
         """
         filename = _clean_name(filename)
-        kind = media_type or guess_type(_get_path(check_url(url, "file", "a.pdf"))) or "application/pdf"
+        guessed = guess_type(_get_path(check_url(url, "file", "a.pdf"))) or "application/pdf"
+        kind = _check_type_name(media_type or guessed)
         if kind.startswith("image/"):
             raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: give it as an image')
-        return File.known(_check_type_name(kind), "", 0, url=url, filename=filename)
+        return File.known(kind, "", 0, url=url, filename=filename)
 
     @classmethod
     def uploaded(
@@ -157,28 +154,14 @@ class File:
         """Return a file whose bytes are not loaded yet: `find` looks them up once, on first use."""
         made = object.__new__(cls)
         content = NOWHERE if find is None else Content(None, find)
-        named = (filename, provider, file_id)
-        made._set(media_type, digest, size, width, height, detail, content, url, after, *named)
+        made._set(content, media_type, digest, size, width=width, height=height, detail=detail, url=url, after=after)
+        set_fields(made, filename=filename, provider=provider, file_id=file_id)
         return made
 
-    def _set(
-        self,
-        media_type: str,
-        digest: str,
-        size: int,
-        width: int | None = None,
-        height: int | None = None,
-        detail: Detail | None = None,
-        content: Content = NOWHERE,
-        url: str | None = None,
-        after: int | None = None,
-        filename: str | None = None,
-        provider: str | None = None,
-        file_id: str | None = None,
-    ) -> None:
-        values = (content, after, detail, digest, file_id, filename, height, media_type, provider, size, url, width)
-        for name, value in zip(File.__slots__, values, strict=True):
-            object.__setattr__(self, name, value)
+    def _set(self, content: Content, media_type: str, digest: str, size: int, **more: Any) -> None:
+        """Set all fields; those that are left out have no value."""
+        facts = {"_content": content, "media_type": media_type, "digest": digest, "size": size}
+        set_fields(self, **dict.fromkeys(File.__slots__) | facts | more)
 
     # Its bytes
 
@@ -228,33 +211,29 @@ class File:
 
     def placed(self, after: int | None) -> Self:
         """Return the same file at the position `after` of a text."""
-        return self if after == self.after else self._replace(self._content, after)
+        return self if after == self.after else self._replace(after=after)
 
     def kept_in(self, find: Callable[[], bytes | None]) -> Self:
         """Return the same file with `find` to look its bytes up, unless they are in memory or it has none."""
         if self._content.data is not None or not self.digest:
             return self
-        return self._replace(Content(None, find), self.after)
+        return self._replace(_content=Content(None, find))
 
     def bare(self) -> Self:
         """Return the same file without its bytes, for places that must not keep them."""
-        return self._replace(NOWHERE, self.after)
+        return self._replace(_content=NOWHERE)
 
     def behind(self, url: str) -> Self:
         """Return the same file at another address."""
-        return self._replace(NOWHERE, self.after, url)
+        return self._replace(_content=NOWHERE, url=url)
 
     def called(self, filename: str) -> Self:
         """Return the same file with another name."""
-        return self._replace(self._content, self.after, filename=_clean_name(filename))
+        return self._replace(filename=_clean_name(filename) or self.filename)
 
-    def _replace(
-        self, content: Content, after: int | None, url: str | None = None, filename: str | None = None
-    ) -> Self:
+    def _replace(self, **changed: Any) -> Self:
         made = object.__new__(type(self))
-        facts = (self.media_type, self.digest, self.size, self.width, self.height, self.detail)
-        named = (filename or self.filename, self.provider, self.file_id)
-        made._set(*facts, content, url or self.url, after, *named)
+        set_fields(made, **{name: getattr(self, name) for name in File.__slots__} | changed)
         return made
 
     # As text
@@ -316,10 +295,23 @@ class File:
 
 def _unpickle(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> File:
     """Return the file that was pickled."""
-    facts = dict(zip(File.__slots__[1:], values, strict=True))
     made = object.__new__(kind)
-    made._set(content=NOWHERE if data is None else Content(data), **facts)
+    content = NOWHERE if data is None else Content(data)
+    set_fields(made, **dict(zip(File.__slots__, (content, *values), strict=True)))
     return made
+
+
+def read_file(path: str | Path, make: Callable[[bytes], F], what: str, error: type[InvalidFile]) -> F:
+    """Return what `make` makes of the bytes of a file. Raises `error`, with the path, if it cannot be read or made."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except (OSError, ValueError) as problem:  # a ValueError for a NUL, or half a surrogate pair, in the path
+        raise error(f"{what} {path!s}: cannot read it: {getattr(problem, 'strerror', None) or problem}") from problem
+    try:
+        return make(data)
+    except InvalidFile as problem:
+        raise error(f"{path}: {problem}") from None
 
 
 def check_url(url: object, what: str, example: str) -> str:

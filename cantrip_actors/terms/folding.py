@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from cantrip_actors.terms.arguments import is_number, is_whole
 from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip
 
@@ -28,12 +29,10 @@ class Folding:
     summary: Crystal | str | bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("trigger_after_turns", 1), ("keep_turns", 1)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InvalidCantrip(f"folding: {name}: expected a whole number >= {least}, got {value!r}")
-        at: object = self.trigger_at
-        if isinstance(at, bool) or not isinstance(at, (int, float)) or not 0 < at <= 1:
+        for name, value in (("trigger_after_turns", self.trigger_after_turns), ("keep_turns", self.keep_turns)):
+            if value is not None and not is_whole(value, 1):
+                raise InvalidCantrip(f"folding: {name}: expected a whole number >= 1, got {value!r}")
+        if not is_number(self.trigger_at) or not 0 < self.trigger_at <= 1:
             raise InvalidCantrip(f"folding: trigger_at: expected a share from 0 to 1, got {self.trigger_at!r}")
         if not isinstance(self.summary, bool):
             check_crystal("folding: summary", self.summary)

@@ -12,12 +12,13 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
 import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from cantrip_actors.terms.arguments import is_number, is_whole
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
@@ -44,6 +45,18 @@ class Source(Protocol):
 
     def identity(self) -> dict[str, Any]:
         """Return the part of its definition that the user wrote."""
+
+
+class GateSettings(TypedDict, total=False):
+    """The settings of a gate; see `Gate`. A function is `blocking` unless it is async or this says otherwise."""
+
+    ephemeral: bool
+    visible_for: int
+    idempotent: bool
+    read_only: bool
+    timeout: float | None
+    blocking: bool | None
+    risks: Iterable[Risk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,13 @@ class Gate:
             given = getattr(self, flag)
             if not isinstance(given, bool):
                 raise InvalidCantrip(f"gate {self.name}: {flag}: expected True or False, got {given!r:.100}")
+        seconds, queries = self.timeout, self.visible_for
+        if seconds is not None and not (is_number(seconds) and seconds > 0):
+            raise InvalidCantrip(f"gate {self.name}: timeout: expected seconds > 0, got {seconds!r}")
+        if not is_whole(queries, 0):
+            expected = "expected a whole number of queries >= 0"
+            raise InvalidCantrip(f"gate {self.name}: visible_for: {expected}, got {queries!r}")
+        object.__setattr__(self, "risks", read_risks(self.name, self.risks))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function with its dependencies, for its author's tests: no schema, no boundary, no thread."""
@@ -134,18 +154,14 @@ class Gate:
         parameters: Mapping[str, Any] | None = None,
         description: str = "",
         kind: Kind = "function",
-        ephemeral: bool = False,
-        visible_for: int = 0,
-        idempotent: bool = False,
-        read_only: bool = False,
-        timeout: float | None = None,
-        blocking: bool | None = None,
-        risks: Iterable[Risk] = (),
+        **settings: Unpack[GateSettings],
     ) -> Gate:
         """Return a gate with a given JSON Schema, such as that of a tool of a server or of a recipe.
 
         Raises InvalidCantrip if the schema is not valid, or does not describe an object.
         """
+        if not isinstance(parameters, Mapping | None):
+            raise InvalidCantrip(f"gate {name}: parameters: expected a JSON Schema, got {shorten(parameters)}")
         schema = dict(parameters) if parameters is not None else {"type": "object"}
         fault = find_schema_fault(schema)
         if fault is not None:
@@ -158,14 +174,8 @@ class Gate:
             parameters=schema,
             kind=kind,
             function=function,
-            ephemeral=ephemeral,
-            visible_for=check_visible_for(name, visible_for),
-            idempotent=idempotent,
-            read_only=read_only,
-            timeout=check_timeout(name, timeout),
-            blocking=blocking if blocking is not None else function is not None and not is_async(function),
-            risks=read_risks(name, risks),
             schema=make_validator(schema),
+            **complete_settings(settings, function),
         )
 
     @property
@@ -202,12 +212,13 @@ class Gate:
         """
         settings: dict[str, Any] = {}
         injected = dict(self.dependencies)
-        known = {"ephemeral", "visible_for", "idempotent", "read_only", "timeout", "blocking", "description", "risks"}
+        known = {*GateSettings.__annotations__, "description"}
         for name, value in dependencies.items():
             if name in self.injected:
-                injected[name] = _DEPENDENCIES.get((self.kind, name), _keep)(self.name, value)
+                check = _DEPENDENCIES.get((self.kind, name))
+                injected[name] = value if check is None else check(self.name, value)
             elif name in known:
-                settings[name] = _SETTINGS.get(name, _keep)(self.name, value)
+                settings[name] = value
             else:
                 hint = suggest_nearest(name, {*self.injected, *known})
                 raise InvalidCantrip(f'gate {self.name} has no dependency "{name}": {hint}')
@@ -297,20 +308,14 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_timeout(name: str, timeout: float | None) -> float | None:
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
-        raise InvalidCantrip(f"gate {name}: timeout: expected seconds > 0, got {timeout!r}")
-    return timeout
-
-
-def check_visible_for(name: str, queries: int) -> int:
-    if isinstance(queries, bool) or not isinstance(queries, int) or queries < 0:
-        raise InvalidCantrip(f"gate {name}: visible_for: expected a whole number of queries >= 0, got {queries!r}")
-    return queries
-
-
-def _keep(_: str, value: Any) -> Any:
-    return value
+def complete_settings(settings: GateSettings, function: Callable[..., Any] | None) -> dict[str, Any]:
+    """Return the settings of a gate with this function, `blocking` among them. Raises TypeError for an unknown one."""
+    unknown = settings.keys() - GateSettings.__annotations__
+    if unknown:
+        hint = suggest_nearest(min(unknown), GateSettings.__annotations__)
+        raise TypeError(f'a gate has no setting "{min(unknown)}": {hint}')
+    waits = settings.get("blocking")
+    return {**settings, "blocking": function is not None and not is_async(function) if waits is None else waits}
 
 
 def _check_patterns(name: str, to: Any) -> Any:
@@ -321,12 +326,6 @@ def _check_patterns(name: str, to: Any) -> Any:
     return to
 
 
-_SETTINGS: dict[str, Callable[[str, Any], Any]] = {
-    "timeout": check_timeout,
-    "risks": read_risks,
-    "visible_for": check_visible_for,
-}
-"""The settings of `with_` that are checked."""
 _DEPENDENCIES: dict[tuple[Kind, str], Callable[[str, Any], Any]] = {
     ("message", "to"): _check_patterns,
     ("question", "expires"): check_expires,

@@ -6,16 +6,15 @@ import functools
 import inspect
 import typing
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, TypeVar, overload
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar, Unpack, overload
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, create_model
 
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import Gate, check_name, check_timeout, check_visible_for, is_async
+from cantrip_actors.terms.gate import Gate, GateSettings, check_name, complete_settings
 from cantrip_actors.terms.identity import build_parameters_identity
 from cantrip_actors.terms.json_schema import strip_titles
-from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.wrapper import Fence, GateCall
 
 T = TypeVar("T")
@@ -36,16 +35,7 @@ Injected = Annotated[T, _Dependency()]
 def gate(function: Callable[..., Any], /) -> Gate: ...
 @overload
 def gate(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    ephemeral: bool = False,
-    visible_for: int = 0,
-    idempotent: bool = False,
-    read_only: bool = False,
-    timeout: float | None = None,
-    blocking: bool | None = None,
-    risks: Iterable[Risk] = (),
+    *, name: str | None = None, description: str | None = None, **settings: Unpack[GateSettings]
 ) -> Callable[[Callable[..., Any]], Gate]: ...
 def gate(
     function: Callable[..., Any] | None = None,
@@ -53,22 +43,17 @@ def gate(
     *,
     name: str | None = None,
     description: str | None = None,
-    ephemeral: bool = False,
-    visible_for: int = 0,
-    idempotent: bool = False,
-    read_only: bool = False,
-    timeout: float | None = None,
-    blocking: bool | None = None,
-    risks: Iterable[Risk] = (),
+    **settings: Unpack[GateSettings],
 ) -> Gate | Callable[[Callable[..., Any]], Gate]:
     """Make a gate of an annotated function: its name, docstring, annotations and defaults are the definition.
 
     An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
     waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself, and
     one annotated `Injected[Fence]` the fence of its entity's owner (N-19).
-    `timeout` is in seconds. `read_only=True` declares that the gate changes nothing outside the entity.
-    `risks` declares what the gate brings into a circle: "private_data" that it reads, "untrusted_content" that
-    strangers wrote, or a "way_out" for what the entity says. A circle with all three is warned about.
+    `settings` are those of a `Gate`: `ephemeral`, `visible_for`, `idempotent`, `read_only`, `timeout`, `blocking` and
+    `risks`. `read_only=True` declares that the gate changes nothing outside the entity. `risks` declares what the gate
+    brings into a circle: "private_data" that it reads, "untrusted_content" that strangers wrote, or a "way_out" for
+    what the entity says. A circle with all three is warned about.
 
     Raises InvalidCantrip for an unknown risk, and if no schema can be derived from the annotations.
     """
@@ -85,16 +70,10 @@ def gate(
             function=function,
             injected=injected,
             required_injected=required_injected,
-            ephemeral=ephemeral,
-            visible_for=check_visible_for(own_name, visible_for),
-            idempotent=idempotent,
-            read_only=read_only,
-            timeout=check_timeout(own_name, timeout),
-            blocking=blocking if blocking is not None else not is_async(function),
             site=site,
-            risks=read_risks(own_name, risks),
             written=build_parameters_identity(fields, is_open=open_),
             model=model,
+            **complete_settings(settings, function),
         )
 
     return make if function is None else make(function)

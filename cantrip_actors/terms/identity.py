@@ -105,23 +105,17 @@ def _convert_default(value: Any) -> Any:
 
 
 def _describe_parameter(hint: Any, default: Any, above: tuple[type, ...]) -> list[Any]:
+    made = [_describe_type(hint, above)]
     if isinstance(default, FieldInfo):
-        return [_describe_type(hint, above), _describe_field(default)]
-    return (
-        [_describe_type(hint, above)]
-        if default in _NO_DEFAULT
-        else [_describe_type(hint, above), {"default": _convert_value(default)}]
-    )
+        made.append(_describe_field(default))
+    elif _is_given(default):
+        made.append({"default": _convert_value(default)})
+    return made
 
 
-class _Missing:
-    """Equal to the marks for "no default", by identity: nothing of the author's is compared."""
-
-    def __contains__(self, default: object) -> bool:
-        return default is ... or default is PydanticUndefined
-
-
-_NO_DEFAULT: Final = _Missing()
+def _is_given(default: object) -> bool:
+    """Return whether a default is none of the marks for "no default", by identity: nothing of the author's is asked."""
+    return default is not ... and default is not PydanticUndefined
 
 
 def _describe_type(hint: Any, above: tuple[type, ...]) -> Any:  # noqa: PLR0911  # a table of kinds
@@ -188,7 +182,7 @@ def _describe_field(field: FieldInfo) -> dict[str, Any]:
     made = {name: _convert_value(one) for name in _FIELD if (one := getattr(field, name, None)) is not None}
     if field.metadata:
         made["constraints"] = [_mark(mark) for mark in field.metadata]
-    if field.default not in _NO_DEFAULT:
+    if _is_given(field.default):
         made["default"] = _convert_value(field.default)
     return made
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, get_args
 
 from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent, suggest_nearest
-from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, check_url, render_size
+from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, check_url, read_file, render_size
 from cantrip_actors.terms.image_header import detect_media_type, read_size
 
 _HANDLE: Final = re.compile(r"\[(?:image|file)[^\[\]]*, ([0-9a-f]{8})\]")
@@ -42,20 +43,13 @@ class Image(File):
         data = bytes(data)
         kind = _check_picture(data)
         width, height = read_size(data, kind)
-        self._set(kind, sha256(data).hexdigest(), len(data), width, height, _check_detail(detail), Content(data))
+        pixels = {"width": width, "height": height, "detail": _check_detail(detail)}
+        self._set(Content(data), kind, sha256(data).hexdigest(), len(data), **pixels)
 
     @classmethod
     def read(cls, path: str | Path, *, detail: Detail | None = None) -> Image:  # type: ignore[override]  # of its own
         """Return the picture in a file. Raises InvalidImage, also if the file cannot be read."""
-        try:
-            with Path(path).open("rb") as file:
-                data = file.read(LARGEST + 1)
-        except OSError as error:
-            raise InvalidImage(f"image {path}: cannot read it: {error.strerror}") from error
-        try:
-            return cls(data, detail=detail)
-        except InvalidImage as error:
-            raise InvalidImage(f"{path}: {error}") from None
+        return read_file(path, partial(cls, detail=detail), "image", InvalidImage)
 
     @classmethod
     def at(cls, url: str, *, detail: Detail | None = None) -> Image:  # type: ignore[override]  # likewise

@@ -21,10 +21,12 @@ from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.ward import LEAST_MEMORY
 
 
-class AgentRequest(BaseModel):
-    """What `call_agent` asks for: a child on a derived intent (SPEC 5.1). What is left out comes from the parent."""
-
+class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AgentRequest(_Arguments):
+    """What `call_agent` asks for: a child on a derived intent (SPEC 5.1). What is left out comes from the parent."""
 
     intent: str = Field(min_length=1, description="what the child is to achieve")
     context: Any = Field(default=None, description="data for the child")
@@ -47,9 +49,7 @@ class AgentRequest(BaseModel):
     require_done_tool: bool | None = Field(default=None, description="whether only done ends the child")
 
 
-class _Batch(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Batch(_Arguments):
     intents: tuple[AgentRequest | str, ...] = Field(
         min_length=1,
         validation_alias=AliasChoices("intents", "requests"),
@@ -58,15 +58,11 @@ class _Batch(BaseModel):
     )
 
 
-class _Done(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Done(_Arguments):
     answer: Any = Field(description="the answer, or the result of the task")
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Message(_Arguments):
     to: str = Field(min_length=1, description="the name of the entity, or its id")
     message: str = Field(min_length=1, description="what it is told")
 
@@ -81,18 +77,14 @@ def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the argument `schema` hides a deprecated method
 
-    class _Question(BaseModel):
-        model_config = ConfigDict(extra="forbid", frozen=True)
-
+    class _Question(_Arguments):
         text: str = Field(min_length=1, description="what the person is asked")
         schema: Annotated[dict[str, Any] | None, AfterValidator(_check_answer_schema)] = Field(  # type: ignore[assignment]
             default=None, description="a JSON Schema that the answer fits; left out: the answer is a text"
         )
 
 
-class _WakeMe(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _WakeMe(_Arguments):
     why: str = Field(min_length=1, description="what to do then: it is given to you as an intent")
     at: str | None = Field(None, description="the time, ISO 8601; without an offset it is local time")
     in_seconds: float | None = Field(

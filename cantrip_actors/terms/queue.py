@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cantrip_actors.terms.arguments import SHORT, is_short_name
+from cantrip_actors.terms.arguments import SHORT, is_short_name, is_whole
 
 
 @dataclass(frozen=True)
@@ -30,5 +30,5 @@ class Queue:
             )
         for what in ("max_running", "per_node", "max_waiting"):
             given = getattr(self, what)
-            if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 1):
+            if given is not None and not is_whole(given, 1):
                 raise ValueError(f'Queue "{self.name}": {what}: expected a whole number, at least 1, got {given!r}')

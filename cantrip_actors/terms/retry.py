@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cantrip_actors.terms.arguments import is_number, is_whole
 from cantrip_actors.terms.errors import InvalidCantrip
 
 _NEVER_RETRIED = (400, 401, 403, 404)
@@ -23,11 +24,10 @@ class Retry:
     max_delay: float = 60.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
+        if not is_whole(self.max_retries, 0):
             raise InvalidCantrip(f"retry: max_retries: expected a whole number >= 0, got {self.max_retries!r}")
         delays: tuple[object, ...] = (self.base_delay, self.max_delay)
-        numbers = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in delays)
-        if not numbers or not 0 <= self.base_delay <= self.max_delay:
+        if not all(map(is_number, delays)) or not 0 <= self.base_delay <= self.max_delay:
             raise InvalidCantrip(
                 f"retry: expected 0 <= base_delay <= max_delay, got {self.base_delay!r} and {self.max_delay!r}"
             )
@@ -35,7 +35,7 @@ class Retry:
         if not isinstance(given, (tuple, list, set, frozenset)):
             raise InvalidCantrip(f"retry: retryable_status_codes: expected a list of HTTP statuses, got {given!r}")
         for status in (codes := tuple(given)):
-            if isinstance(status, bool) or not isinstance(status, int) or status in _NEVER_RETRIED:
+            if not is_whole(status, 0) or status in _NEVER_RETRIED:
                 raise InvalidCantrip(f"retry: retryable_status_codes: {status!r} cannot be retried (SPEC 7.3)")
         object.__setattr__(self, "retryable_status_codes", codes)
 

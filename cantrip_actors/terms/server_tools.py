@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from cantrip_actors.terms.arguments import is_whole
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
@@ -45,13 +46,12 @@ def web_search(
 
     Raises InvalidCantrip for values of a wrong type, and for both lists of domains.
     """
-    _check_whole("web_search", max_uses=max_uses)
-    _check_text("web_search", country=country)
     return _make_tool(
         "web_search",
         max_uses=max_uses,
         country=country,
-        **_check_domains("web_search", allowed_domains, blocked_domains),
+        allowed_domains=allowed_domains,
+        blocked_domains=blocked_domains,
     )
 
 
@@ -59,10 +59,8 @@ def url_context(
     *, max_uses: int | None = None, allowed_domains: Sequence[str] = (), blocked_domains: Sequence[str] = ()
 ) -> ServerTool:
     """Let the provider fetch pages whose addresses are in the context. Raises InvalidCantrip as `web_search` does."""
-    _check_whole("url_context", max_uses=max_uses)
-    return _make_tool(
-        "url_context", max_uses=max_uses, **_check_domains("url_context", allowed_domains, blocked_domains)
-    )
+    domains = {"allowed_domains": allowed_domains, "blocked_domains": blocked_domains}
+    return _make_tool("url_context", max_uses=max_uses, **domains)
 
 
 def code_execution() -> ServerTool:
@@ -76,11 +74,10 @@ def file_search(stores: Sequence[str] | str, *, max_results: int | None = None) 
     `stores` are the ids of its stores: vector stores of OpenAI, collections of xAI, file search stores of Google.
     Raises InvalidCantrip if there are none.
     """
-    given = _check_texts("file_search", "stores", stores)
-    if not given:
+    made = _make_tool("file_search", stores=stores, max_results=max_results)
+    if "stores" not in made.settings:
         raise InvalidCantrip("file_search: stores: expected at least one id")
-    _check_whole("file_search", max_results=max_results)
-    return _make_tool("file_search", stores=given, max_results=max_results)
+    return made
 
 
 def mcp_connector(
@@ -97,43 +94,42 @@ def mcp_connector(
         raise InvalidCantrip(f"mcp_connector: name: expected letters, digits, - and _, got {name!r}")
     if not isinstance(url, str) or not url.startswith("https://"):
         raise InvalidCantrip('mcp_connector: url: expected "https://…", without a token in it')
-    _check_text("mcp_connector", token_variable=token_variable)
-    tools = _check_texts("mcp_connector", "allowed_tools", allowed_tools)
-    return _make_tool("mcp_connector", name=name, url=url, token_variable=token_variable, allowed_tools=tools)
+    return _make_tool("mcp_connector", name=name, url=url, token_variable=token_variable, allowed_tools=allowed_tools)
 
 
 def _make_tool(kind: str, **settings: Any) -> ServerTool:
-    return ServerTool(kind, MappingProxyType({name: one for name, one in settings.items() if one not in (None, ())}))
+    read = ((name, _READ[name](f"{kind}: {name}", given)) for name, given in settings.items() if given is not None)
+    made = {name: one for name, one in read if one != ()}
+    if "allowed_domains" in made and "blocked_domains" in made:
+        raise InvalidCantrip(f"{kind}: give allowed_domains or blocked_domains, not both")
+    return ServerTool(kind, MappingProxyType(made))
 
 
-def _check_whole(kind: str, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InvalidCantrip(f"{kind}: {name}: expected a whole number >= 1, got {value!r}")
+def _read_whole(what: str, given: object) -> int:
+    if not is_whole(given, 1):
+        raise InvalidCantrip(f"{what}: expected a whole number >= 1, got {given!r}")
+    return given
 
 
-def _check_text(kind: str, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None and (not isinstance(value, str) or not value):
-            raise InvalidCantrip(f"{kind}: {name}: expected text, got {value!r}")
+def _read_text(what: str, given: object) -> str:
+    if not isinstance(given, str) or not given:
+        raise InvalidCantrip(f"{what}: expected text, got {given!r}")
+    return given
 
 
-def _check_texts(kind: str, name: str, given: object) -> tuple[str, ...]:
+def _read_texts(what: str, given: object) -> tuple[str, ...]:
     made = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
     if not all(isinstance(one, str) and one for one in made):
-        raise InvalidCantrip(f"{kind}: {name}: expected a list of texts, got {given!r}")
-    return tuple(str(one) for one in made)
-
-
-def _check_domains(kind: str, allowed: object, blocked: object) -> dict[str, Any]:
-    made = {
-        "allowed_domains": _check_texts(kind, "allowed_domains", allowed),
-        "blocked_domains": _check_texts(kind, "blocked_domains", blocked),
-    }
-    if all(made.values()):
-        raise InvalidCantrip(f"{kind}: give allowed_domains or blocked_domains, not both")
+        raise InvalidCantrip(f"{what}: expected a list of texts, got {given!r}")
     return made
 
+
+_READ: Final[Mapping[str, Callable[[str, object], Any]]] = {
+    **dict.fromkeys(("max_uses", "max_results"), _read_whole),
+    **dict.fromkeys(("country", "name", "url", "token_variable"), _read_text),
+    **dict.fromkeys(("allowed_domains", "blocked_domains", "stores", "allowed_tools"), _read_texts),
+}
+"""How each setting is read."""
 
 _MAKERS: Final[Mapping[str, Callable[..., ServerTool]]] = {
     one.__name__: one for one in (web_search, code_execution, file_search, url_context, mcp_connector)

@@ -21,6 +21,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
+from cantrip_actors.terms.arguments import is_number
+from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate, get_call
@@ -42,6 +44,7 @@ CALL: Final = "the call"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
+_PIN: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class ToolServerError(CantripError):
@@ -224,17 +227,18 @@ class ToolServer:
             given = getattr(self, what)
             if given is None or given == "all":
                 continue
-            if isinstance(given, str) or not all(isinstance(one, str) for one in given):
+            listed = _read_list(given, str)
+            if listed is None:
                 raise InvalidCantrip(f"server {self.name}: {what}: expected a list of names of tools, got {given!r}")
-            object.__setattr__(self, what, tuple(given))
-        if self.pin is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", self.pin):
+            object.__setattr__(self, what, listed)
+        if self.pin is not None and not (isinstance(self.pin, str) and _PIN.fullmatch(self.pin)):
             raise InvalidCantrip(f'server {self.name}: pin: expected "sha256:" and 64 hex digits, got {self.pin!r}')
-        if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
+        if self.timeout is not None and not (is_number(self.timeout) and self.timeout > 0):
             raise InvalidCantrip(f"server {self.name}: timeout: expected seconds > 0, got {self.timeout!r}")
-        roots: Any = self.roots
-        if roots is not None:
-            if isinstance(roots, str) or not all(isinstance(one, (str, Path)) for one in roots):
-                raise InvalidCantrip(f"server {self.name}: roots: expected a list of folders, got {roots!r}")
+        if self.roots is not None:
+            roots = _read_list(self.roots, (str, Path))
+            if roots is None:
+                raise InvalidCantrip(f"server {self.name}: roots: expected a list of folders, got {self.roots!r}")
             object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in roots))
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
 
@@ -259,11 +263,7 @@ class ToolServer:
     @property
     def sampling_name(self) -> str:
         """The name of the crystal that answers the server; empty if there is none."""
-        crystal = self.sampling
-        if crystal is None or isinstance(crystal, str):
-            return crystal or ""
-        name = getattr(crystal, "name", None)
-        return name if isinstance(name, str) else type(crystal).__name__
+        return "" if self.sampling is None else get_crystal_name(self.sampling)
 
     @property
     def told_roots(self) -> tuple[str, ...]:
@@ -370,6 +370,12 @@ class Listed:
         }
         others = [_drop_defaults(one) for one in self.tools if one.kind != "tool"]
         return made | ({"resources": others} if others else {})
+
+
+def _read_list(given: object, kind: type | tuple[type, ...]) -> tuple[Any, ...] | None:
+    """Return a list's items; None if it is no list, or has an item of another kind."""
+    items = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
+    return items if all(isinstance(one, kind) for one in items) else None
 
 
 def _describe_clash(one: Tool, other: Tool, name: str, every: Sequence[Tool]) -> str:

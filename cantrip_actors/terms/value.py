@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import Field, make_dataclass
 from functools import cache
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 @cache
@@ -32,6 +34,19 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True):
     """A frozen value, compared by its fields. Its JSON form leaves out the fields that have their defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = _Fields()  # type: ignore[assignment]  # a descriptor
+
+
+def set_fields(value: object, /, **parts: Any) -> None:
+    """Set fields of a frozen dataclass that is being made."""
+    for name, part in parts.items():
+        object.__setattr__(value, name, part)
+
+
+def replace_fields(value: T, /, **parts: Any) -> T:
+    """Return a frozen dataclass with some fields replaced by others that are already validated: none is checked."""
+    made: T = object.__new__(type(value))
+    set_fields(made, **{name: getattr(value, name) for name in value.__dataclass_fields__} | parts)  # type: ignore[attr-defined]
+    return made
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from cantrip_actors.terms.arguments import is_number, is_whole
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.messages import ALIASES, Usage
 
@@ -243,7 +244,7 @@ def _choose_least(a: Any, b: Any) -> Any:
 
 def _make_whole_check(least: int) -> Callable[[str, object], int]:
     def check(name: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not is_whole(value, least):
             raise InvalidCantrip(f"{name}: expected a whole number >= {least}, got {value!r}")
         return value
 
@@ -251,7 +252,7 @@ def _make_whole_check(least: int) -> Callable[[str, object], int]:
 
 
 def _check_positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+    if not is_number(value) or not 0 < value <= sys.float_info.max:
         raise InvalidCantrip(f"{name}: expected a number > 0, got {_cut_excerpt(value)}")
     return float(value)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.errors import InvalidCantrip
 
 Unattended = Literal["wait", "deny"]
@@ -99,8 +100,7 @@ class AskFirst:
 
 def check_expires(what: str, seconds: object) -> object:
     """Return the seconds after which a request is denied, None for never. Raises InvalidCantrip."""
-    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if seconds is not None and not (is_number and 0 < seconds <= LONGEST):  # type: ignore[operator]  # a number
+    if seconds is not None and not (is_number(seconds) and 0 < seconds <= LONGEST):
         raise InvalidCantrip(
             f"{what}: expires: expected seconds > 0, at most {LONGEST:,.0f}, or None for never, got {seconds!r}"
         )

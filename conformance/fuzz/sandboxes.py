@@ -27,7 +27,6 @@ from cantrip_actors.circle.medium import (
 from cantrip_actors.circle.python import medium as python_medium
 from cantrip_actors.circle.python.frames import Frame
 from cantrip_actors.circle.python.steps import Steps
-from cantrip_actors.circle.shell.medium import Shell
 from cantrip_actors.gates import echo
 from cantrip_actors.terms.errors import InvalidCantrip
 from conformance.fuzz.campaign import Check
@@ -51,7 +50,7 @@ STEPS: Final = 200
 def has_shell() -> bool:
     """Return whether shells can be confined here by bubblewrap, whose snapshots are bytes."""
     try:
-        Shell("bubblewrap")
+        medium("shell", "bubblewrap")
     except InvalidCantrip:
         return False
     return True
@@ -92,7 +91,7 @@ def snapshots(language: str) -> Sequence[bytes]:
 
 
 def _medium(language: str) -> Any:
-    return Shell("bubblewrap") if language == "shell" else medium(language)
+    return medium("shell", "bubblewrap") if language == "shell" else medium(language)
 
 
 @contextmanager
@@ -193,7 +192,7 @@ def check_javascript_texts(data: bytes) -> None:
 @contextmanager
 def open_shell_protocol() -> Iterator[Check]:
     """Yield a check: whatever a program writes into its shell's pipes, its turns end, and later ones work."""
-    sandbox = Shell().open(GATES, Limits(seconds=0.3))  # half of a forged record is waited for until then
+    sandbox = medium("shell").open(GATES, Limits(seconds=0.3))  # half of a forged record is waited for until then
 
     def check(data: bytes) -> None:
         escaped = "".join(f"\\{byte:03o}" for byte in data[:2000])

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_actors.circle.medium import Medium, medium
 from cantrip_actors.circle.shell.confine import JailName
-from cantrip_actors.circle.shell.medium import Shell
 from cantrip_actors.terms.errors import InvalidCantrip
 
 JAILS: tuple[JailName, ...] = ("bubblewrap", "landlock")
 
 
-def confined_by(jail: JailName) -> Shell:
+def confined_by(jail: JailName) -> Medium:
     """The medium in that jail, or a skipped test."""
     try:
-        return Shell(jail)
+        return medium("shell", jail)
     except InvalidCantrip as missing:
         pytest.skip(str(missing))
 

@@ -39,14 +39,14 @@ print("starts", flush=True)
 {use}
 """
 PYTHON = (
-    "from cantrip_actors.circle.python.medium import PythonMedium",
-    "PythonMedium().open([], Limits()).begin('while 1: pass')",
+    "from cantrip_actors.circle.medium import medium",
+    "medium('python').open([], Limits()).begin('while 1: pass')",
 )
-HANGING = (PYTHON[0], "PythonMedium().open([], Limits()).begin('t = (1,)\\nfor i in range(50): t = (t, t)\\n{t: 1}')")
+HANGING = (PYTHON[0], "medium('python').open([], Limits()).begin('t = (1,)\\nfor i in range(50): t = (t, t)\\n{t: 1}')")
 SHELL = (
-    "from cantrip_actors.circle.shell.medium import Shell",
+    "from cantrip_actors.circle.medium import medium",
     (
-        "box = Shell({jail!r}).open([], Limits())\n"
+        "box = medium('shell', {jail!r}).open([], Limits())\n"
         "box.begin('timeout 90 sleep 91 & (trap \"\" TERM; sleep 92) & sleep 93 & : >started; sleep 94')"
     ),
 )

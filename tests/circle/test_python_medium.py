@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.circle.python.gates import name_callables, render
-from cantrip_actors.circle.python.medium import PythonMedium
 from cantrip_actors.circle.python.steps import KEEPING
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate_function import gate
@@ -39,7 +38,7 @@ def tool(name: str, required: tuple[str, ...] = (), **properties: Any) -> ToolDe
 
 
 def opened(*gates: ToolDefinition, limits: Limits = LIMITS) -> Sandbox:
-    return PythonMedium().open(gates or GATES, limits)
+    return medium("python").open(gates or GATES, limits)
 
 
 def value(step: Stepped) -> Any:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Suspended
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Suspended, medium
 from cantrip_actors.circle.python import workers as python_workers
-from cantrip_actors.circle.python.medium import PythonMedium, PythonSandbox
+from cantrip_actors.circle.python.medium import PythonSandbox
 from cantrip_actors.terms.own_gates import CALL_AGENT
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -23,7 +23,7 @@ SPIN = "x = 2\nwhile True:\n    pass"
 
 
 def opened(seconds: float = 20.0) -> PythonSandbox:
-    return PythonMedium().open([CALL_AGENT.definition], Limits(seconds=seconds))
+    return medium("python").open([CALL_AGENT.definition], Limits(seconds=seconds))
 
 
 def spinning(sandbox: PythonSandbox, ended: list[object]) -> threading.Thread:
@@ -83,7 +83,7 @@ def test_a_worker_that_died_between_two_steps_is_replaced():
 
 
 def test_output_printed_before_an_interrupt_is_kept():
-    sandbox = PythonMedium().open([], Limits(seconds=20, output=20))
+    sandbox = medium("python").open([], Limits(seconds=20, output=20))
     ended: list[object] = []
     printing = "print('seen')\nprint('cut' * 10)\nwhile True:\n    pass"
     thread = threading.Thread(target=lambda: ended.append(sandbox.begin(printing)))

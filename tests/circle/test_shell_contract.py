@@ -409,22 +409,22 @@ def test_close_leaves_nothing_at_any_point_of_a_program(shell):
 
 def test_shells_end_with_the_process_that_started_them(shell):
     """Also where it has no time to close them."""
+    jail = shell.engine.rpartition(" ")[2]
     code = f"""if True:
         import os, sys, threading
-        from cantrip_actors.circle.medium import Limits
-        from cantrip_actors.circle.shell.medium import Shell
-        box = Shell({shell._jail.name!r}).open([], Limits(seconds=60))
+        from cantrip_actors.circle.medium import Limits, medium
+        box = medium('shell', {jail!r}).open([], Limits(seconds=60))
         box.begin("true")
         print(box._files.folder, flush=True)
         threading.Timer(0.5, os._exit, [7]).start()
-        box.begin("exec -a orphaned-by-test-{shell._jail.name} sleep 1000")
+        box.begin("exec -a orphaned-by-test-{jail} sleep 1000")
     """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert run.returncode == 7, run.stderr
     shutil.rmtree(run.stdout.strip(), ignore_errors=True)  # the watcher may be removing it, too
     for _ in range(50):
         ps = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
-        if f"orphaned-by-test-{shell._jail.name}" not in ps.replace(code, ""):
+        if f"orphaned-by-test-{jail}" not in ps.replace(code, ""):
             break
         time.sleep(0.1)
     else:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Suspended
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Medium, Suspended
 from cantrip_actors.circle.shell import files as shell_files
 from cantrip_actors.circle.shell.files import Files
-from cantrip_actors.circle.shell.medium import Shell, ShellSandbox
+from cantrip_actors.circle.shell.medium import ShellSandbox
 from cantrip_actors.terms.own_gates import CALL_AGENT
 from tests.circle.shell_jails import JAILS, confined_by
 
@@ -124,7 +124,7 @@ def test_only_changed_files_are_copied(box: ShellSandbox) -> None:
 
 
 @pytest.fixture
-def shell() -> Shell:
+def shell() -> Medium:
     return confined_by("bubblewrap")
 
 
@@ -140,7 +140,7 @@ ASK = (
 
 
 @pytest.mark.rule("CIRCLE-9", "LOOM-4")
-def test_a_snapshot_has_variables_functions_options_directory_and_files(shell: Shell) -> None:
+def test_a_snapshot_has_variables_functions_options_directory_and_files(shell: Medium) -> None:
     box, other = (shell.open([CALL_AGENT.definition], LIMITS) for _ in range(2))
     printed(box, f"{MADE.replace('50M', '50K')}; {STATE}")
     printed(other, "y=1; echo other > file")
@@ -158,7 +158,7 @@ def test_a_snapshot_has_variables_functions_options_directory_and_files(shell: S
 @pytest.mark.parametrize(
     "code", ["exec 9</dev/null", "exec {fd}<>f", "truncate -s 50M large", "head -c 9000000 /dev/urandom > large"]
 )
-def test_a_shell_whose_state_text_cannot_express_has_no_snapshot(shell: Shell, code: str) -> None:
+def test_a_shell_whose_state_text_cannot_express_has_no_snapshot(shell: Medium, code: str) -> None:
     box = shell.open([], LIMITS)
     assert box.dump() is not None
     printed(box, code)

@@ -222,8 +222,8 @@ def test_no_file_is_written_between_programs(box: ShellSandbox) -> None:
 UID = """
 import sys
 from cantrip_actors.circle.medium import Limits
-from cantrip_actors.circle.shell.medium import Shell
-box = Shell(sys.argv[1]).open([], Limits(seconds=20))
+from cantrip_actors.circle.medium import medium
+box = medium("shell", sys.argv[1]).open([], Limits(seconds=20))
 print(box.begin("id -u").output.strip(), flush=True)
 sys.stdin.read()
 box.close()

@@ -52,6 +52,10 @@ class TestTheRules:
         assert [(one.rule, one.field) for one in found] == [(rule, field)]
         assert found[0].text
 
+    def test_a_field_whose_name_is_no_text_is_reported(self):
+        (found,) = draft({**terms(), 5: "x"})
+        assert (found.rule, found.field) == (Rule.TYPE, "5")
+
     def test_all_violations_are_reported_at_once(self):
         changed = {}
         for case in BROKEN:

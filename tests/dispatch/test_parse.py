@@ -278,6 +278,10 @@ class TestYaml:
             ("max_turns: 50", "max_turns: [1]", "max_turns"),
             ("index the tags,", "'index {WHAT}',", "{WHAT}"),
             ("budget: 2.5", "budget: -1", "budget"),
+            ("budget: 2.5", "budget: !!timestamp x", "budget"),
+            ("needs_approval: no", "needs_approval: !!bool maybe", "needs_approval"),
+            ("status: queued", "status: [queued]", "status:"),
+            ("sources:", "sources: {'`/a` — for a reason': b, c: d}\nlessons:", "sources:"),
         ],
     )
     def test_a_mistake_is_found_in_its_line(self, old, new, at):

@@ -555,12 +555,13 @@ def test_a_content_id_covers_only_what_the_user_wrote() -> None:
         (lambda: stdio("a", "x", pin="abc"), 'pin: expected "sha256:"'),
         (lambda: stdio("a", "x", only="read"), "only: expected a list"),
         (lambda: stdio("a", "x", timeout=0), "timeout: expected seconds > 0"),
+        (lambda: stdio("a", "x", timeout=True), "timeout: expected seconds > 0, got True"),
         (lambda: stdio("a", "x", risks=["none"]), "unknown risk 'none'"),
         (lambda: http("a", "file:///etc/passwd"), "expected an http or https URL"),
         (lambda: http("a", "https://me:secret@example.org/mcp"), "the URL has a password"),
         (
             lambda: Circle(["done", stdio("a", "x"), stdio("a", "y")], [max_turns(1)]),
-            "two server of toolss? are called",
+            'two servers of tools are called "a"',
         ),
     ],
 )

@@ -235,6 +235,8 @@ class TestMistakes:
             pytest.param("just words\n", 1, "a recipe is a mapping of keys", id="words"),
             pytest.param(GOOD + "call: &a {options: *a}\n", 5, "contains itself", id="alias"),
             pytest.param(GOOD + "name: 2024-13-45\n", None, "a value that YAML cannot read", id="no date"),
+            pytest.param(GOOD + "name: !!bool maybe\n", None, "a value that YAML cannot read", id="no truth"),
+            pytest.param(GOOD + "name: !!timestamp x\n", None, "a value that YAML cannot read", id="no time"),
         ],
     )
     def test_mistakes_of_a_yaml_recipe_are_reported(self, mistakes, text, line, said):

@@ -333,7 +333,8 @@ class TestSchemaGiven:
         assert bound(made, path="x") == {"path": "x"}
 
     @pytest.mark.parametrize(
-        "parameters", [{"type": "strin"}, {"type": "string"}, {"properties": 7}, {"required": "path"}]
+        "parameters",
+        [{"type": "strin"}, {"type": "string"}, {"properties": 7}, {"required": "path"}, 7, "object", [[]]],
     )
     def test_invalid_schemas_are_refused(self, parameters):
         with pytest.raises(InvalidCantrip, match="gate walk: "):

@@ -25,44 +25,35 @@ from typing import Any, Final
 
 import orjson
 
-from cantrip_actors.circle.javascript import gates as javascript_gates
 from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
-from cantrip_actors.circle.javascript.engine import PAGE, Guest, Pristine, Waiting, compute_identity, get_pristine
+from cantrip_actors.circle.javascript.engine import PAGE, Guest, Waiting, compute_identity, get_pristine
+from cantrip_actors.circle.javascript.gates import describe_functions, write_capability
 from cantrip_actors.circle.javascript.memory import Difference, compute_difference, pack, unpack
 from cantrip_actors.circle.javascript.source import makes_promises, prepare
 from cantrip_actors.circle.javascript.values import encode_answer, encode_outgoing, parse_report, read_arguments
 from cantrip_actors.circle.live_sandbox import LiveSandbox
-from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Stepped
+from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Medium, Stepped
 from cantrip_actors.terms.messages import ToolDefinition
 
 RESERVE: Final = 128 * 1024
 """Bytes that a turn must leave free; without them no later turn could even start, let alone free memory."""
 
 
-class JavaScript:
-    """The JavaScript medium. Its `engine` names one build of the wasm with one prelude."""
+def make_medium() -> Medium:
+    """Return the JavaScript medium. Its `engine` names one build of the wasm with one prelude.
 
-    name = "javascript"
-
-    def __init__(self) -> None:
-        self.engine = compute_identity()
-
-    def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
-        """Return the text about this medium for the entity."""
-        return javascript_gates.write_capability(gates, limits)
-
-    def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> JavaScriptSandbox:
-        """Return a new, empty sandbox. The process's first one compiles the engine, which takes about a second."""
-        return JavaScriptSandbox(get_pristine(), gates, limits)
+    Opening the process's first sandbox compiles the engine, which takes about a second.
+    """
+    return Medium("javascript", compute_identity(), write_capability, JavaScriptSandbox)
 
 
 class JavaScriptSandbox(LiveSandbox):
     """One entity's program: an instance of the engine."""
 
-    def __init__(self, pristine: Pristine, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+    def __init__(self, gates: Sequence[ToolDefinition], limits: Limits) -> None:
         super().__init__(gates, limits)
-        self._pristine = pristine
-        functions = javascript_gates.describe_functions(gates)
+        self._pristine = get_pristine()
+        functions = describe_functions(gates)
         self._functions = orjson.dumps(functions).decode()
         self._names = frozenset(name for function in functions for name in function["calls"])
         self._has_promises = False

@@ -17,17 +17,10 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import orjson
+from msgspec import convert
+from msgspec.structs import replace
 
-from cantrip_actors.circle.medium import (
-    Answer,
-    Exceeded,
-    Finished,
-    LimitExceeded,
-    Limits,
-    Raised,
-    Stepped,
-    Suspended,
-)
+from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Medium, Stepped, Suspended
 from cantrip_actors.circle.python.frames import Frame
 from cantrip_actors.circle.python.gates import describe_for_calls, name_callables, write_capability
 from cantrip_actors.circle.python.snapshots import ENGINE, pack, unpack
@@ -39,19 +32,9 @@ _ESCAPED: Final = 6
 """The most bytes that one character of the output takes in JSON."""
 
 
-class PythonMedium:
-    """The Python medium."""
-
-    name = "python"
-    engine = ENGINE
-
-    def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
-        """Return the text about this language, `gates` and `limits` for the entity."""
-        return write_capability(gates, limits)
-
-    def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> PythonSandbox:
-        """Return a new, empty sandbox. Starts no process: the first step does."""
-        return PythonSandbox(gates, limits)
+def make_medium() -> Medium:
+    """Return the Python medium. Opening a sandbox starts no process: its first step does."""
+    return Medium("python", ENGINE, write_capability, PythonSandbox)
 
 
 class PythonSandbox:
@@ -156,20 +139,13 @@ class PythonSandbox:
 
     def _read_step(self, frame: Frame, state: bytes) -> Stepped:
         reply, made = frame
-        kind = reply.get("step")
-        if kind == "suspended":
-            snapshot = made or state
-            return Suspended(reply["gate"], reply["args"], snapshot, reply["output"], snapshot)
-        if made:
-            self._idle = made
-        match kind:
-            case "finished":
-                return Finished(reply["value"], reply["output"])
-            case "raised":
-                return Raised(reply["error"], reply["output"])
-            case "exceeded":
-                return Exceeded(reply["limit"], reply["output"])
-        raise ValueError(reply["damaged"])
+        if "damaged" in reply:
+            raise ValueError(reply["damaged"])
+        step: Stepped = convert(reply, Stepped)
+        if isinstance(step, Suspended):
+            return replace(step, state=made or state, image=made or state)
+        self._idle = made or self._idle
+        return step
 
 
 _last: tuple[Sequence[ToolDefinition], orjson.Fragment] | None = None

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self, TypeGuard
 
 import orjson
+from msgspec import to_builtins
 from pydantic_monty import (
     FunctionSnapshot,
     FutureSnapshot,
@@ -40,7 +41,6 @@ from cantrip_actors.circle.python.snapshots import DamagedSnapshot, pack, unpack
 from cantrip_actors.circle.python.values import Arguments, read_out, render
 from cantrip_actors.circle.step import (
     CLOSED,
-    Exceeded,
     Finished,
     Limit,
     LimitExceeded,
@@ -194,7 +194,7 @@ class Steps:
             step, made = problem.end_step(limits, turn.render_output()), b""
         except MemoryError:
             step, made = LimitExceeded("memory").end_step(limits, turn.render_output()), b""
-        return _encode_step(step), made
+        return to_builtins(step), made
 
     def _begin(self, turn: _Turn, request: Mapping[str, Any], idle: bytes) -> tuple[Stepped, bytes]:
         code, inputs = request["code"], request["inputs"]
@@ -242,7 +242,7 @@ class Steps:
             gate = turn.gates.get(name)
             if gate is None:
                 raise DamagedSnapshot(f"the snapshot waits for {name}, which is not a gate of this sandbox")
-            return Suspended(gate[0], _read_arguments(gate, snapshot), None)
+            return Suspended(gate[0], _read_arguments(gate, snapshot))
 
     def _step(
         self, turn: _Turn, start: Callable[[MontySession], Snapshot], seed: str | None = None
@@ -293,7 +293,7 @@ class Steps:
                     snapshot = snapshot.resume({"exc_type": "TypeError", "message": str(wrong)})
                     continue
                 if not turn.closed:
-                    step = Suspended(gate[0], args, None, turn.render_output())
+                    step = Suspended(gate[0], args, output=turn.render_output())
                     return step, pack(
                         "suspended", turn.make_head(again=turn.limits.patience > 1), _dump(snapshot, turn.limits)
                     )
@@ -339,19 +339,6 @@ class Steps:
                 )
             )
         return self._pool.checkout(**options)
-
-
-def _encode_step(step: Stepped) -> dict[str, Any]:
-    """Return a step as JSON: its type and its fields. A suspended one's snapshot is sent separately."""
-    match step:
-        case Suspended(gate, args):
-            return {"step": "suspended", "gate": gate, "args": args, "output": step.output}
-        case Finished(value, output):
-            return {"step": "finished", "value": value, "output": output}
-        case Raised(error, output):
-            return {"step": "raised", "error": error, "output": output}
-        case Exceeded(limit, output):
-            return {"step": "exceeded", "limit": limit, "output": output}
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from typing import Any, Final
 import orjson
 
 from cantrip_actors.circle.live_sandbox import LiveSandbox
-from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Limits, Raised, Stepped, Suspended
+from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Limits, Medium, Raised, Stepped, Suspended
 from cantrip_actors.circle.shell import gates as shell_gates
 from cantrip_actors.circle.shell.bounds import FILE, Bounds
 from cantrip_actors.circle.shell.confine import Jail, JailName, jail
@@ -91,38 +91,30 @@ _PRELUDE: Final = (
 )
 
 
-class Shell:
-    """The shell medium. `confined` requires one kind of jail. Raises InvalidCantrip if no shell can be confined."""
+def make_medium(confined: JailName | None = None) -> Medium:
+    """Return the shell medium. `confined` requires one kind of jail.
 
-    name = "shell"
+    Raises InvalidCantrip if no shell can be confined.
+    """
+    found = jail(confined)
+    capability = partial(shell_gates.write_capability, names=not found.is_host)
+    return Medium("shell", f"bash {found.bash} in {found.name}", capability, partial(ShellSandbox, found))
 
-    def __init__(self, confined: JailName | None = None) -> None:
-        self._jail = jail(confined)
-        self.engine = f"bash {self._jail.bash} in {self._jail.name}"
 
-    def capability(self, gates: Sequence[ToolDefinition], limits: Limits) -> str:
-        """Return the text about this medium for the entity."""
-        return shell_gates.write_capability(gates, limits, names=not self._jail.is_host)
+class ShellSandbox(LiveSandbox):
+    """One entity's shell and workspace, which is empty at first; the first program starts the shell.
 
-    def open(self, gates: Sequence[ToolDefinition], limits: Limits) -> ShellSandbox:
-        """Return a new, empty workspace. The first program starts its shell.
+    Raises InvalidCantrip if files of the runtime lie in a system folder, which every shell can read.
+    """
 
-        Raises InvalidCantrip if files of the runtime lie in a system folder, which every shell can read.
-        """
+    def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+        super().__init__(gates, limits)
         for path in Own.now().paths:
             if any(path.is_relative_to(folder) for folder in SYSTEM):
                 raise InvalidCantrip(
                     f"{path} belongs to the runtime, and programs of a shell can read what is there: move it out of "
                     "the folders of the system"
                 )
-        return ShellSandbox(self._jail, gates, limits)
-
-
-class ShellSandbox(LiveSandbox):
-    """One entity's shell and workspace."""
-
-    def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
-        super().__init__(gates, limits)
         self._jail = confined
         own_functions = " ".join(["__call", "__trap", *shell_gates.name_functions(gates)])
         self._common = "\n".join(
