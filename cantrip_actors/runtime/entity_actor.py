@@ -451,7 +451,9 @@ class EntityActor(Actor):
         if spans is not None:
             spans.note_step(records, action)
         if services.watchers.has_any:
-            services.watchers.publish(self._cell.open_stream().step(step, self._make_turn_id()))
+            services.watchers.publish(cell.open_stream().step(step, self._make_turn_id()))
+        else:
+            cell.stream = None  # it would miss steps, and later watchers would get them under the id of an old turn
         if type(action) is Ask and services.bus:
             services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._make_turn_id())])
         return action
