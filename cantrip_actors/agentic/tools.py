@@ -161,9 +161,9 @@ async def _await_result(result: Any, witness: Witness | None) -> Any:
 _ANY: Final = TypeAdapter[Any](Any, config=ConfigDict(ser_json_inf_nan="constants"))
 
 
-def as_json(value: Any, **options: bool) -> Any:
-    """Return the value as plain JSON data; numbers stay exact (A-03). `options` are pydantic's."""
-    return _ANY.dump_python(value, mode="json", **options)
+def as_json(value: Any, *, by_alias: bool | None = None, round_trip: bool = False) -> Any:
+    """Return the value as plain JSON data; numbers stay exact (A-03). The options are pydantic's."""
+    return _ANY.dump_python(value, mode="json", by_alias=by_alias, round_trip=round_trip)
 
 
 def as_json_text(value: Any) -> str:

@@ -21,7 +21,7 @@ The rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -122,6 +122,8 @@ class TurnStream:
         self._texts: dict[str, RedactedStream] = {}
         """The redacted streams of growing texts, which hold back an end in which a secret may begin."""
         self._has_emitted = False
+        self._recorded: Mapping[str, ToolCall] = {}
+        """The calls of an answer that an earlier incarnation recorded, by id."""
         self._outputs = 0
         self._done: ResponseDone | None = None
 
@@ -187,6 +189,11 @@ class TurnStream:
             self._done = ResponseDone("completed", str(reason) if reason else None, usage=make_usage(response.usage))
         return made
 
+    def restore(self, response: Response) -> list[Envelope]:
+        """Add the texts of an answer that an earlier incarnation recorded; its calls follow with their outputs."""
+        self._recorded = {call.id: call for call in response.tool_calls}
+        return [] if self.is_ended else list(self._emit_unstreamed(response))
+
     def _emit_unstreamed(self, response: Response) -> Iterator[Envelope]:
         finals: list[FinalItem] = []
         if response.thinking:
@@ -231,7 +238,8 @@ class TurnStream:
         call_id = observation.tool_call_id or f"{self.turn_id}:call{self._outputs}"
         made: list[Envelope] = []
         if call_id not in self._calls:
-            made += self._announce(f"call:{call_id}", ToolCall(call_id, observation.gate, observation.args))
+            call = self._recorded.get(call_id) or ToolCall(call_id, observation.gate, observation.args)
+            made += self._announce(f"call:{call_id}", call)
         made += self._finish_output(call_id, observation.content, is_error=observation.is_error)
         return made
 

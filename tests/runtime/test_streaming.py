@@ -147,6 +147,36 @@ async def test_a_crash_ends_the_turn_for_subscribers_and_the_next_incarnation_be
     assert isinstance([o for o in seen if isinstance(o, TurnComplete | TurnError)][-1], TurnComplete)
 
 
+@pytest.mark.rule("U-50", "U-60")
+async def test_a_turn_that_is_resumed_has_its_text_and_the_arguments_of_its_calls(tmp_path: Any) -> None:
+    waits = [True]
+
+    @gate(idempotent=True)
+    async def look(path: str) -> str:
+        """Look, at first for ever."""
+        if waits:
+            await anyio.sleep_forever()
+        return f"found {path}"
+
+    def make() -> Cantrip:
+        says: Any = [{"content": "I look.", **say("look", path="a")}]
+        script = scripted(lambda context: says[0] if context[-1].role == "user" else done("ok"))
+        return Cantrip(script, circle=Circle(["done", look], [max_turns(5)]), name="looks")
+
+    url, upserts = f"sqlite:{tmp_path / 'loom.db'}", Upserts()
+    async with Runtime.open(url, cantrips=[make()]) as runtime:
+        entity = await runtime.invoke(make(), "go", name="looker")
+        await anyio.sleep(1)
+    waits.clear()
+    async with Runtime.open(url, cantrips=[make()]) as runtime:
+        runtime.watch(upserts.publish)
+        await runtime.resume(entity.id)
+        await anyio.sleep(1)
+    message, call = [one for one in upserts.snapshot() if isinstance(one, MessageUpsert | ToolCallUpsert)][:2]
+    assert (message.content, message.status) == ("I look.", "complete")
+    assert (call.tool_arguments, call.tool_output) == ({"path": "a"}, "found a")
+
+
 @pytest.mark.rule("U-62", "PROD-1")
 async def test_a_subscriber_does_not_change_the_episode() -> None:
     async def run(watch: bool) -> list[Any]:
