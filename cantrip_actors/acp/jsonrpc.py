@@ -13,6 +13,7 @@ import anyio
 import orjson
 
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.messages import as_text
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -189,7 +190,7 @@ class Connection:
     async def _put(self, message: Mapping[str, Any]) -> None:
         self._trace("->", message)
         try:
-            await self._send.send(orjson.dumps(message, default=str) + b"\n")
+            await self._send.send(as_text(message).encode() + b"\n")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # the peer no longer reads
             self._is_over = True
 

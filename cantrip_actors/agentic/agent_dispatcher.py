@@ -87,13 +87,13 @@ class AgentDispatcher(Generic[T, R, D]):
         )
 
     async def _call(self, agent: AgentProtocol, given: BaseModel) -> AgentCallResult[Any]:
-        sent, schema = given.model_dump_json(), agent.output_schema
+        sent, schema = given.model_dump_json(round_trip=True), agent.output_schema
         used, raw, wrong = Usage(), None, None
         for _ in range(self.max_retries):
             raw, usage = await _answer(agent, sent)
             used += usage
             try:
-                output = schema.model_validate_json(raw)
+                output = schema.model_validate_json(raw, by_name=True)
             except Exception as error:
                 wrong = error
             else:

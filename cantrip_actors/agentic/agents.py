@@ -100,10 +100,10 @@ class FunctionAgent:
 
     async def __call__(self, input_json: str) -> str:
         """Return the function's answer, as JSON."""
-        answer = self.function(self.input_schema.model_validate_json(input_json))
+        answer = self.function(self.input_schema.model_validate_json(input_json, by_name=True))
         if inspect.isawaitable(answer):
             answer = await answer
-        return answer.model_dump_json() if isinstance(answer, BaseModel) else answer
+        return answer.model_dump_json(round_trip=True) if isinstance(answer, BaseModel) else answer
 
 
 # ------------------------------------------------------------------------------------------------------------ crystals

@@ -96,7 +96,9 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
     """Take one task through the steps in this file's docstring; only schemas of `dispatcher` and `tools` are read."""
     planner, critic = dispatcher.planner, dispatcher.critic
     given = {"task": task} if "task" in planner.input_schema.model_fields else {}
-    planned = yield Ask(ControllerState.PLAN, planner.input_schema.model_validate(given), planner.output_schema)
+    planned = yield Ask(
+        ControllerState.PLAN, planner.input_schema.model_validate(given, by_name=True), planner.output_schema
+    )
     if planned.task != task:
         return Fail(RuntimeError(f"Planner output task did not match requested task: {planned.task}"))
     worker_id = planned.worker_id
@@ -104,7 +106,7 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
     if worker is None:
         return Fail(ValueError(describe_unknown_worker(worker_id, dispatcher.workers)))
 
-    to_do = worker.input_schema.model_validate({"task": task})
+    to_do = worker.input_schema.model_validate({"task": task}, by_name=True)
     work = Ask(ControllerState.WORK, to_do, worker.output_schema, worker_id)
     worked = yield work
     if (request := worked.tool_request) is not None:
@@ -129,7 +131,8 @@ def _add_tool_result(given: BaseModel, result: str) -> BaseModel:
     """Return a worker's input with the result of its tool, which is JSON text."""
     schema = type(given)
     wanted: Any = schema.model_fields["tool_result"].annotation
-    return schema.model_validate({**dict(given), "tool_result": TypeAdapter[Any](wanted).validate_json(result)})
+    found = TypeAdapter[Any](wanted).validate_json(result, by_name=True)
+    return schema.model_validate({**dict(given), "tool_result": found}, by_name=True)
 
 
 def _build_critic_input(schema: type[BaseModel], task: Any, worker_id: str, answer: Any) -> BaseModel:
@@ -141,4 +144,4 @@ def _build_critic_input(schema: type[BaseModel], task: Any, worker_id: str, answ
             given[name] = worker_id
         elif hasattr(task, name):
             given[name] = getattr(task, name)
-    return schema.model_validate(given)
+    return schema.model_validate(given, by_name=True)

@@ -48,7 +48,7 @@ from cantrip_actors.agentic.controller import (
     one_pass,
 )
 from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
-from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry, as_json
+from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry, as_json, as_json_text
 from cantrip_actors.agentic.trace import Heard, Step, read, run_of, trace_of, utterance
 from cantrip_actors.wards import max_turns
 
@@ -99,7 +99,7 @@ class Controller:
         raised: list[Exception] = []
         cantrip = self._wrap_agent(runtime).cantrip(witness=raised.append)
         try:
-            episode = await runtime.cast(cantrip, TypeAdapter(Any).dump_json(request.domain.task).decode())
+            episode = await runtime.cast(cantrip, as_json_text(request.domain.task))
         except ControllerFailed as failed:
             error, where = failed.__cause__, failed.entity_id
         else:
@@ -180,7 +180,7 @@ def _read_result(action: Action, step: Step | Heard) -> Any:
     """Return the result of the step that `action` led to. Raises ToolFailed for a tool without one."""
     match action, step:
         case Ask(), Step(state, output) if state is action.state:
-            return action.output.model_validate_json(output)
+            return action.output.model_validate_json(output, by_name=True)
         case UseTool(), Heard(text, is_error):
             if is_error:
                 raise ToolFailed(text)
@@ -191,7 +191,7 @@ def _read_result(action: Action, step: Step | Heard) -> Any:
 def _list_calls(follows: Action) -> tuple[ToolCall, ...]:
     """Return the gate calls of an utterance, by the action that follows it."""
     if isinstance(follows, UseTool):
-        return (ToolCall("", follows.name, as_json(follows.args)),)
+        return (ToolCall("", follows.name, as_json(follows.args, by_alias=True)),)
     if isinstance(follows, End):
         response = {
             "task": as_json(follows.task),

@@ -25,9 +25,9 @@ O = TypeVar("O")  # noqa: E741  # an output, beside a task and a result
 
 
 class FrozenModel(BaseModel):
-    """A pydantic model whose values cannot change."""
+    """A pydantic model whose values cannot change, and whose JSON has NaN and the infinities as they are."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
 
 # ----------------------------------------------------------------------------------------------------------- the roles
@@ -99,7 +99,7 @@ class WorkerOutput(FrozenModel, Generic[R]):
         wanted = None if request is None else cls.tool_args.get(request.tool_name)
         if request is None or wanted is None or isinstance(request.args, wanted):
             return request
-        return request.model_copy(update={"args": wanted.model_validate(request.args)})
+        return request.model_copy(update={"args": wanted.model_validate(request.args, by_name=True)})
 
     @model_validator(mode="after")
     def _one_branch(self) -> Self:

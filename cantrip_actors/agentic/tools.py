@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import orjson
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from cantrip_actors import Gate
 
@@ -158,12 +158,17 @@ async def _await_result(result: Any, witness: Witness | None) -> Any:
         raise
 
 
-_ANY: Final = TypeAdapter[Any](Any)
+_ANY: Final = TypeAdapter[Any](Any, config=ConfigDict(ser_json_inf_nan="constants"))
 
 
-def as_json(value: Any) -> Any:
-    """Return the value as plain JSON data; whole numbers of any size stay exact (A-03)."""
-    return _ANY.dump_python(value, mode="json")
+def as_json(value: Any, *, by_alias: bool | None = None, round_trip: bool = False) -> Any:
+    """Return the value as plain JSON data; numbers stay exact (A-03). The options are pydantic's."""
+    return _ANY.dump_python(value, mode="json", by_alias=by_alias, round_trip=round_trip)
+
+
+def as_json_text(value: Any) -> str:
+    """Return the JSON of a value, from which a model can be made again: without its computed fields."""
+    return json.dumps(as_json(value, round_trip=True), ensure_ascii=False, separators=(",", ":"))
 
 
 def _convert_exactly(result: Any) -> Any:
@@ -172,7 +177,7 @@ def _convert_exactly(result: Any) -> Any:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     try:
-        orjson.dumps(value)
-    except TypeError:
-        return json.dumps(value)
-    return value
+        is_kept = orjson.loads(orjson.dumps(value)) == value
+    except TypeError:  # a whole number past 64 bits
+        is_kept = False
+    return value if is_kept else json.dumps(value)

@@ -46,7 +46,7 @@ def utterance(state: ControllerState, result: AgentCallResult[Any], given: Any) 
     entry = {
         "state": state.value,
         "agent_id": result.agent_id,
-        "output": as_json(result.output),
+        "output": as_json(result.output, round_trip=True),
         "input": None if state is ControllerState.PLAN else as_json(given),
         "tool_name": None,
         "call_id": result.call_id,
@@ -60,7 +60,7 @@ def read(wanted: TypeAdapter[Any], text: str) -> Any:
     Raises ValidationError for the JSON if it is neither.
     """
     try:
-        return wanted.validate_json(text)
+        return wanted.validate_json(text, by_name=True)
     except ValueError as no_json:
         try:
             return wanted.validate_python(text, strict=True)

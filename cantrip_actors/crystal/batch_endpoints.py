@@ -23,6 +23,7 @@ from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.exact_json import parse_exactly
 
 Answers = Mapping[str, bytes | ProviderError | None]
 """The answers of a batch by the ids of the requests: a body, an error, None for a request that was never worked on.
@@ -118,8 +119,8 @@ class BatchEndpoint(ABC):
 
     def _parse_object(self, body: bytes) -> dict[str, Any]:
         try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError:
+            value = parse_exactly(body)
+        except ValueError:
             value = None
         if not isinstance(value, dict):
             raise ProviderError(f"{self.provider}: expected a JSON object about a batch, got {body[:80]!r}")

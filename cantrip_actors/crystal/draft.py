@@ -40,6 +40,7 @@ from cantrip_actors.stream.wire import (
     StreamUsage,
 )
 from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
+from cantrip_actors.terms.exact_json import has_long_number
 from cantrip_actors.terms.file import LARGEST
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import detect_media_type
@@ -438,11 +439,9 @@ def join_surrogates(text: str) -> str:
 
 
 def _repair_surrogates(value: Any) -> Any:
-    """Return a value without half characters, and with integers past 64 bits as floats, as orjson reads them."""
+    """Return a value without half characters."""
     if isinstance(value, str):
         return join_surrogates(value)
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        return float(value)
     if isinstance(value, Mapping):
         return {join_surrogates(name): _repair_surrogates(one) for name, one in value.items()}
     return [_repair_surrogates(one) for one in value] if isinstance(value, list) else value
@@ -554,7 +553,7 @@ class Decoder(ABC):
             self.end()
             return self.draft.take()
         try:
-            value = orjson.loads(data)
+            value = self._parse_leniently(data) if has_long_number(data) else orjson.loads(data)
         except orjson.JSONDecodeError:
             value = self._parse_leniently(data)
         if not isinstance(value, dict):

@@ -20,6 +20,7 @@ import asyncio
 import inspect
 import random
 import sys
+import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -29,6 +30,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
+from anyio import from_thread
+from anyio.lowlevel import current_token
 
 from cantrip_actors.crystal.answer_contract import (
     INSISTENCE,
@@ -48,6 +51,7 @@ from cantrip_actors.stream.wire import (
     ResponseError,
     ResponseStart,
     StreamError,
+    check_emitted,
 )
 from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
@@ -221,14 +225,16 @@ async def ask(
     """
     failures, insisted, asked, spent = 0, 0, query, NO_USAGE
     delay: float | None = 0.0
-    watch = None if query.emit is None else Watch(query.emit)
+    watch = Watch(query.emit)
     while True:
         if failed is None:
             try:
-                reply = await _attempt_through(crystal, asked if watch is None else watch.prepare(asked), through)
+                reply = await _attempt_through(crystal, watch.prepare(asked), through)
             except CrystalError as error:
                 error.usage = spent + error.usage
                 raise
+            finally:
+                watch.close()
             if isinstance(reply, Response):
                 return reply if spent is NO_USAGE else replace(reply, usage=spent + reply.usage)
             failed = reply
@@ -243,8 +249,7 @@ async def ask(
             if delay is None:
                 raise _give_up(failed, failures, retry, spent) from failed
         asked = _prepare_next(failed, query, asked, spent)
-        if watch is not None:
-            watch.discard(str(failed))
+        watch.discard(str(failed))
         if query.retried is not None:
             query.retried(failed, delay or 0.0)
         if delay:
@@ -279,9 +284,9 @@ def _choose_delay(retry: Retry, failures: int, failed: ProviderError, chance: fl
 
 
 class Watch:
-    """The stream of one query for its observer, over all attempts."""
+    """The stream of one query for its observer, if it has one, over all attempts."""
 
-    def __init__(self, emit: Callable[[Emitted], None]) -> None:
+    def __init__(self, emit: Callable[[Emitted], None] | None) -> None:
         self._emit = emit
         self._attempt = 0
         self._started = False
@@ -290,8 +295,11 @@ class Watch:
         """Return the query for the next attempt."""
         return query._replace(emit=self.attempt())
 
-    def attempt(self) -> Callable[[Emitted], None]:
+    def attempt(self) -> Callable[[Emitted], None] | None:
         """Return the `emit` of the next attempt. The one of an earlier attempt does nothing from now on."""
+        observer = self._emit
+        if observer is None:
+            return None
         self._attempt += 1
         number = self._attempt
 
@@ -302,13 +310,38 @@ class Watch:
                 if self._started:
                     return
                 self._started = True
-            self._emit(emitted)
+            observer(emitted)
 
         return pass_on
 
     def discard(self, why: str) -> None:
         """Report that the current attempt failed."""
-        self._emit(AttemptFailed(StreamError("RETRY", why)))
+        if self._emit is not None:
+            self._emit(AttemptFailed(StreamError("RETRY", why)))
+
+    def close(self) -> None:
+        """End the stream: nothing that a crystal emits after its query belongs to it."""
+        self._attempt += 1
+
+
+def make_emit(observer: Callable[[Emitted], None] | None) -> Callable[[Any], None]:
+    """Return the `emit` that a crystal of the user's gets. It works the same with and without an observer (U-62).
+
+    It raises InvalidStreamEvent for anything but a payload of the stream. Threads may call it, too: a plain `invoke`
+    runs in one, and the observers belong to the event loop.
+    """
+    if observer is None:
+        return check_emitted
+    thread, token = threading.get_ident(), current_token()
+
+    def emit(emitted: Any) -> None:
+        check_emitted(emitted)
+        if threading.get_ident() == thread:
+            observer(emitted)
+        else:
+            from_thread.run_sync(observer, emitted, token=token)
+
+    return emit
 
 
 async def _attempt(crystal: Crystal, query: Query) -> Response:
@@ -327,6 +360,8 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
     response = attempt_now(crystal, query)
     if response is not None:
         return response
+    if not isinstance(crystal, AnsweringCrystal):
+        query = query._replace(emit=make_emit(query.emit))
     return _unwrap(crystal, query, await _invoke(crystal.invoke, query), _find_estimator(crystal))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.json_schema import find_misfits
 
 Schema = Mapping[str, Any]
@@ -365,14 +366,14 @@ def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
     """
     bare = _strip_fence(text)
     try:
-        value = orjson.loads(bare)
-    except orjson.JSONDecodeError as error:
+        value = parse_exactly(bare)
+    except ValueError as error:
         return text, f"it is not JSON: {error}"
     found = find_misfits(value, schema)
     if found:
         whole = drop_nulls(value, schema)
         if whole != value and not find_misfits(whole, schema):
-            return orjson.dumps(whole).decode(), ""
+            return dump_exactly(whole).decode(), ""
         return bare, "; ".join(found[:5])
     return bare, ""
 

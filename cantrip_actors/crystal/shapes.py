@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
+from cantrip_actors.terms.exact_json import parse_exactly
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -23,7 +23,7 @@ def objects(value: Any) -> list[dict[str, Any]]:
 def parse_object(text: str | bytes) -> dict[str, Any] | None:
     """Return the object of a JSON text, None for any other text."""
     try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        found = parse_exactly(text)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -19,6 +19,7 @@ import orjson
 from cantrip_actors.crystal.draft import Counts, Draft
 from cantrip_actors.crystal.encode import Answer, Shown, Writer
 from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseStart
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition
 
 _SAY: Final = {
@@ -74,7 +75,7 @@ def extract_call(
         name, arguments = found
         item = draft.call(name)
         item.given = arguments
-        draft.add(item, orjson.dumps(arguments).decode())
+        draft.add(item, dump_exactly(arguments).decode())
         draft.end(item)
         made = replace(response, content=None, tool_calls=(ToolCall(item.call_id, name, arguments),), blocks=())
     draft.make_response(Counts(), {}, ())
@@ -85,8 +86,8 @@ def _find_call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
     """Return the call in a text, or the text in it."""
     start, end = text.find("{"), text.rfind("}")
     try:
-        value = orjson.loads(text[start : end + 1])  # some models add a Markdown fence
-    except orjson.JSONDecodeError:
+        value = parse_exactly(text[start : end + 1])  # some models add a Markdown fence
+    except ValueError:
         return text
     if not isinstance(value, dict):
         return text
@@ -109,7 +110,7 @@ class PlainWriter(Writer):
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
         """Yield an utterance, with its calls as the JSON that represented them."""
-        calls = [orjson.dumps({"tool": c.gate, "arguments": c.args or {}}).decode() for c in message.tool_calls]
+        calls = [dump_exactly({"tool": c.gate, "arguments": c.args or {}}).decode() for c in message.tool_calls]
         text = "\n".join(part for part in (message.content, *calls) if part)
         return self._inner.write_utterance(Message("assistant", text), ())
 

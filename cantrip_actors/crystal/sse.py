@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 
 LIMIT: Final = 64 * 1024 * 1024
 """The maximum bytes of one event: a server that never ends a line must not fill the memory."""
@@ -145,8 +146,8 @@ class _Json:
 def _split_bodies(text: bytes) -> list[Event]:
     """Yield one event, or one for each element of a list. The decoder refuses other texts."""
     if text.startswith(b"["):
-        with suppress(orjson.JSONDecodeError):
-            return [Event(orjson.dumps(body)) for body in orjson.loads(text)]
+        with suppress(ValueError):
+            return [Event(dump_exactly(body)) for body in parse_exactly(text)]
     return [Event(text)]
 
 

@@ -24,6 +24,8 @@ import orjson
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from cantrip_actors.terms.exact_json import dump_exactly
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -62,7 +64,7 @@ def events(*values: Any, names: bool = True, done: bool = False) -> bytes:
     """Return server-sent events with these values as JSON, each named by its `type` if it has one."""
     made = []
     for value in values:
-        data = value if isinstance(value, bytes) else orjson.dumps(value)
+        data = value if isinstance(value, bytes) else dump_exactly(value)
         name = value.get("type") if names and isinstance(value, Mapping) else None
         made.append((b"event: %b\n" % str(name).encode() if name else b"") + b"data: %b\n\n" % data)
     return b"".join(made) + (b"data: [DONE]\n\n" if done else b"")

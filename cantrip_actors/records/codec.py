@@ -94,8 +94,10 @@ def decode(line: bytes) -> Record:
 def dump_json(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
     """Return an object as compact JSON on one line.
 
-    orjson writes it or, marked as wide unless `mark` is False, the standard library. Raises LoomError for a value that
-    JSON cannot express.
+    orjson writes it or, marked as wide, the standard library. Without the mark it is for other programs, which JSON
+    allows neither NaN nor the infinities: they become their names ("NaN"), as in programs (`circle/plain.py`).
+
+    Raises LoomError for a value that JSON cannot express.
     """
     try:
         line = orjson.dumps(value, default=_convert)
@@ -163,13 +165,23 @@ def _encode_wide(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
 def _dump_wide(value: Mapping[str, Any], *, mark: bool) -> bytes:
     try:
         _check(value)
-        text = json.dumps({**value, "wide": True} if mark else value, separators=(",", ":"), default=_convert_wide)
+        value = {**value, "wide": True} if mark else _name_non_finite(value)
+        text = json.dumps(value, separators=(",", ":"), default=_convert_wide)
     except (TypeError, ValueError) as error:
         raise LoomError(
             f"the loom cannot store a {value.get('kind', 'value')} that JSON cannot express: {error}; expected text, "
             f"numbers, true, false, null, and lists and string-keyed objects of them"
         ) from error
     return text.encode()
+
+
+def _name_non_finite(value: Any) -> Any:
+    """Return a value in which NaN and the infinities are their names."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _name_non_finite(one) for name, one in value.items()}
+    return list(map(_name_non_finite, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _check(value: Any) -> None:

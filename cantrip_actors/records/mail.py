@@ -84,7 +84,8 @@ class Mail(Value, frozen=True, kw_only=True):
         except TypeError:
             plain = b"null"
         if b"null" in plain:  # it may stand for a number that only the standard library can write
-            plain = json.dumps(json.loads(dump_json(content, mark=False)), sort_keys=True).encode()
+            exact = json.loads(dump_json(content))
+            plain = json.dumps({name: exact[name] for name in content}, sort_keys=True).encode()
         return blake2b(plain, digest_size=16).digest()
 
     @property

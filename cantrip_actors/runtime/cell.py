@@ -34,6 +34,7 @@ from cantrip_actors.runtime.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.snapshots import Snapshots
 from cantrip_actors.runtime.tool_servers import ServerInUse
 from cantrip_actors.stream.entity import EntityStream
+from cantrip_actors.stream.wire import Parent
 from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.terms.outcome import Outcome
@@ -351,7 +352,6 @@ class Cell(Struct, eq=False):
     def open_stream(self) -> EntityStream:
         """Return the entity's canonical stream; the first call begins it."""
         if self.stream is None:
-            parent = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent
             name = get_crystal_name(self.plan.cantrip.crystal)
             moment, guard = self.services.moment, self.services.guard
             self.stream = EntityStream(
@@ -359,10 +359,17 @@ class Cell(Struct, eq=False):
                 name,
                 lambda: moment().fresh,
                 lambda: moment().wall,
-                parent=parent,
+                parent=self._find_stream_parent(),
                 redactor=lambda: guard.redactor,
             )
         return self.stream
+
+    def _find_stream_parent(self) -> Parent | None:
+        """Return the turn that spawned this child: as its parent's stream calls it, else as the loom does (LOOM-8)."""
+        if self.plan.parent_entity is None:
+            return None
+        turn = None if self.parent is None or self.parent.stream is None else self.parent.stream.as_parent.turn_id
+        return Parent(self.plan.parent_entity, turn or self.plan.parent_turn)
 
     def make_interruption_error(self) -> CantripError:
         """Return the error for a caller whose episode has no outcome: the entity crashed, or its runtime closed."""

@@ -85,7 +85,8 @@ from cantrip_actors.runtime.summary import remember
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.errors import CrystalError, LoomError
-from cantrip_actors.terms.messages import NO_USAGE, Invocation, Response
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
 from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import HIBERNATE, Actor, Crash, ExitReason, GaveUp, Killed, RestartedWith, Shutdown
 from supervisors.backend import Timer as Alarm
@@ -451,10 +452,22 @@ class EntityActor(Actor):
         if spans is not None:
             spans.note_step(records, action)
         if services.watchers.has_any:
-            services.watchers.publish(self._cell.open_stream().step(step, self._make_turn_id()))
+            services.watchers.publish(cell.open_stream().step(step, self._make_turn_id(), self._read_utterance))
+        else:
+            cell.stream = None  # it would miss steps, and later watchers would get them under the id of an old turn
         if type(action) is Ask and services.bus:
             services.bus.publish([StepStartEvent(self._plan.entity_id, moment.wall, self._make_turn_id())])
         return action
+
+    def _read_utterance(self) -> Response | None:
+        """Return the last utterance of the conversation."""
+        conversation = self._state.conversation
+        if not len(conversation.starts):
+            return None
+        message = conversation.context[conversation.starts[-1][0]]
+        assert isinstance(message, Message), "no utterance fades"
+        images = tuple(one for one in message.images if isinstance(one, Image))
+        return Response(message.content, message.tool_calls, thinking=message.thinking, images=images)
 
     async def _append(self, records: Sequence[Record]) -> None:
         """Write records. The same transaction posts outgoing mail, sets timers, and takes mail by the records' keys."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
@@ -314,7 +315,7 @@ class Watchers:
     def __init__(self, instrument: Instrument | None = None) -> None:
         self.instrument = instrument
         """The instrument that traces the episodes, if there is one."""
-        self._publish: tuple[Callable[[Sequence[Envelope]], None], ...] = ()
+        self._publish: tuple[partial[None], ...] = ()
         self.has_any = False
         """Whether any watcher was added: without watchers no envelopes are made."""
 
@@ -325,11 +326,12 @@ class Watchers:
 
     def add(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Add a watcher; return a function that removes it."""
-        self._publish, self.has_any = (*self._publish, publish), True
-        return lambda: self._remove(publish)
+        watcher = partial(publish)  # its own identity: one function may watch several times
+        self._publish, self.has_any = (*self._publish, watcher), True
+        return lambda: self._remove(watcher)
 
-    def _remove(self, publish: Callable[[Sequence[Envelope]], None]) -> None:
-        self._publish = tuple(one for one in self._publish if one is not publish)
+    def _remove(self, watcher: partial[None]) -> None:
+        self._publish = tuple(one for one in self._publish if one is not watcher)
         self.has_any = bool(self._publish)
 
     def publish(self, envelopes: Sequence[Envelope]) -> None:
@@ -339,7 +341,7 @@ class Watchers:
                 publish(envelopes)
             except Exception:  # observation, never control
                 self._remove(publish)
-                _log.exception("a watcher has raised, and is not called any more", watcher=repr(publish))
+                _log.exception("a watcher has raised, and is not called any more", watcher=repr(publish.func))
 
 
 class Bus:

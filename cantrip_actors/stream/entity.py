@@ -14,7 +14,7 @@ events of a turn; this file says where one turn ends and the next begins:
     any                       Ask                           begins, under the id that the loom will give the turn
 
 After a crash another `EntityStream` continues: `crash` ended the turn for its subscribers, and the first step of the
-next incarnation begins it anew, under the same id if the utterance was in the loom.
+next incarnation begins it anew, under the same id and with its texts if the utterance was in the loom.
 """
 
 from __future__ import annotations
@@ -73,8 +73,13 @@ class EntityStream:
         """Close the items of an attempt of the crystal that failed; another attempt begins."""
         return [] if self._turn is None else self._turn.retry(error)
 
-    def step(self, step: LoopStep, turn_id: str) -> list[Envelope]:
-        """Add a step of the loop. `turn_id` is the id of the turn in progress after the step."""
+    def step(
+        self, step: LoopStep, turn_id: str, recorded: Callable[[], Response | None] = lambda: None
+    ) -> list[Envelope]:
+        """Add a step of the loop. `turn_id` is the id of the turn in progress after the step.
+
+        `recorded` returns the last utterance in the loom: a turn that begins anew after a restart begins with it.
+        """
         outcome = step.action.outcome if isinstance(step.action, Finish) else None
         stopped = outcome is not None and outcome.reason not in _BY_ITSELF
         made: list[Envelope] = []
@@ -84,9 +89,9 @@ class EntityStream:
                 case Response():
                     made += self._find_turn(turn, made).answer(seen)
                 case ToolCall():
-                    made += self._find_turn(turn, made).begin_call(seen)
+                    made += self._find_turn(turn, made, recorded).begin_call(seen)
                 case Observation() if not stopped:
-                    made += self._find_turn(turn, made).finish_call(seen)
+                    made += self._find_turn(turn, made, recorded).finish_call(seen)
                 case Done():
                     committed = seen
                 case _:
@@ -111,11 +116,16 @@ class EntityStream:
         )
         return self._turn.start(self._model, self._provider)
 
-    def _find_turn(self, turn_id: str, made: list[Envelope]) -> TurnStream:
+    def _find_turn(
+        self, turn_id: str, made: list[Envelope], recorded: Callable[[], Response | None] = lambda: None
+    ) -> TurnStream:
         """Return the running turn. If none runs, as after a restart, begin it and append its beginning to `made`."""
         if self._turn is None or self._turn.is_ended:
             made += self._begin(turn_id)
-        assert self._turn is not None
+            assert self._turn is not None
+            said = recorded()
+            if said is not None:
+                made += self._turn.restore(said)
         return self._turn
 
     def _end(self, committed: Done | None, outcome: Outcome | None) -> list[Envelope]:

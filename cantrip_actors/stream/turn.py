@@ -21,7 +21,7 @@ The rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -117,11 +117,13 @@ class TurnStream:
         """Items that were started, by id; a call is open until its output is there."""
         self._calls: dict[str, str] = {}
         """The items of calls that have no output yet, by call id."""
-        self._streamed: set[str] = set()
-        """Items that this attempt streamed and has not given up, finished or not."""
+        self._finished: dict[str, ItemType] = {}
+        """Items that this attempt has finished, and not given up afterwards."""
         self._texts: dict[str, RedactedStream] = {}
         """The redacted streams of growing texts, which hold back an end in which a secret may begin."""
         self._has_emitted = False
+        self._recorded: Mapping[str, ToolCall] = {}
+        """The calls of an answer that an earlier incarnation recorded, by id."""
         self._outputs = 0
         self._done: ResponseDone | None = None
 
@@ -161,7 +163,7 @@ class TurnStream:
         if self.is_ended:
             return []
         closed = [self._make_envelope(ItemError(item_id, error)) for item_id in self._open]
-        for items in (self._open, self._calls, self._streamed, self._texts):
+        for items in (self._open, self._calls, self._finished, self._texts):
             items.clear()
         self._attempt += 1
         self._has_emitted = False
@@ -169,16 +171,16 @@ class TurnStream:
         return closed
 
     def answer(self, response: Response) -> list[Envelope]:
-        """Add the crystal's answer, validated, its calls with their ids. If it was not streamed, its items follow."""
+        """Add the crystal's answer, validated, its calls with their ids. What it did not stream follows (U-60)."""
         if self.is_ended:
             return []
         made: list[Envelope] = []
-        if not self._streamed:
-            self._attempt += self._has_emitted  # items that were given up keep their ids
-            made += self._emit_finished_texts(response)
         for item_id in [item for item, kind in self._open.items() if kind != "function_call"]:
             made.append(self._make_envelope(ItemError(item_id, INCOMPLETE)))
             del self._open[item_id]
+        if not self._finished and not self._open:
+            self._attempt += self._has_emitted  # items that were given up keep their ids
+        made += self._emit_unstreamed(response)
         for n, call in enumerate(response.tool_calls):
             if call.id not in self._calls:
                 made += self._announce(f"call{n}", call)
@@ -187,14 +189,21 @@ class TurnStream:
             self._done = ResponseDone("completed", str(reason) if reason else None, usage=make_usage(response.usage))
         return made
 
-    def _emit_finished_texts(self, response: Response) -> Iterator[Envelope]:
+    def restore(self, response: Response) -> list[Envelope]:
+        """Add the texts of an answer that an earlier incarnation recorded; its calls follow with their outputs."""
+        self._recorded = {call.id: call for call in response.tool_calls}
+        return [] if self.is_ended else list(self._emit_unstreamed(response))
+
+    def _emit_unstreamed(self, response: Response) -> Iterator[Envelope]:
         finals: list[FinalItem] = []
         if response.thinking:
             finals.append(FinalReasoning(response.thinking, self._provider_id))
         finals += [FinalMessage(text, "agent") for text in (response.content, response.code) if text]
         finals += map(FinalImage.of, response.images)
-        for block, final in enumerate(finals):
-            item_id = self._make_item_id(str(block))
+        prefix = "answer" if self._finished or self._open else ""  # the crystal's own blocks keep their names
+        streamed = set(self._finished.values())
+        for block, final in enumerate(one for one in finals if one.type not in streamed):
+            item_id = self._make_item_id(f"{prefix}{block}")
             yield self._make_envelope(ItemStart(item_id, final.type))
             yield self._make_envelope(ItemDone(item_id, final))
 
@@ -229,7 +238,8 @@ class TurnStream:
         call_id = observation.tool_call_id or f"{self.turn_id}:call{self._outputs}"
         made: list[Envelope] = []
         if call_id not in self._calls:
-            made += self._announce(f"call:{call_id}", ToolCall(call_id, observation.gate, observation.args))
+            call = self._recorded.get(call_id) or ToolCall(call_id, observation.gate, observation.args)
+            made += self._announce(f"call:{call_id}", call)
         made += self._finish_output(call_id, observation.content, is_error=observation.is_error)
         return made
 
@@ -305,13 +315,12 @@ class TurnStream:
             case ItemDelta():
                 return ItemDelta(item_id, self._redact_delta(item_id, payload.delta_content))
             case ItemStart():
-                self._streamed.add(item_id)
                 self._open[item_id] = payload.item_type
                 if payload.item_type == "function_call" and payload.call_id:
                     self._calls[payload.call_id] = item_id
             case ItemDone():
-                self._streamed.add(item_id)
                 final = payload.final_item
+                self._finished[item_id] = final.type
                 if isinstance(final, FinalFunctionCall):
                     self._open[item_id] = "function_call"
                     self._calls[final.call_id] = item_id
@@ -320,7 +329,7 @@ class TurnStream:
                 if isinstance(final, FinalFunctionCallOutput):  # of a tool that the provider ran itself (R-21)
                     self._open.pop(self._calls.pop(final.call_id, ""), None)
             case ItemError() | ItemCancelled():
-                self._streamed.discard(item_id)
+                self._finished.pop(item_id, None)
                 self._open.pop(item_id, None)
                 self._calls = {call: item for call, item in self._calls.items() if item != item_id}
         self._texts.pop(item_id, None)

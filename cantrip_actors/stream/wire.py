@@ -25,9 +25,9 @@ from types import NoneType
 from typing import Any, ClassVar, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
-import orjson
 
 from cantrip_actors.terms.errors import CantripError
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.value import Value
 
@@ -257,6 +257,20 @@ Emitted = Payload | AttemptFailed
 """A payload that a query emits while its crystal answers."""
 
 
+def check_emitted(emitted: object) -> None:
+    """Check a payload that a user's crystal emits. Raises InvalidStreamEvent with every problem of it."""
+    if type(emitted) is ItemDelta and type(emitted.item_id) is str and type(emitted.delta_content) is str:
+        return
+    if isinstance(emitted, AttemptFailed):
+        emitted = ResponseError(emitted.error)
+    if not isinstance(emitted, Payload):
+        names = ", ".join(one.__name__ for one in get_args(Payload))
+        raise InvalidStreamEvent([Problem("", f"expected one of {names}, got {type(emitted).__name__}")])
+    problems = list(_find_payload_problems(as_wire(emitted)))
+    if problems:
+        raise InvalidStreamEvent(problems)
+
+
 # ------------------------------------------------------------------------------------------------------------ envelope
 
 
@@ -302,8 +316,8 @@ class Envelope(WireValue, frozen=True):
     def from_json(cls, text: str | bytes) -> Envelope:
         """Return the envelope of a JSON text; raises InvalidStreamEvent as `parse` does."""
         try:
-            value = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
+            value = parse_exactly(text)
+        except ValueError as error:
             raise InvalidStreamEvent([Problem("", f"expected JSON: {error}")]) from error
         return cls.parse(value)
 
@@ -313,7 +327,7 @@ class Envelope(WireValue, frozen=True):
 
     def to_json(self) -> bytes:
         """Return the wire form as JSON. Raises TypeError for arguments or a result that JSON cannot express."""
-        return orjson.dumps(self.as_wire())
+        return dump_exactly(self.as_wire())
 
 
 class Problem(NamedTuple):
@@ -379,13 +393,21 @@ def _find_envelope_problems(value: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("type", f"expected one of {', '.join(_TYPES)}, got {kind!r}")
     elif isinstance(payload, Mapping) and payload.get("type") != kind:
         yield Problem("type", "Envelope type must match payload.type")
-    if isinstance(payload, Mapping) and (payload.get("type"), payload.get("itemType")) == (
-        "item_start",
-        "function_call",
-    ):
+    if isinstance(payload, Mapping):
+        yield from _find_call_problems(payload, "payload.")
+
+
+def _find_payload_problems(payload: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of a payload that has no envelope yet."""
+    yield from _find_problems(payload, Payload, "")
+    yield from _find_call_problems(payload, "")
+
+
+def _find_call_problems(payload: Mapping[str, Any], below: str) -> Iterator[Problem]:
+    if (payload.get("type"), payload.get("itemType")) == ("item_start", "function_call"):
         for name in ("name", "callId"):
             if not payload.get(name):
-                yield Problem(f"payload.{name}", f"function_call requires a non-empty {name}")
+                yield Problem(f"{below}{name}", f"function_call requires a non-empty {name}")
 
 
 def _is_instant(text: str) -> bool:

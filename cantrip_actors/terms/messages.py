@@ -18,6 +18,7 @@ import orjson
 from msgspec.structs import replace
 
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
+from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.usage import NO_USAGE, Usage
@@ -91,8 +92,8 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
         if isinstance(args, (str, bytes)):
             raw = args if isinstance(args, str) else args.decode(errors="replace")
             try:
-                args = orjson.loads(raw)
-            except orjson.JSONDecodeError:
+                args = parse_exactly(raw)
+            except ValueError:
                 args = None
         if is_mapping(args) and _is_json(args := dict(args)):
             raw = None

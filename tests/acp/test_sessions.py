@@ -66,6 +66,22 @@ async def test_a_session_remembers_earlier_prompts() -> None:
         assert "m3 is number 3" in editor.text()
 
 
+@pytest.mark.rule("ACP-05", "A-03")
+async def test_a_number_past_64_bits_is_shown_and_the_connection_lives() -> None:
+    amount = 10**30
+
+    @gate
+    async def double(amount: int) -> int:
+        """Double an amount."""
+        return 2 * amount
+
+    says: Any = [{"tool_calls": [{"gate": "double", "args": {"amount": amount}}]}, {"content": "so"}]
+    async with edited(Cantrip(scripted(says), circle=Circle(["done", double], [max_turns(5)]))) as editor:
+        assert await editor.prompt(await new(editor), "go") == "end_turn"
+        calls = [one for one in editor.updates if one["sessionUpdate"].startswith("tool_call")]
+        assert [one["rawInput"] for one in calls if "rawInput" in one][-1] == {"amount": amount}
+
+
 @pytest.mark.rule("ACP-05")
 async def test_calls_of_gates_are_shown_with_their_results() -> None:
     async with edited(helper()) as editor:

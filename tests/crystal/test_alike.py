@@ -63,6 +63,26 @@ async def test_every_family_leads_to_the_same_loom(family):
     assert bodies[0].count("found") == 0
 
 
+@pytest.mark.rule("A-03", "D-005")
+@pytest.mark.parametrize("family", WIRE)
+async def test_every_family_passes_whole_numbers_past_64_bits_exactly(family):
+    amount, seen = 10**29 + 1, []
+
+    @gate
+    async def pay(amount: int) -> int:
+        """Pay."""
+        seen.append(amount)
+        return amount
+
+    turns = Said("", "", (("pay", {"amount": amount}),)), Said("", "", (("done", {"answer": amount}),))
+    async with FaultyServer([Reply(framed(WIRE[family], said)) for said in turns]) as server:
+        async with Runtime.open() as runtime:
+            circle = Circle(gates=["done", pay], wards=[max_turns(3)])
+            episode = await runtime.cast(Cantrip(made(family, server.url), Call("Pay."), circle), "pay")
+        assert str(amount) in server.requests[-1].body.decode()
+    assert (seen, episode.result) == ([amount], amount)
+
+
 @pytest.mark.rule("U-59", "U-60")
 @pytest.mark.parametrize("family", WIRE)
 async def test_watchers_see_the_records_of_the_loom(family):

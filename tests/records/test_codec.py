@@ -11,7 +11,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors.records import codec as form
-from cantrip_actors.records.codec import DEEPEST, KINDS, SCHEMA, decode, encode
+from cantrip_actors.records.codec import DEEPEST, KINDS, SCHEMA, decode, dump_json, encode
 from cantrip_actors.records.records import GateFinished, Header, IntentGiven, Observation, Record, Utterance
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import Image
@@ -101,6 +101,18 @@ def test_integers_past_64_bits_stay_exact(number):
     result = decode(encode(finished({"n": number}))).observation.result
     assert result == {"n": number}
     assert type(result["n"]) is int
+
+
+@pytest.mark.rule("D-005")
+def test_json_for_other_programs_has_the_names_of_numbers_that_json_lacks():
+    value = {"a": [math.nan, (math.inf, {"b": -math.inf})], "c": None, "d": 10**40, "e": "\ud800"}
+    text = dump_json(value, mark=False).decode()
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "a": ["NaN", ["Infinity", {"b": "-Infinity"}]],
+        "c": None,
+        "d": 10**40,
+        "e": "\ud800",
+    }
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])

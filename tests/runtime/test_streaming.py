@@ -5,10 +5,28 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Runtime, scripted
+from cantrip_actors import Cantrip, Circle, CrystalError, Runtime, gate, scripted
 from cantrip_actors.observe import Upserts
-from cantrip_actors.observe.upserts import MessageUpsert, ToolCallUpsert, TurnComplete, TurnError, TurnStarted
-from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseDone, ResponseStart
+from cantrip_actors.observe.upserts import (
+    FinalResponse,
+    MessageUpsert,
+    ThinkingUpsert,
+    ToolCallUpsert,
+    TurnComplete,
+    TurnError,
+    TurnStarted,
+)
+from cantrip_actors.stream.wire import (
+    FinalMessage,
+    FinalReasoning,
+    ItemDelta,
+    ItemDone,
+    ItemStart,
+    Parent,
+    ResponseDone,
+    ResponseStart,
+)
+from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_children import family
 
@@ -129,6 +147,36 @@ async def test_a_crash_ends_the_turn_for_subscribers_and_the_next_incarnation_be
     assert isinstance([o for o in seen if isinstance(o, TurnComplete | TurnError)][-1], TurnComplete)
 
 
+@pytest.mark.rule("U-50", "U-60")
+async def test_a_turn_that_is_resumed_has_its_text_and_the_arguments_of_its_calls(tmp_path: Any) -> None:
+    waits = [True]
+
+    @gate(idempotent=True)
+    async def look(path: str) -> str:
+        """Look, at first for ever."""
+        if waits:
+            await anyio.sleep_forever()
+        return f"found {path}"
+
+    def make() -> Cantrip:
+        says: Any = [{"content": "I look.", **say("look", path="a")}]
+        script = scripted(lambda context: says[0] if context[-1].role == "user" else done("ok"))
+        return Cantrip(script, circle=Circle(["done", look], [max_turns(5)]), name="looks")
+
+    url, upserts = f"sqlite:{tmp_path / 'loom.db'}", Upserts()
+    async with Runtime.open(url, cantrips=[make()]) as runtime:
+        entity = await runtime.invoke(make(), "go", name="looker")
+        await anyio.sleep(1)
+    waits.clear()
+    async with Runtime.open(url, cantrips=[make()]) as runtime:
+        runtime.watch(upserts.publish)
+        await runtime.resume(entity.id)
+        await anyio.sleep(1)
+    message, call = [one for one in upserts.snapshot() if isinstance(one, MessageUpsert | ToolCallUpsert)][:2]
+    assert (message.content, message.status) == ("I look.", "complete")
+    assert (call.tool_arguments, call.tool_output) == ({"path": "a"}, "found a")
+
+
 @pytest.mark.rule("U-62", "PROD-1")
 async def test_a_subscriber_does_not_change_the_episode() -> None:
     async def run(watch: bool) -> list[Any]:
@@ -139,3 +187,172 @@ async def test_a_subscriber_does_not_change_the_episode() -> None:
             return [(t.utterance, t.observation, t.sequence) for t in episode.thread]
 
     assert await run(True) == await run(False)
+
+
+class Emitting:
+    """A crystal that emits `payloads`, then answers with `response`."""
+
+    name = "test:emitting"
+
+    def __init__(self, *payloads: Any, response: Any = "hi") -> None:
+        self.payloads = payloads
+        self.response = response
+        self.emit: Any = None
+
+    async def invoke(self, messages: Any, emit: Any) -> Any:
+        self.emit = emit
+        for payload in self.payloads:
+            emit(payload)
+        return self.response
+
+
+class Blocking(Emitting):
+    """The same crystal with a plain `invoke`, which runs in a thread."""
+
+    def invoke(self, messages: Any, emit: Any) -> Any:  # type: ignore[override]
+        for payload in self.payloads:
+            emit(payload)
+        return self.response
+
+
+def streams(text: str) -> list[Any]:
+    """The payloads of a message in pieces."""
+    pieces = [ItemDelta("0", f"{word} ") for word in text.split()]
+    return [ItemStart("0", "message"), *pieces, ItemDone("0", FinalMessage(text, "agent"))]
+
+
+async def cast_watched(crystal: Any, *, watch: bool = True) -> tuple[Any, list[Any]]:
+    """The result of a cast, or its error, and the outputs for a subscriber."""
+    upserts, result = Upserts(), None
+    async with Runtime.open() as runtime:
+        if watch:
+            runtime.watch(upserts.publish)
+        try:
+            result = (await runtime.cast(cantrip(crystal), "go")).result
+        except CrystalError as error:
+            result = str(error)
+    return result, list(upserts.snapshot())
+
+
+@pytest.mark.rule("U-62")
+async def test_a_crystal_streams_without_a_watcher() -> None:
+    result, outputs = await cast_watched(Emitting(*streams("hi there")), watch=False)
+    assert (result, outputs) == ("hi", [])
+
+
+@pytest.mark.rule("U-55", "U-62")
+@pytest.mark.parametrize(
+    "payload",
+    ["text", None, {"type": "item_delta"}, ItemDelta("0", 5), ItemDone("0", None), ItemStart("0", "function_call")],  # type: ignore[arg-type]
+    ids=["text", "none", "dict", "number", "no item", "no name"],
+)
+async def test_a_payload_of_the_wrong_type_fails_the_crystal_with_and_without_a_watcher(payload: Any) -> None:
+    crystal = Emitting(ItemStart("0", "message"), payload)
+    watched_result, outputs = await cast_watched(crystal)
+    assert watched_result == (await cast_watched(crystal, watch=False))[0]
+    assert "invalid stream event" in watched_result
+    assert [type(one) for one in outputs] == [TurnStarted, MessageUpsert, TurnError]
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("U-55", "U-60")
+async def test_a_plain_invoke_streams_from_its_thread() -> None:
+    upserts, seen = Upserts(), list[Any]()
+
+    async def read() -> None:
+        seen.extend([output async for output in upserts.subscribe()])
+
+    async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
+        runtime.watch(upserts.publish)
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        await runtime.cast(cantrip(Blocking(*streams("hi there"))), "go")
+        upserts.close()
+    assert [o.content for o in seen if isinstance(o, MessageUpsert)][-1] == "hi there"
+    assert isinstance(next(o for o in reversed(seen) if not isinstance(o, FinalResponse)), TurnComplete)
+
+
+@pytest.mark.rule("U-60")
+async def test_the_text_of_an_answer_whose_thinking_alone_was_streamed_is_shown() -> None:
+    thought = [ItemStart("0", "reasoning"), ItemDone("0", FinalReasoning("hm", "test"))]
+    _, outputs = await cast_watched(Emitting(*thought))
+    assert [o.content for o in outputs if isinstance(o, ThinkingUpsert | MessageUpsert)] == ["hm", "hi"]
+
+
+@pytest.mark.rule("U-53", "U-59")
+async def test_nothing_that_a_crystal_emits_after_its_answer_is_shown() -> None:
+    crystal = Emitting(*streams("hi there"), response=say("nap"))
+    envelopes: list[Any] = []
+
+    @gate
+    async def nap() -> str:
+        """Emit late."""
+        crystal.emit(ItemStart("late", "message"))
+        crystal.response = done("ok")
+        return "slept"
+
+    async with Runtime.open() as runtime:
+        runtime.watch(envelopes.extend)
+        await runtime.cast(Cantrip(crystal, circle=Circle(["done", nap], [max_turns(3)])), "go")
+    assert [e for e in envelopes if isinstance(e.payload, ItemStart) and "late" in e.payload.item_id] == []
+
+
+class Stepping:
+    """A crystal whose answers wait for `go`; `asked` is set when it is asked for the n-th time."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = answers
+        self.asked = [anyio.Event() for _ in answers]
+        self.go = [anyio.Event() for _ in answers]
+        self.count = 0
+
+    async def invoke(self, messages: Any, tools: Any = (), tool_choice: Any = None) -> Any:
+        n, self.count = self.count, self.count + 1
+        self.asked[n].set()
+        await self.go[n].wait()
+        return self.answers[n]
+
+
+@pytest.mark.rule("U-53", "U-62")
+async def test_a_watcher_that_missed_turns_gets_the_later_ones_under_their_own_ids() -> None:
+    crystal, envelopes = Stepping(say("echo", text="1"), say("echo", text="2"), done("ok")), list[Any]()
+    async with Runtime.open() as runtime:
+        unwatch = runtime.watch(envelopes.extend)
+        entity = await runtime.start(cantrip(crystal), "go")
+        await crystal.asked[0].wait()
+        unwatch()
+        for n in (0, 1):
+            crystal.go[n].set()
+            await crystal.asked[n + 1].wait()
+        runtime.watch(envelopes.extend)
+        crystal.go[2].set()
+        await entity.episode()
+        last = runtime.loom.turns(entity.id)[-1]
+    assert {e.turn_id for e in envelopes if isinstance(e.payload, ResponseDone | ItemDone)} == {last.id}
+
+
+@pytest.mark.rule("U-61")
+async def test_a_child_names_its_parent_to_a_watcher_that_came_after_it_was_spawned() -> None:
+    child, envelopes = Stepping(done("kid")), list[Any]()
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(family([say("call_agent", intent="a"), done("ok")], child.invoke), "go")
+        await child.asked[0].wait()
+        runtime.watch(envelopes.extend)
+        child.go[0].set()
+        await entity.episode()
+        first = runtime.loom.turns(entity.id)[0]
+    parents = {e.parent for e in envelopes if e.session_id != entity.id}
+    assert parents == {Parent(entity.id, first.id)}
+
+
+@pytest.mark.rule("U-57")
+async def test_a_function_that_watches_twice_is_called_until_it_has_stopped_twice() -> None:
+    envelopes: list[Any] = []
+    watch = envelopes.extend
+    async with Runtime.open() as runtime:
+        stop, _ = runtime.watch(watch), runtime.watch(watch)
+        stop()
+        stop()
+        await runtime.cast(cantrip(scripted([done("ok")])), "go")
+    starts = [e for e in envelopes if isinstance(e.payload, ResponseStart)]
+    assert len(starts) == 1

@@ -186,11 +186,21 @@ def test_an_answer_after_nothing_but_discarded_items_is_shown() -> None:
     assert payloads(stream.answer(Response("hi")))[1] == ItemDone("t1:2:0", FinalMessage("hi", "agent"))
 
 
-def test_unfinished_items_are_closed_when_the_crystal_has_answered() -> None:
+@pytest.mark.rule("U-60")
+def test_an_unfinished_item_is_closed_and_replaced_by_the_text_of_the_answer() -> None:
     stream = turn()
     stream.pass_on(ItemStart("0", "message"))
-    assert payloads(stream.answer(Response("hi"))) == [ItemError("t1:1:0", INCOMPLETE)]
+    closed, _, done = payloads(stream.answer(Response("hi")))
+    assert (closed, done) == (ItemError("t1:1:0", INCOMPLETE), ItemDone("t1:2:0", FinalMessage("hi", "agent")))
     assert payloads(stream.complete()) == [ResponseDone("completed", usage=StreamUsage(0, 0))]
+
+
+@pytest.mark.rule("U-60")
+def test_texts_that_a_crystal_did_not_stream_follow_with_its_answer() -> None:
+    stream = turn()
+    stream.pass_on(ItemDone("0", FinalReasoning("hm", "test")))
+    made = payloads(stream.answer(Response("hi", thinking="hm")))
+    assert made == [ItemStart("t1:1:answer0", "message"), ItemDone("t1:1:answer0", FinalMessage("hi", "agent"))]
 
 
 def test_a_call_that_was_not_streamed_is_announced_with_the_answer() -> None:

@@ -47,7 +47,7 @@ EVERY = [
     ItemCancelled("i", "timeout"),
     ResponseDone("completed", "end_turn", usage=StreamUsage(10, 2, 4, 0)),
     ResponseDone("error", error=ERROR),
-    ResponseDone("completed", step=Step(3, terminated=True, result={"answer": 42})),
+    ResponseDone("completed", step=Step(3, terminated=True, result={"answer": 42, "large": 10**40})),
     ResponseError(ERROR),
 ]
 

@@ -119,6 +119,22 @@ class TestToolCall:
         assert ToolCall.of(call) is call
         assert json.loads(call.arguments) == {"n": number}
 
+    @pytest.mark.rule("A-03")
+    @given(st.recursive(st.integers(-(2**200), 2**200) | st.floats(allow_nan=False, allow_infinity=False), st.lists))
+    def test_whole_numbers_of_any_size_are_read_exactly_from_json_text(self, number):
+        call = ToolCall.of({"gate": "echo", "args": json.dumps({"n": number})})
+        assert (call.args, call.raw) == ({"n": number}, None)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["NaN", "Infinity", "1e999", '"\\ud800"', "[" * 2000 + "]" * 2000, "9" * 5000],
+        ids=lambda one: one[:9],
+    )
+    def test_text_that_is_not_json_stays_text_although_a_long_number_is_beside_it(self, text):
+        raw = f'{{"n": {10**30}, "m": {text}}}'
+        call = ToolCall.of({"gate": "echo", "args": raw})
+        assert (call.args, call.raw) == (None, raw)
+
     @pytest.mark.rule("D-002")
     def test_old_names_of_the_delegation_gates_become_the_new_ones(self):
         assert ToolCall.of({"gate": "call_entity"}).gate == "call_agent"

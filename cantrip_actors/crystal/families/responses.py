@@ -27,6 +27,7 @@ from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.typed_settings import RESPONSES, Table, read_logprobs
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, ToolDefinition, find_named_gate
@@ -327,7 +328,7 @@ class ResponsesDecoder(Decoder):
     def _unwrap(self, slot: _Slot, raw: Mapping[str, Any], arguments: str) -> None:
         """Make a call of each call in a wrapper; a wrapper without calls is a call like any other."""
         try:
-            uses = orjson.loads(arguments)["tool_uses"]
+            uses = parse_exactly(arguments)["tool_uses"]
             calls = [(use["recipient_name"].removeprefix("functions."), use.get("parameters") or {}) for use in uses]
         except (ValueError, LookupError, TypeError, AttributeError):
             calls = []

@@ -101,12 +101,11 @@ class Fallback(AnsweringCrystal):
 
     async def answer(self, query: Query, ask_one: AskOne) -> Response | CrystalError:
         """Return the first response; else the first error that ends the fallback, or one error for all crystals."""
-        watch = None if query.emit is None else Watch(query.emit)
+        watch = Watch(query.emit)
         failed: list[tuple[str, CrystalError]] = []
         for number, crystal in enumerate(self.crystals):
             name = get_crystal_name(crystal)
-            shown = query if watch is None else watch.prepare(query)
-            reply = await ask_one(number, self.member(number), shown)
+            reply = await ask_one(number, self.member(number), watch.prepare(query))
             if isinstance(reply, Response):
                 told: dict[str, Any] = {**reply.metadata, "crystal": name}
                 if failed:
@@ -115,7 +114,7 @@ class Fallback(AnsweringCrystal):
             failed.append((name, reply))
             if not self.when(reply):
                 break
-            if watch is not None and number + 1 < len(self.crystals):
+            if number + 1 < len(self.crystals):
                 watch.discard(f"{name} gave up: {reply}")
         return failed[0][1] if len(failed) == 1 else _make_error(failed)
 
