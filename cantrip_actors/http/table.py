@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from cantrip_actors.http import dispatches, entities, history, metrics, models, operations, people, streams, system
+from cantrip_actors.http import dispatches, entities, health, history, models, operations, people, streams
 from cantrip_actors.http.calls import Answer, Call
 
 BASE = "/api/v1"
@@ -28,6 +28,11 @@ class Row(NamedTuple):
     query: type[BaseModel] = models.NoQuery
     style: str = "problem"
     """The form of errors: "problem" (RFC 9457) or "openai"."""
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether a request without a body is refused."""
+        return self.body is not None and any(field.is_required() for field in self.body.model_fields.values())
 
     @property
     def summary(self) -> str:
@@ -148,14 +153,14 @@ ROUTES: tuple[Row, ...] = (
         {200: _SSE, 204: None},
         query=models.EventsQuery,
     ),
-    Row("GET", f"{BASE}/system", "observe", system.get_system, {200: models.System}),
-    Row("GET", f"{BASE}/system/actors/{{path:path}}", "observe", system.get_actor, {200: models.Actor}),
+    Row("GET", f"{BASE}/system", "observe", operations.get_system, {200: models.System}),
+    Row("GET", f"{BASE}/system/actors/{{path:path}}", "observe", operations.get_actor, {200: models.Actor}),
     Row("GET", f"{BASE}/events", "read", streams.all_events, {200: _SSE}, query=models.FirehoseQuery),
 )
 """The native API."""
 
 OPERATIONS: tuple[Row, ...] = (
-    Row("GET", "/metrics", "observe", metrics.get_metrics, {200: metrics.CONTENT_TYPE}),
+    Row("GET", "/metrics", "observe", operations.get_metrics, {200: health.CONTENT_TYPE}),
     Row("GET", f"{BASE}/overview", "read", operations.get_overview, {200: models.OverviewShape}),
     Row("GET", f"{BASE}/crashes", "observe", operations.list_crashes, {200: models.Items}),
     Row("GET", f"{BASE}/crashes/{{id}}", "observe", operations.get_crash, {200: models.CrashReport}),
