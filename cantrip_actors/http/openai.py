@@ -186,8 +186,12 @@ def _read_sound(part: Any, param: str) -> File:
     return File(data_of(data, param), filename=f"audio.{form}")
 
 
-def _check_supported(said: models.ChatBody | models.ResponseBody, cantrip: Cantrip | None) -> None:
-    """Raise Problem 400 for a parameter that would change the answer and is not supported."""
+def _find_cantrip(call: Call, said: models.ChatBody | models.ResponseBody) -> Cantrip | None:
+    """Return the cantrip that a body names as its model; None for an entity.
+
+    Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
+    """
+    cantrip = None if said.model.startswith(ENTITY) else find_cantrip(call, said.model)
     wished = ("tools", "functions", "logprobs", "top_logprobs")
     refused = next((name for name in wished if getattr(said, name, None)), None)
     if refused is None and said.n not in (None, 1):
@@ -206,6 +210,7 @@ def _check_supported(said: models.ChatBody | models.ResponseBody, cantrip: Cantr
             f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
             param=refused,
         )
+    return cantrip
 
 
 def _has_schema(cantrip: Cantrip | None, wanted: models.Format) -> bool:
@@ -328,9 +333,7 @@ async def _follow_events(
 async def chat_completions(call: Call) -> Answer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     said: models.ChatBody = call.body
-    is_entity = said.model.startswith(ENTITY)
-    cantrip = None if is_entity else find_cantrip(call, said.model)
-    _check_supported(said, cantrip)
+    cantrip = _find_cantrip(call, said)
     asked = _parse_messages(call, said.messages, "messages")
     created = int(time.time())
     if cantrip is None:
@@ -357,9 +360,7 @@ async def chat_completions(call: Call) -> Answer | Response:
 async def create_response(call: Call) -> Answer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     said: models.ResponseBody = call.body
-    is_entity = said.model.startswith(ENTITY)
-    cantrip = None if is_entity else find_cantrip(call, said.model)
-    _check_supported(said, cantrip)
+    cantrip = _find_cantrip(call, said)
     messages = [{"role": "user", "content": said.input}] if isinstance(said.input, str) else list(said.input)
     if said.instructions:
         messages.insert(0, {"role": "system", "content": said.instructions})
