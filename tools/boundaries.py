@@ -63,8 +63,8 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "around the Python medium: making a program's value in this process may fail for any reason",
     ),
     Boundary(
-        "cantrip_actors/http/app.py",
-        "_guard_handler.answer",
+        "cantrip_actors/http/endpoint.py",
+        "Endpoint._answer",
         "around requests: our own bug is one 500 with an id in the log, and the service continues (HTTP-15)",
     ),
     Boundary(

@@ -82,7 +82,7 @@ ROWS: dict[str, Row] = {
         f"{COMMON} hypercorn mcp starlette",
     ),
     "cantrip_actors.acp": _row(
-        "terms redact records machine stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
+        "terms own_files redact records machine stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
     ),
     "cantrip_actors.mcp_server": _row(
         "terms redact records machine stream loom runtime observe cantrip_actors", f"{COMMON} mcp"

@@ -95,7 +95,6 @@ class Session:
         self._terminal = terminal
         self._turn = anyio.Lock()
         """Runs the prompts one at a time, in the order of their arrival."""
-        self._prompts = 0
         self._cancels = 0
         """The number of cancellations: each also cancels the prompts that arrived before it."""
         self._cancelled = anyio.Event()
@@ -144,16 +143,12 @@ class Session:
 
         `given` is the prompt, or makes it when its turn has come.
         """
-        self._prompts += 1
         cancels = self._cancels
-        try:
-            async with self._turn:
-                prompt = None if self._cancels > cancels else await self._make(given)
-                if prompt is None or self._cancels > cancels:
-                    return "cancelled"
-                return await self._work(prompt, cancels)
-        finally:
-            self._prompts -= 1
+        async with self._turn:
+            prompt = None if self._cancels > cancels else await self._make(given)
+            if prompt is None or self._cancels > cancels:
+                return "cancelled"
+            return await self._work(prompt, cancels)
 
     async def _make(self, given: Prompt | Callable[[], Awaitable[Prompt]]) -> Prompt | None:
         """Return the prompt; None if it was cancelled before it was made."""

@@ -16,6 +16,7 @@ from anyio import to_thread
 from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.acp.agent import Agent
 from cantrip_actors.acp.jsonrpc import Connection
+from cantrip_actors.own_files.modes import private
 from cantrip_actors.records.codec import dump_json
 
 LONGEST: Final = 64 << 20
@@ -111,14 +112,10 @@ async def _stop_at_signal(scope: anyio.CancelScope) -> None:
 def _make_tracer(runtime: Runtime, debug: Path | None) -> tuple[Callable[[str, Any], None], Callable[[], None]]:
     if debug is None:
         return (lambda _direction, _message: None), (lambda: None)
-    file = open(debug, "ab", buffering=0, opener=_make_private)  # noqa: SIM115  # open for as long as the agent runs
+    file = open(debug, "ab", buffering=0, opener=private)  # noqa: SIM115  # open for as long as the agent runs
 
     def trace(direction: str, message: Any) -> None:
         with suppress(OSError):
             file.write(f"{direction} ".encode() + dump_json(runtime.redact(message), mark=False) + b"\n")
 
     return trace, file.close
-
-
-def _make_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

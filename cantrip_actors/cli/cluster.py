@@ -20,7 +20,18 @@ import typer
 from typer.core import TyperCommand
 
 from cantrip_actors.cli import output
-from cantrip_actors.cli.command import LOOM, Backend, Json, Loop, Url, examples, print_rows, report_errors, run_quietly
+from cantrip_actors.cli.command import (
+    LOOM,
+    Backend,
+    Json,
+    Loop,
+    Url,
+    examples,
+    import_extra,
+    print_rows,
+    report_errors,
+    run_quietly,
+)
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -174,12 +185,9 @@ async def _run_worker(
 
 
 def _answer_checks(runtime: Runtime, telemetry: Telemetry, health: str, checks: ExitStack, tasks: Any) -> None:
-    from cantrip_actors import InvalidCantrip
+    import_extra("cantrip_actors.http", "serve", "--health")
+    from cantrip_actors.http.health import TICK, Pulse, health_server
 
-    try:
-        from cantrip_actors.http.health import TICK, Pulse, health_server
-    except ModuleNotFoundError as error:
-        raise InvalidCantrip("--health needs an extra: pip install 'cantrip-actors[serve]'") from error
     host, _, port = health.rpartition(":")
     if not (host and port.isdigit()):
         raise typer.BadParameter(f"expected HOST:PORT, got {health}", param_hint="--health")
@@ -312,7 +320,8 @@ def up(
             for process in workers.values():
                 process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
-    raise typer.Exit(1 if any(process.returncode for process in workers.values()) else 0)
+    as_asked = (0, -signal.SIGTERM)  # a worker that had not begun is ended by the signal itself
+    raise typer.Exit(0 if all(process.returncode in as_asked for process in workers.values()) else 1)
 
 
 def _check_workers(loom: str, recipes: list[str], queues: list[str]) -> None:

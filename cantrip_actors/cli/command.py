@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.logs import configure_logs
-from cantrip_actors.cli.output import short
+from cantrip_actors.cli.output import LOOM, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from cantrip_actors.loom import Store
     from cantrip_actors.loom.seal_key import GivenKey
 
+__all__ = ["LOOM"]
+
 T = TypeVar("T")
 
 TRUNCATED, FAILED, USAGE = 3, 1, 2
-LOOM = "sqlite:.cantrip/loom.db"
 
 
 def examples(*lines: str) -> str:
@@ -118,7 +119,7 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
             text = str(error).replace("\n", "\n  ")  # quoted text must not begin a line of ours
             output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {text}")
             if error.entity_id is not None:
-                thread = f"{_find_program()} loom thread {error.entity_id[-8:]}{_render_loom_option(loom)}"
+                thread = f"{_find_program()} loom thread {error.entity_id[-8:]}{render_loom_option(loom)}"
                 output.print_note(f"its turns are in the loom: {thread}")
         raise typer.Exit(USAGE if is_mistake(error) else FAILED) from None
 
@@ -128,23 +129,30 @@ def open_store(url: str, *, read_only: bool = False, seal_key: GivenKey = None) 
     from cantrip_actors.cli.errors import opening
     from cantrip_actors.loom import open_store as open_
 
-    with opening():
+    with opening(_make_hint(url) if read_only else ""):
         return open_(url, read_only=read_only, seal_key=seal_key)
+
+
+def check_exists(url: str) -> None:
+    """Raise LoomUnusable for a loom that cannot be read. Opening it for writing would make one of that name."""
+    open_store(url, read_only=True, seal_key=seal_key() or False).close()
+
+
+def _make_hint(url: str) -> str:
+    """Return what to do about a loom that cannot be read."""
+    return f"; cast something first, for example `{_find_program()} demo`" if url == LOOM else ""
 
 
 @contextmanager
 def open_for_reading(url: str, *, json: bool) -> Iterator[tuple[Loom, Finder]]:
     """Open a loom for the block; yield it with a finder of ids. Without its key a sealed loom is not checked."""
     with report_errors(json=json, loom=url), ExitStack() as stack:
-        from cantrip_actors import LoomError, open_loom
-        from cantrip_actors.cli.errors import LoomUnusable
+        from cantrip_actors import open_loom
+        from cantrip_actors.cli.errors import opening
         from cantrip_actors.cli.loom_views import Finder
 
-        try:
+        with opening(_make_hint(url)):
             opened = stack.enter_context(open_loom(url, read_only=True, seal_key=seal_key() or False))
-        except LoomError as error:
-            hint = f"; cast something first, for example `{_find_program()} demo`" if url == LOOM else ""
-            raise LoomUnusable(f"{error}{hint}") from error
         yield opened, Finder(opened)
 
 
@@ -179,10 +187,19 @@ def run(
     return session.perform(loom, work, watcher=watcher, backend=backend.value, unattended=asks, request_id=request_id)
 
 
-def run_quietly(loom: str, work: Callable[[Runtime], Awaitable[T]], *, as_json: bool) -> T:
-    """Do `work` with a runtime on `loom` without showing it, and report its errors."""
+def run_quietly(
+    loom: str,
+    work: Callable[[Runtime], Awaitable[T]],
+    *,
+    as_json: bool,
+    backend: Backend = Backend.asyncio,
+    makes_loom: bool = False,
+) -> T:
+    """Do `work` with a runtime on `loom`, which has to exist unless the command `makes_loom`, and report its errors."""
     with report_errors(json=as_json, loom=loom):
-        return run(loom, work, backend=Backend.asyncio, quiet=True)
+        if not makes_loom:
+            check_exists(loom)
+        return run(loom, work, backend=backend, quiet=True)
 
 
 def cast(loom: str, cantrip: Cantrip, intent: Any, *, backend: Backend, quiet: bool) -> Episode:
@@ -246,7 +263,7 @@ def show_next_commands(episode: Episode, loom: str, *, demo: bool = False) -> No
     if demo and episode.thread:
         look.append(f"loom show {short(episode.thread[-1].id)}")
     for one in look:
-        output.print_note(f"  {_find_program()} {one}{_render_loom_option(loom)}")
+        output.print_note(f"  {_find_program()} {one}{render_loom_option(loom)}")
 
 
 def print_rows(rows: Iterable[Any], lines: Iterator[Text], or_else: str = "", *, as_json: bool) -> None:
@@ -275,6 +292,20 @@ def print_styled(lines: Iterator[Text], or_else: str = "") -> None:
         sys.stderr.write(f"{or_else}\n")
 
 
+def import_extra(package: str, extra: str, who: str) -> Any:
+    """Return one of our packages that needs an extra. Raises InvalidCantrip if the extra is not installed."""
+    from importlib import import_module
+
+    from cantrip_actors import InvalidCantrip
+
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("cantrip_actors"):
+            raise
+        raise InvalidCantrip(f"{who} needs an extra: pip install 'cantrip-actors[{extra}]'") from error
+
+
 def terminal_width() -> int:
     """Return the columns of the terminal."""
     import shutil
@@ -287,7 +318,9 @@ def intent_with_files(intent: str, images: list[str] | None, files: list[str] | 
     from cantrip_actors import File, Image, InvalidIntent
 
     if any("\udc80" <= sign <= "\udcff" for sign in intent):  # this is how Python passes on bytes that it cannot decode
-        raise InvalidIntent(f"intent: expected a text in {sys.getfilesystemencoding()}, got {os.fsencode(intent)!r}")
+        encoding = sys.getfilesystemencoding()
+        told = f"intent: expected a text in {encoding}, got {os.fsencode(intent)!r}"
+        raise InvalidIntent(f"{told}; {'give it in UTF-8' if encoding == 'utf-8' else 'set PYTHONUTF8=1'}")
     pictures = [Image.at(one) if one.startswith("https://") else Image.read(one) for one in images or ()]
     others = [File.at(one) if one.startswith("https://") else File.read(one) for one in files or ()]
     return [intent, *pictures, *others] if pictures or others else intent
@@ -339,9 +372,3 @@ def _find_program() -> str:
         return "cantrip"
     near = os.path.relpath(called)
     return near if len(near) < len(called) else called
-
-
-def _render_loom_option(loom: str) -> str:
-    import shlex
-
-    return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(render_url(loom))}"

@@ -27,6 +27,7 @@ from cantrip_actors.cli.command import (
     Quiet,
     Unattended,
     Url,
+    check_exists,
     examples,
     exit_code,
     finish,
@@ -36,6 +37,7 @@ from cantrip_actors.cli.command import (
     read_context,
     report_errors,
     run,
+    run_quietly,
     show_answer,
     terminal_width,
     with_thread,
@@ -128,6 +130,7 @@ def send(
         given = None if context is None else read_context(context)
         put = intent_with_files(intent, image, file)
         cantrip = None if recipe is None else load_recipe(recipe)
+        check_exists(loom)
 
         async def work(runtime: Runtime) -> Episode:
             entity = runtime.find(_find_for_mail(runtime.loom, name, key))
@@ -159,17 +162,16 @@ def post(
     loads the entity does, for example `cantrip send`. The receipt is the entity's id, the key of the intent, and its
     state: waiting, working, settled, refused or withdrawn.
     """
+
+    async def work(runtime: Runtime) -> dict[str, str]:
+        entity = runtime.find(_find_for_mail(runtime.loom, name, key))
+        receipt = await entity.post(put, context=given, key=key)
+        return {"entity_id": receipt.entity_id, "key": receipt.key, "state": receipt.state}
+
     with report_errors(json=as_json, loom=loom):
         given = None if context is None else read_context(context)
         put = intent_with_files(intent, image, file)
-
-        async def work(runtime: Runtime) -> dict[str, str]:
-            entity = runtime.find(_find_for_mail(runtime.loom, name, key))
-            receipt = await entity.post(put, context=given, key=key)
-            return {"entity_id": receipt.entity_id, "key": receipt.key, "state": receipt.state}
-
-        receipt = run(loom, work, backend=backend, quiet=True)
-        output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
+    _show_receipt(run_quietly(loom, work, as_json=as_json, backend=backend), loom, as_json=as_json)
 
 
 @app.command(
@@ -203,17 +205,14 @@ def withdraw(
     if len(what) > 2:  # an entity and a key
         raise typer.BadParameter(f"expected an entity and a key, or a key, got {len(what)} texts", param_hint="'KEY'")
     *names, key = what
-    with report_errors(json=as_json, loom=loom):
 
-        async def work(runtime: Runtime) -> dict[str, str]:
-            return await (
-                _withdraw_intent(runtime, names[0], key, why) if names else _withdraw_submission(runtime, key)
-            )
+    async def work(runtime: Runtime) -> dict[str, str]:
+        return await (_withdraw_intent(runtime, names[0], key, why) if names else _withdraw_submission(runtime, key))
 
-        receipt = run(loom, work, backend=backend, quiet=True)
-        output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
-        if receipt["state"] != "withdrawn":
-            raise typer.Exit(FAILED)
+    receipt = run_quietly(loom, work, as_json=as_json, backend=backend)
+    _show_receipt(receipt, loom, as_json=as_json)
+    if receipt["state"] != "withdrawn":
+        raise typer.Exit(FAILED)
 
 
 async def _withdraw_intent(runtime: Runtime, name: str, key: str, why: str) -> dict[str, str]:
@@ -258,14 +257,13 @@ def submit(
     Print the id that its entity has or will have. This needs no recipe. A node, or another runtime that is open and
     offers a cantrip of that name, begins it once there is room. Repeated with the same key it is cast once.
     """
-    with report_errors(json=as_json, loom=loom):
 
-        async def work(runtime: Runtime) -> dict[str, str]:
-            made = await runtime.submit(cantrip, intent, key=key, priority=priority, queue=queue)
-            return {"entity_id": made.entity_id, "key": made.key}
+    async def work(runtime: Runtime) -> dict[str, str]:
+        made = await runtime.submit(cantrip, intent, key=key, priority=priority, queue=queue)
+        return {"entity_id": made.entity_id, "key": made.key}
 
-        made = run(loom, work, backend=backend, quiet=True)
-        output.show({**made, "loom": render_url(loom)}, [" ".join(made.values())], as_json=as_json)
+    made = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
+    _show_receipt(made, loom, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip stop notes"))
@@ -366,6 +364,7 @@ def resume(
         from cantrip_actors.recipes import load_recipe
 
         cantrip = None if recipe is None else load_recipe(recipe)
+        check_exists(loom)
 
         async def work(runtime: Runtime) -> list[Episode | CantripError]:
             interrupted = [header.entity_id for header in runtime.interrupted()]
@@ -405,6 +404,10 @@ def resume(
             else:
                 show_answer(one, loom, [output.as_text(one.result)])
         raise typer.Exit(max(map(exit_code, ended), key=(0, TRUNCATED, FAILED).index, default=0))
+
+
+def _show_receipt(receipt: dict[str, str], loom: str, *, as_json: bool) -> None:
+    output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
 
 
 def _find_living(loom: Loom, name: str) -> str:
@@ -452,15 +455,14 @@ async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | No
 
 
 def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:
-    with report_errors(json=as_json, loom=loom):
 
-        async def work(runtime: Runtime) -> str:
-            entity = _find_living(runtime.loom, name)
-            await (runtime.find(entity).stop("abandoned") if stops else runtime.abandon(entity))
-            return entity
+    async def work(runtime: Runtime) -> str:
+        entity = _find_living(runtime.loom, name)
+        await (runtime.find(entity).stop("abandoned") if stops else runtime.abandon(entity))
+        return entity
 
-        entity = run(loom, work, backend=Backend.asyncio, quiet=True)
-        if as_json:
-            output.print_json({"entity_id": entity, "name": name, "state": "abandoned", "loom": render_url(loom)})
-        else:
-            output.print_note(f"{name} has ended")
+    entity = run_quietly(loom, work, as_json=as_json)
+    if as_json:
+        output.print_json({"entity_id": entity, "name": name, "state": "abandoned", "loom": render_url(loom)})
+    else:
+        output.print_note(f"{name} has ended")

@@ -44,12 +44,12 @@ class UnknownRecipe(InvalidCantrip):
 
 
 @contextmanager
-def opening() -> Iterator[None]:
-    """Make a LoomError of the block, which opens a loom, a LoomUnusable: a mistake in the command."""
+def opening(hint: str = "") -> Iterator[None]:
+    """Make a LoomError of the block, which opens a loom, a LoomUnusable with a hint: a mistake in the command."""
     try:
         yield
     except LoomError as error:
-        raise LoomUnusable(str(error)) from error
+        raise LoomUnusable(f"{error}{hint}") from error
 
 
 def is_mistake(error: CantripError) -> bool:

@@ -16,7 +16,7 @@ import anyio.abc
 
 from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
 from cantrip_actors.cli.decision_author import door, login
-from cantrip_actors.cli.output import as_json, print_note, short
+from cantrip_actors.cli.output import as_json, print_note, render_loom_option, short
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.cli.watch import Watcher
 from cantrip_actors.terms.json_schema import find_misfits
@@ -86,6 +86,7 @@ async def attend(
     runtime: Runtime,
     watcher: Watcher | None,
     terminal: anyio.Lock,
+    loom: str,
     also: str = "",
     *,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
@@ -116,7 +117,7 @@ async def attend(
                 async with _pause(watcher, terminal):
                     name = None if entity is None else entity.name
                     if keyboard is None or not await _ask(runtime, request, name, keyboard, by):
-                        _announce(request)
+                        _announce(request, loom)
             with anyio.move_on_after(LOOK):
                 await anext(news)
 
@@ -147,9 +148,10 @@ def _is_open(runtime: Runtime, request: Request) -> bool:
     return any(one.id == request.id for one in runtime.requests())
 
 
-def _announce(request: Request) -> None:
-    how = "answer ID TEXT" if request.kind == "question" else "allow ID, cantrip deny ID"
-    print_note(f"waits for a person: {request.id} (cantrip requests, cantrip {how})")
+def _announce(request: Request, loom: str) -> None:
+    how = ["answer ID TEXT"] if request.kind == "question" else ["allow ID", "deny ID"]
+    commands = ", ".join(f"cantrip {one}{render_loom_option(loom)}" for one in ("requests", *how))
+    print_note(f"waits for a person: {request.id} ({commands})")
 
 
 async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: Keyboard, by: str) -> bool:
@@ -166,6 +168,7 @@ async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: K
                 print_note("\nit was decided in the meantime")
                 return True
         if not typed:
+            print_note("")  # ends the line of the prompt
             return False
         word, _, note = typed.strip().partition(" ")
         try:

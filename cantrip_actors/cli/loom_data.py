@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cantrip_actors.cli import output
-from cantrip_actors.cli.command import FAILED, LOOM, Json, Url, examples, open_store, read_duration, report_errors
+from cantrip_actors.cli.command import (
+    FAILED,
+    LOOM,
+    Json,
+    Url,
+    check_exists,
+    examples,
+    open_store,
+    read_duration,
+    report_errors,
+)
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
@@ -37,7 +47,7 @@ def forget(
         from cantrip_actors.cli.loom_views import Finder
         from cantrip_actors.loom import open_loom
 
-        _check_exists(loom)
+        check_exists(loom)
         with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
             found = Finder(opened).owner(entity)
             forgotten = opened.forget(found, by=by, why=why, forks=forks, parents=parents)
@@ -60,7 +70,7 @@ def prune(
         from cantrip_actors.loom import open_loom
 
         seconds = read_duration(older_than, "--older-than")
-        _check_exists(loom)
+        check_exists(loom)
         with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
             pruned = opened.prune(seconds, dry_run=dry_run)
         lines = [f"{len(pruned.entities):,} entities with {pruned.records:,} records are forgotten"]
@@ -79,7 +89,7 @@ def backup(
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.loom import backup_loom
 
-        _check_exists(url)
+        check_exists(url)
         show_verification(backup_loom(url, file, seal_key=seal_key()), str(file), as_json=as_json)
 
 
@@ -91,7 +101,7 @@ def compact(url: Place, as_json: Json = False) -> None:
 
         from cantrip_actors.loom import compact_loom
 
-        _check_exists(url)
+        check_exists(url)
         with open_store(url, seal_key=seal_key()) as store:
             done = compact_loom(store)
         size = f", {done.before:,} bytes before, {done.after:,} after" if done.before else ""
@@ -107,7 +117,7 @@ def migrate(
 ) -> None:
     """Upgrade the tables of an earlier version to the current one; a copy of them is kept."""
     with report_errors(json=as_json, loom=url):
-        _check_exists(url)
+        check_exists(url)
         way = "in_place" if in_place else "copy"
         is_file = url.startswith("jsonl:") or url.endswith(".jsonl")
         with open_store(url if is_file else _with_option(url, f"migrate={way}"), seal_key=seal_key()) as store:
@@ -136,11 +146,6 @@ def repair(url: Place, as_json: Json = False) -> None:
         lines += [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
         told = {"copy": str(done.copy), "records": done.records, "left_out": done.left_out}
         output.show(told, lines, as_json=as_json)
-
-
-def _check_exists(url: str) -> None:
-    """Raise LoomUnusable for a loom that cannot be read. Opening it for writing would make one of that name."""
-    open_store(url, read_only=True, seal_key=seal_key() or False).close()
 
 
 def show_verification(found: Verified, url: str, *, as_json: bool) -> None:

@@ -11,8 +11,13 @@ import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
+
+SETTLING = 0.5
+"""Seconds in which a thread ends that the event loop has told to."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -30,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 )  # a terminal that lacks a character gets a replacement instead of a crash
         guard_terminals()
         app(args=None if arguments is None else list(arguments), prog_name="cantrip")
+    except SystemExit as end:
+        if arguments is None:
+            _abandon_threads(end.code)
+        raise
     except KeyboardInterrupt:  # asyncio restores Python's own handler when a cast is over
         _leave(signal.SIGINT, None)
     except OSError as error:
@@ -41,6 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if arguments is not None:  # called by a program, which continues
             signal.signal(signal.SIGINT, before)
     raise SystemExit(0)  # not reached: the commands exit with their codes
+
+
+def _abandon_threads(code: object) -> None:
+    """End the process if a thread does not end: it runs a gate that was given up, and Python would wait for it."""
+    for thread in threading.enumerate():
+        if thread is threading.current_thread() or thread.daemon:
+            continue
+        thread.join(SETTLING)
+        if thread.is_alive():
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):
+                    stream.flush()
+            os._exit(code if isinstance(code, int) else code is not None)
 
 
 def _replace_closed_streams() -> None:

@@ -17,6 +17,7 @@ from cantrip_actors.cli.command import (
     Unattended,
     Url,
     examples,
+    import_extra,
     report_errors,
 )
 from cantrip_actors.cli.logs import configure_logs
@@ -33,11 +34,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
-@app.callback()
-def mcp() -> None:
-    """Keep this a group even with a single command."""
 
 
 @app.command("serve", epilog=examples("cantrip mcp notes.yaml --loom sqlite:loom.db", "cantrip mcp notes.yaml --http"))
@@ -82,13 +78,13 @@ def serve(
         from cantrip_actors.runtime import Runtime
 
         configure_logs(whole=True)
-        server = _mcp_server()
+        server = import_extra("cantrip_actors.mcp_server", "mcp", "cantrip mcp")
         cantrips = load_cantrips(loom, recipes or (), are_chosen=True)
         options: dict[str, Any] = {"recover": "resume", "unattended": unattended.value, "seal_key": seal_key()}
         if streams is None:
-            from cantrip_actors.cli.serve import http_package, show_mcp
+            from cantrip_actors.cli.serve import show_mcp
 
-            package = http_package()
+            package = import_extra("cantrip_actors.http", "serve", "cantrip mcp --http")
             settings = package.Settings(
                 loom=loom,
                 cantrips=tuple(cantrips),
@@ -112,18 +108,4 @@ def serve(
         anyio.run(run, backend=backend.value)
 
 
-for _name, _command in mcp_client.COMMANDS.items():
-    app.command(_name, epilog=examples(*mcp_client.EXAMPLES[_name]))(_command)
-
-
-def _mcp_server() -> Any:
-    """Return the package behind the extra `mcp`."""
-    from cantrip_actors import InvalidCantrip
-
-    try:
-        from cantrip_actors import mcp_server
-    except ModuleNotFoundError as error:
-        if error.name not in ("mcp", "mcp_types"):
-            raise
-        raise InvalidCantrip("cantrip mcp needs an extra: pip install 'cantrip-actors[mcp]'") from error
-    return mcp_server
+app.add_typer(mcp_client.app)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cantrip_actors.cli.command import report_errors
+from cantrip_actors.cli.command import examples, report_errors
 from cantrip_actors.cli.output import as_text, print_json, print_note
 from cantrip_actors.cli.terminal import printable
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 NO_LOOM: Final = "memory:"
 
+app = typer.Typer(rich_markup_mode=None)
+
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="A URL, or a command with its arguments in quotes.")]
 TokenVariable = Annotated[
     str | None,
@@ -28,6 +29,11 @@ Scopes = Annotated[list[str] | None, typer.Option("--scope", metavar="SCOPE", he
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+@app.command(
+    epilog=examples(
+        "cantrip mcp ls 'mcp-server-files /data'", "cantrip mcp ls https://example.org/mcp --token-env TOKEN"
+    )
+)
 def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) -> None:
     """List the tools of an MCP server as gates, and the digest to pin them with."""
     with report_errors(json=json, loom=NO_LOOM):
@@ -43,6 +49,7 @@ def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) ->
         typer.echo(f'pin="{listed.digest}"')
 
 
+@app.command(epilog=examples("cantrip mcp prompts https://example.org/mcp"))
 def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = False) -> None:
     """List the prompts of an MCP server, with their arguments; those in brackets may be left out."""
     with report_errors(json=json, loom=NO_LOOM):
@@ -65,6 +72,7 @@ def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = Fals
             print_note("the server has no prompts")
 
 
+@app.command(epilog=examples("""cantrip mcp call https://example.org/mcp search '{"query": "actors"}'"""))
 def call(
     target: Target,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, as its server calls it.")],
@@ -92,6 +100,7 @@ def call(
         typer.echo(printable(as_text(answered.value)))
 
 
+@app.command(epilog=examples("cantrip mcp check 'mcp-server-files /data'"))
 def check(target: Target, token_env: TokenVariable = None) -> None:
     """Connect to an MCP server, and check its tools as for an entity that is given them."""
     with report_errors(json=False, loom=NO_LOOM):
@@ -99,6 +108,7 @@ def check(target: Target, token_env: TokenVariable = None) -> None:
         typer.echo(f"connection: ok\ntools: {len(listed.tools)}, ok")
 
 
+@app.command(epilog=examples("cantrip mcp login https://example.org/mcp"))
 def login(
     url: Annotated[str, typer.Argument(metavar="URL", help="The server.")],
     client_id: Annotated[
@@ -135,22 +145,6 @@ def login(
         if not links:
             print_note("the server wants no login")
         typer.echo(f"connection: ok\ntools: {len(tools)}")
-
-
-COMMANDS: Final[Mapping[str, Callable[..., None]]] = {
-    "ls": ls,
-    "prompts": prompts,
-    "call": call,
-    "check": check,
-    "login": login,
-}
-EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "ls": ("cantrip mcp ls 'mcp-server-files /data'", "cantrip mcp ls https://example.org/mcp --token-env TOKEN"),
-    "prompts": ("cantrip mcp prompts https://example.org/mcp",),
-    "call": ("""cantrip mcp call https://example.org/mcp search '{"query": "actors"}'""",),
-    "check": ("cantrip mcp check 'mcp-server-files /data'",),
-    "login": ("cantrip mcp login https://example.org/mcp",),
-}
 
 
 def _list(target: str, token_env: str | None) -> tuple[McpServer, Listed]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from cantrip_actors import CantripError, Episode, Usage
 
 from cantrip_actors.redact.urls import render_url
+
+LOOM = "sqlite:.cantrip/loom.db"
 
 
 def as_json(value: Any, *, indent: bool = False) -> str:
@@ -105,6 +108,13 @@ def error_json(error: CantripError, loom: str | None = None) -> dict[str, Any]:
         "error": value,
         "loom": render_url(loom),
     }
+
+
+def render_loom_option(loom: str) -> str:
+    """Return the option that names a loom in a proposed command; empty for the default one."""
+    import shlex
+
+    return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(render_url(loom))}"
 
 
 def _build_usage(usage: Usage) -> dict[str, Any]:

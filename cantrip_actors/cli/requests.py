@@ -20,16 +20,14 @@ from cantrip_actors.cli.command import (
     Loop,
     Url,
     examples,
-    open_for_reading,
     print_rows,
     print_styled,
-    report_errors,
-    run,
+    run_quietly,
     terminal_width,
 )
 from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.cli.dispatch import FOLDER, By, Folder
-from cantrip_actors.cli.output import one_line, short
+from cantrip_actors.cli.output import one_line, render_loom_option, short
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -58,34 +56,26 @@ def requests(
 
     With --json the list is one JSON value; with --follow, too, each request is a line of JSON.
     """
-    with open_for_reading(loom, json=as_json):
-        pass  # reports a missing loom, and does not make one
-    with report_errors(json=as_json, loom=loom):
 
-        async def find(runtime: Runtime) -> list[Request]:
-            _add_dispatches(runtime, folder)
-            return runtime.requests()
+    async def find(runtime: Runtime) -> list[Request]:
+        _add_dispatches(runtime, folder)
+        return runtime.requests()
 
-        async def print_each(runtime: Runtime) -> None:
-            _add_dispatches(runtime, folder)
-            async with runtime.requests(follow=True) as feed:
-                async for request in feed:
-                    if as_json:
-                        output.print_lines([output.as_json(_build_row(request))])
-                    else:
-                        print_styled(_render_table([request], terminal_width(), head=False))
+    async def print_each(runtime: Runtime) -> None:
+        _add_dispatches(runtime, folder)
+        async with runtime.requests(follow=True) as feed:
+            async for request in feed:
+                if as_json:
+                    output.print_lines([output.as_json(_build_row(request))])
+                else:
+                    print_styled(_render_table([request], terminal_width(), head=False))
 
-        if follow:
-            run(loom, print_each, backend=backend, quiet=True)
-            return
-        found = run(loom, find, backend=backend, quiet=True)
-        rows = (_build_row(request) for request in found)
-        print_rows(
-            rows,
-            _render_table(found, terminal_width()),
-            f"nothing in {render_url(loom)} waits for a person",
-            as_json=as_json,
-        )
+    if follow:
+        run_quietly(loom, print_each, as_json=as_json, backend=backend)
+        return
+    found = run_quietly(loom, find, as_json=as_json, backend=backend)
+    lines = _render_table(found, terminal_width())
+    print_rows(map(_build_row, found), lines, f"nothing in {render_url(loom)} waits for a person", as_json=as_json)
 
 
 @app.command(
@@ -158,31 +148,27 @@ def _decide(
     more: dict[str, Any],
 ) -> None:
     """Post a decision, or an answer, and print the request's id."""
-    with open_for_reading(loom, json=as_json):
-        pass
-    with report_errors(json=as_json, loom=loom):
+
+    async def work(runtime: Runtime) -> tuple[str, str | None]:
         from cantrip_actors.cli.inline_decisions import parse_answer
 
-        async def work(runtime: Runtime) -> tuple[str, str | None]:
-            _add_dispatches(runtime, folder)
-            found = _find(runtime.requests(), id)
-            request_id = id if found is None else found.id
-            if found is not None and "answer" in more:
-                more["answer"] = parse_answer(more["answer"], found.schema)
-            await runtime.decide(request_id, decision, by=author(by), door=door(), **more)
-            return request_id, _find_unattended_root(runtime, found)
+        _add_dispatches(runtime, folder)
+        found = _find(runtime.requests(), id)
+        request_id = id if found is None else found.id
+        if found is not None and "answer" in more:
+            more["answer"] = parse_answer(more["answer"], found.schema)
+        await runtime.decide(request_id, decision, by=author(by), door=door(), **more)
+        return request_id, _find_unattended_root(runtime, found)
 
-        request_id, root = run(loom, work, backend=Backend.asyncio, quiet=True)
-        said = decision or "answer"
-        if as_json:
-            output.print_json({"request_id": request_id, "decision": said, "by": author(by), "loom": loom})
-        else:
-            output.print_lines([f"{said} {request_id}"])
-            if root is not None:
-                output.print_note(
-                    "no process runs the entity now: a process that offers its cantrip continues it, or "
-                    f"`cantrip resume {root}`"
-                )
+    request_id, root = run_quietly(loom, work, as_json=as_json)
+    said = decision or "answer"
+    told = {"request_id": request_id, "decision": said, "by": author(by), "loom": loom}
+    output.show(told, [f"{said} {request_id}"], as_json=as_json)
+    if root is not None and not as_json:
+        output.print_note(
+            "no process runs the entity now: a process that offers its cantrip continues it, or "
+            f"`cantrip resume {root}{render_loom_option(loom)}`"
+        )
 
 
 def _find(found: list[Request], typed: str) -> Request | None:

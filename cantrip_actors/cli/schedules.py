@@ -83,7 +83,7 @@ def add(
     async def work(runtime: Runtime) -> Schedule:
         return await runtime.schedule(name, intent, id=id, to="cantrip" if cantrip else None, **options)
 
-    _print(run_quietly(loom, work, as_json=as_json), loom, as_json=as_json)
+    _print(run_quietly(loom, work, as_json=as_json, makes_loom=True), loom, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule ls", "cantrip schedule ls --json"))

@@ -18,6 +18,7 @@ from cantrip_actors.cli.command import (
     Unattended,
     Url,
     examples,
+    import_extra,
     report_errors,
 )
 from cantrip_actors.cli.logs import configure_logs
@@ -106,7 +107,7 @@ def run(
         from cantrip_actors.cli.sealed import seal_key
 
         configure_logs(whole=True)
-        http = http_package()
+        http = import_extra("cantrip_actors.http", "serve", "cantrip serve")
         settings = http.Settings(
             loom=loom,
             cantrips=tuple(load_cantrips(loom, recipes or (), are_chosen=True)),
@@ -159,19 +160,7 @@ def token(
     Scopes: read, observe, cast, send, steer, stop, approve, reward, dispatch, secrets, admin.
     """
     with report_errors(json=False, loom=LOOM):
-        made = http_package().add_token(tokens, name, scope, tenant)
+        http = import_extra("cantrip_actors.http", "serve", "cantrip serve")
+        made = http.add_token(tokens, name, scope, tenant)
         output.print_lines([made])
         output.print_note(f"its hash is in {tokens}; a service that runs reads it again at SIGHUP")
-
-
-def http_package() -> Any:
-    """Return the package behind the extra `serve`."""
-    from cantrip_actors import InvalidCantrip
-
-    try:
-        from cantrip_actors import http
-    except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "hypercorn"):
-            raise
-        raise InvalidCantrip("cantrip serve needs an extra: pip install 'cantrip-actors[serve]'") from error
-    return http

@@ -29,7 +29,9 @@ class Service:
         try:
             answered = self._connect().request(method, path, json=body)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unreachable(f"{self.url} does not answer: {error}") from error
+            raise Unreachable(
+                f"{self.url} does not answer: {error}; --url takes the address that `cantrip serve` prints"
+            ) from error
         if answered.is_error:
             raise Unreachable(f"{self.url} answered {answered.status_code}: {one_line(answered.text, 200)}")
         if not answered.content:

@@ -50,7 +50,7 @@ def perform(
                 from cantrip_actors.cli.inline_decisions import attend
 
                 tasks = await stack.enter_async_context(background())
-                await tasks.start(attend, runtime, watcher, terminal, request_id)
+                await tasks.start(attend, runtime, watcher, terminal, url, request_id)
             if watcher is None:
                 return await work(runtime)
             return await run_watched(runtime, watcher, terminal, lambda: work(runtime))

@@ -6,10 +6,8 @@ backends, and any other server can.
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,26 +15,20 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from cantrip_actors import CantripError
 from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
 from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.endpoint import Endpoint
 from cantrip_actors.http.guard import Guard
 from cantrip_actors.http.live_page import page_routes
 from cantrip_actors.http.mcp import mcp_routes
 from cantrip_actors.http.openai import OPENAI_ROUTES, as_openai_error
 from cantrip_actors.http.openapi import document
-from cantrip_actors.http.problems import Problem, problem_of, report
+from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate, check_scope, session_shape, start_session
 from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, Row
-from cantrip_actors.redact.logs import get_logger
-
-_log = get_logger("cantrip_actors.http")
-_access = get_logger("cantrip_actors.http.access")
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(service: Service, routes: Iterable[Row] = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS)) -> ASGIApp:
@@ -59,14 +51,14 @@ def make_app(service: Service, routes: Iterable[Row] = (*ROUTES, *OPENAI_ROUTES,
     async def whoami(request: Request) -> Response:
         return JSONResponse(session_shape(authenticate(service, request)))
 
-    plain = [Route(f"{BASE}/openapi.json", _guard_handler(service, openapi), methods=["GET"])]
+    plain = [Route(f"{BASE}/openapi.json", Endpoint(service, f"{BASE}/openapi.json", openapi), methods=["GET"])]
     if service.page:
         plain += [
-            Route("/session", _guard_handler(service, session), methods=["POST"]),
-            Route("/session", _guard_handler(service, whoami), methods=["GET"]),
+            Route("/session", Endpoint(service, "/session", session), methods=["POST"]),
+            Route("/session", Endpoint(service, "/session", whoami), methods=["GET"]),
             *page_routes(),
         ]
-    table = [Route(row.path, _Endpoint(service, row), methods=[row.method]) for row in rows]
+    table = [Route(row.path, _make_endpoint(service, row), methods=[row.method]) for row in rows]
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -85,94 +77,42 @@ async def _answer_not_found(_request: Request, error: Any) -> Response:
     return Problem(error.status_code, kind, told, headers=error.headers).response()
 
 
-def _guard_handler(service: Service, work: Handler) -> Handler:
-    """Return a handler whose errors are problems: the boundary around requests."""
+def _make_endpoint(service: Service, row: Row) -> Endpoint:
+    """Return the endpoint of a row of the table."""
 
-    async def answer(request: Request) -> Response:
-        try:
-            return await work(request)
-        except Problem as problem:
-            return problem.response(service.runtime.redact)
-        except CantripError as error:
-            return problem_of(error).response(service.runtime.redact)
-        except Exception as error:  # a bug in a handler ends its request, not the service
-            return report(error).response()
+    async def work(request: Request) -> Response:
+        return await _answer(service, row, request)
 
-    return answer
+    return Endpoint(service, row.path, work, as_openai_error if row.style == "openai" else lambda problem: problem)
 
 
-class _Sent:
-    """Passes an answer on and counts its bytes."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.bytes = 0
-
-    async def __call__(self, message: Message) -> None:
-        """Send a part of the answer."""
-        self.bytes += len(message.get("body", b""))
-        await self._send(message)
-
-
-class _Endpoint:
-    """One route of the table, as an ASGI application, so that its handler can listen to the client."""
-
-    def __init__(self, service: Service, row: Row) -> None:
-        self._service = service
-        self._row = row
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        request, began, sent = Request(scope, receive), time.monotonic(), _Sent(send)
-        answer = await _guard_handler(self._service, partial(self._answer, receive=receive))(request)
-        if self._row.style == "openai":
-            answer = as_openai_error(answer)
-        try:
-            await answer(scope, receive, sent)
-        finally:
-            if self._service.access_log:
-                _access.info(
-                    "request",
-                    method=self._row.method,
-                    route=self._row.path,
-                    status=answer.status_code,
-                    ms=round((time.monotonic() - began) * 1e3, 1),
-                    bytes=sent.bytes,
-                    token=getattr(request.state, "token_name", ""),
-                )
-
-    async def _answer(self, request: Request, *, receive: Receive) -> Response:
-        service, row = self._service, self._row
-        token = authenticate(service, request)
-        request.state.token_name = token.name
-        check_scope(token, row.scope)
-        service.limiter.count_request(token)
-        runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)
-        path = {name: unquote(value) for name, value in request.path_params.items()}  # the guard left slashes encoded
-        call = Call(service, token, runtime, request, path, receive=receive)
-        given = request.query_params
-        if len(given.multi_items()) != len(given):
-            raise Problem(422, "invalid", "a parameter is given twice")
-        call.query = validate(row.query, dict(given), strict=False)
-        limits = service.limiter.limits
-        body = await read_body(request, limits.body, limits.patience)
-        if row.method == "POST":
-            call.key = _read_key(request)
-        if row.body is not None:
-            call.body = self._body(request, body, row.body)
-        telemetry = service.telemetry
-        with (
-            nullcontext()
-            if telemetry is None
-            else telemetry.request(row.method, row.path, request.headers.get("traceparent"))
-        ):
-            answer = await row.work(call)
-        return answer.response() if isinstance(answer, Answer) else answer
-
-    def _body(self, request: Request, body: bytes, model: Any) -> Any:
-        is_optional = not any(field.is_required() for field in model.model_fields.values())
-        value = {} if is_optional and not body else read_json(request, body)
-        return validate(model, value, strict=issubclass(model, Strict))
+async def _answer(service: Service, row: Row, request: Request) -> Response:
+    token = authenticate(service, request)
+    request.state.token_name = token.name
+    check_scope(token, row.scope)
+    service.limiter.count_request(token)
+    runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)
+    path = {name: unquote(value) for name, value in request.path_params.items()}  # the guard left slashes encoded
+    call = Call(service, token, runtime, request, path)
+    given = request.query_params
+    if len(given.multi_items()) != len(given):
+        raise Problem(422, "invalid", "a parameter is given twice")
+    call.query = validate(row.query, dict(given), strict=False)
+    limits = service.limiter.limits
+    body = await read_body(request, limits.body, limits.patience)
+    if row.method == "POST":
+        call.key = _read_key(request)
+    if row.body is not None:
+        value = read_json(request, body) if body or row.needs_body else {}
+        call.body = validate(row.body, value, strict=issubclass(row.body, Strict))
+    telemetry = service.telemetry
+    with (
+        nullcontext()
+        if telemetry is None
+        else telemetry.request(row.method, row.path, request.headers.get("traceparent"))
+    ):
+        answer = await row.work(call)
+    return answer.response() if isinstance(answer, Answer) else answer
 
 
 def _read_key(request: Request) -> str | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
 
-from cantrip_actors import CantripError, Loom, Runtime
+from cantrip_actors import CantripError, Episode, Loom, Runtime
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.tokens import Token
@@ -59,8 +58,6 @@ class Call:
     body: Any = None
     key: str | None = None
     """The Idempotency-Key."""
-    receive: Receive | None = None
-    """Receives the client's disconnect; the body has been read."""
 
     @property
     def loom(self) -> Loom:
@@ -107,38 +104,37 @@ class Call:
             raise Problem(409, "forgotten", "the content of this turn was erased: it takes neither forks nor rewards")
         return turn_id
 
+    async def wait_for(
+        self,
+        episode: Callable[[], Awaitable[Episode]],
+        cancel: Callable[[], Awaitable[object]],
+        seconds: float | None = None,
+    ) -> Episode | None:
+        """Return an episode; None if the timeout passes first. If the client hangs up first, `cancel` is called.
 
-@dataclass(slots=True)
-class Waited(Generic[T]):
-    """How a wait ended: with a value, with an error, by its timeout, or because the client hung up."""
+        A server does not cancel a handler when the client hangs up, so this listens for it (traps 1 and 2). Raises the
+        CantripError that ended the episode.
+        """
+        found: Episode | CantripError | None = None
+        has_gone = False
 
-    how: Literal["done", "late", "gone"] = "late"
-    value: T | None = None
-    error: CantripError | None = None
+        async def watch() -> None:
+            nonlocal has_gone
+            await until_disconnect(self.request.receive)
+            has_gone = True
+            tasks.cancel_scope.cancel()
 
-
-async def wait_for(
-    work: Callable[[], Awaitable[T]], receive: Receive | None, seconds: float | None = None
-) -> Waited[T]:
-    """Run `work` until it returns, the timeout passes, or the client hangs up.
-
-    A server does not cancel a handler when the client hangs up, so this listens for it (traps 1 and 2).
-    """
-    waited: Waited[T] = Waited()
-
-    async def watch(line: Receive) -> None:
-        await until_disconnect(line)
-        waited.how = "gone"
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        if receive is not None:
-            tasks.start_soon(watch, receive)
-        with anyio.move_on_after(seconds):
-            try:
-                waited.value = await work()
-            except CantripError as error:
-                waited.error = error
-            waited.how = "done"
-        tasks.cancel_scope.cancel()
-    return waited
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            with anyio.move_on_after(seconds):
+                try:
+                    found = await episode()
+                except CantripError as error:
+                    found = error
+            tasks.cancel_scope.cancel()
+        if isinstance(found, CantripError):
+            raise found
+        if found is None and has_gone:
+            with anyio.CancelScope(shield=True):
+                await cancel()
+        return found

@@ -11,12 +11,11 @@ from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
 
-import anyio
 from anyio import to_thread
 
 from cantrip_actors import Cantrip, Entity, Episode, LoomError, Receipt
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import REPLAYED, Answer, Call, wait_for
+from cantrip_actors.http.calls import REPLAYED, Answer, Call
 from cantrip_actors.http.files import check_intent, intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
@@ -67,13 +66,8 @@ async def submit(call: Call) -> Answer:
             said.cantrip, check_intent(said.intent), key=call.key, priority=said.priority, queue=said.queue
         )
     headers = {"location": f"{ENTITIES}/{made.entity_id}", **({} if made.is_new else REPLAYED)}
-    if said.wait is not None:
-        waited = await wait_for(made.episode, call.receive, said.wait)
-        if waited.error is not None:
-            raise waited.error
-        if waited.value is not None:
-            return await _show_episode(call, waited.value, headers)
-    return Answer(await _build_submission(call, made), 202, headers)
+    ended = await _wait(call, made.episode, headers)
+    return ended or Answer(await _build_submission(call, made), 202, headers)
 
 
 async def get_submission(call: Call) -> Answer:
@@ -155,9 +149,7 @@ async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tupl
     async with nullcontext() if key is None else service.key_lock(f"{token.tenant or ''}\0{key}"):
         if key is not None and await call.read(lambda: call.runtime.begun_with(key)) is not None:
             return await begin(), True
-        await service.limiter.check_cost(token)
-        await service.limiter.forget_ended(token)
-        with service.limiter.reserve_start(token) as count:
+        async with service.limiter.reserve_start(token) as count:
             entity = await begin()
             count(entity.id)
         return entity, False
@@ -173,24 +165,32 @@ async def _begin(call: Call, begin: Callable[[], Awaitable[Entity]]) -> Answer:
     if said.wait is None:
         state = await call.read(lambda: call.runtime.loom.state(entity.id))
         return Answer({**begun, "state": state}, 201, headers)
-    waited = await wait_for(entity.episode, call.receive, said.wait)
-    if waited.error is not None:
-        raise waited.error
-    if waited.value is not None:
-        return await _show_episode(call, waited.value, headers)
-    if waited.how == "gone" and _should_cancel(call):
-        with anyio.CancelScope(shield=True):
-            await entity.stop(HUNG_UP, by=call.token.sender)
-    return Answer(begun, 202, headers)
+    ended = await _wait(call, entity.episode, headers, entity.stop)
+    return ended or Answer(begun, 202, headers)
 
 
-async def _show_episode(call: Call, episode: Episode, headers: Mapping[str, str]) -> Answer:
-    return Answer(call.redact_for_token(await call.read(lambda: episode_shape(episode))), 200, headers)
+async def _wait(
+    call: Call,
+    episode: Callable[[], Awaitable[Episode]],
+    headers: Mapping[str, str],
+    cancel: Callable[..., Awaitable[object]] | None = None,
+) -> Answer | None:
+    """Wait for an episode if the request says so; return how it ended, None if it has not ended by then.
 
+    A client that hangs up cancels the work; by default it does so if it could not retrieve the result.
+    """
+    said = call.body
+    if said.wait is None:
+        return None
 
-def _should_cancel(call: Call) -> bool:
-    """Return whether a disconnect cancels the work; by default it does if the client could not retrieve the result."""
-    return (call.body.on_disconnect or ("continue" if call.key else "cancel")) == "cancel"
+    async def leave() -> None:
+        if cancel is not None and (said.on_disconnect or ("continue" if call.key else "cancel")) == "cancel":
+            await cancel(HUNG_UP, by=call.token.sender)
+
+    found = await call.wait_for(episode, leave, said.wait)
+    if found is None:
+        return None
+    return Answer(call.redact_for_token(await call.read(lambda: episode_shape(found))), 200, headers)
 
 
 def _check_wait(call: Call, seconds: float | None) -> None:
@@ -262,16 +262,8 @@ async def send(call: Call) -> Answer:
         "location": f"{ENTITIES}/{entity.id}/receipts/{quote(receipt.key, safe='')}",
         **(REPLAYED if is_replay else {}),
     }
-    if said.wait is not None:
-        waited = await wait_for(receipt.episode, call.receive, said.wait)
-        if waited.error is not None:
-            raise waited.error
-        if waited.value is not None:
-            return await _show_episode(call, waited.value, headers)
-        if waited.how == "gone" and _should_cancel(call):
-            with anyio.CancelScope(shield=True):
-                await receipt.cancel(HUNG_UP, by=call.token.sender)
-    return Answer(await call.read(lambda: _build_receipt(call, receipt)), 202, headers)
+    ended = await _wait(call, receipt.episode, headers, receipt.cancel)
+    return ended or Answer(await call.read(lambda: _build_receipt(call, receipt)), 202, headers)
 
 
 def _has_receipt(call: Call, entity_id: str, key: str) -> bool:

@@ -18,8 +18,9 @@ from typing import Final
 import anyio
 
 from cantrip_actors import LoomError, Runtime, RuntimeClosed
-from cantrip_actors.http.metrics import CONTENT_TYPE
 
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""The content type of metrics, as Prometheus reads them."""
 READY: Final = 5.0
 STALL: Final = 60.0
 TICK: Final = 1.0

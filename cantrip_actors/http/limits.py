@@ -6,8 +6,8 @@ Each 429 says which one was met.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -80,23 +80,20 @@ class Limiter:
         if most is not None and await to_thread.run_sync(self._spending.today, token.sender) >= most:
             _refuse("cost_per_day", f"a cost of ${most:g} a day", self._spending.seconds_left())
 
-    async def forget_ended(self, token: Token) -> None:
-        """Forget the entities of a token that are active no more, if they are all that it may have."""
-        use = self._of(token)
-        if len(use.casts) + use.starting >= _get_most_casts(self.limits, token):
+    @asynccontextmanager
+    async def reserve_start(self, token: Token) -> AsyncIterator[Callable[[str], None]]:
+        """Reserve a place for an entity that the block begins; yield a function that counts it.
+
+        Raises Problem 429 if this token has spent what it may spend today, or has its maximum of active entities.
+        """
+        await self.check_cost(token)
+        use, most = self._of(token), token.max_concurrent or self.limits.casts
+        if len(use.casts) + use.starting >= most:  # some may be active no more
             known = list(use.casts)
             busy = await self._find_busy(known)
             for one in known:
                 if one not in busy:
                     use.casts.pop(one, None)
-
-    @contextmanager
-    def reserve_start(self, token: Token) -> Iterator[Callable[[str], None]]:
-        """Reserve a place for an entity that the block begins; yield a function that counts it.
-
-        Raises Problem 429 if this token has its maximum of active entities; call `forget_ended` before.
-        """
-        use, most = self._of(token), _get_most_casts(self.limits, token)
         if len(use.casts) + use.starting >= most:
             _refuse("concurrent_casts", f"{most} casts at a time", 1)
 
@@ -120,11 +117,6 @@ class Limiter:
             yield
         finally:
             use.streams -= 1
-
-
-def _get_most_casts(limits: Limits, token: Token) -> int:
-    """Return how many active entities a token may have."""
-    return token.max_concurrent or limits.casts
 
 
 def _refuse(limit: str, what: str, after: int) -> NoReturn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import closing
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -19,7 +20,7 @@ from starlette.responses import Response
 
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File, Receipt
 from cantrip_actors.http import openai_models as models
-from cantrip_actors.http.calls import Answer, Call, Waited, json_response, wait_for
+from cantrip_actors.http.calls import Answer, Call, json_response
 from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.openai_encoders import (
@@ -185,8 +186,12 @@ def _read_sound(part: Any, param: str) -> File:
     return File(data_of(data, param), filename=f"audio.{form}")
 
 
-def _check_supported(said: models.ChatBody | models.ResponseBody, cantrip: Cantrip | None) -> None:
-    """Raise Problem 400 for a parameter that would change the answer and is not supported."""
+def _find_cantrip(call: Call, said: models.ChatBody | models.ResponseBody) -> Cantrip | None:
+    """Return the cantrip that a body names as its model; None for an entity.
+
+    Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
+    """
+    cantrip = None if said.model.startswith(ENTITY) else find_cantrip(call, said.model)
     wished = ("tools", "functions", "logprobs", "top_logprobs")
     refused = next((name for name in wished if getattr(said, name, None)), None)
     if refused is None and said.n not in (None, 1):
@@ -205,6 +210,7 @@ def _check_supported(said: models.ChatBody | models.ResponseBody, cantrip: Cantr
             f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
             param=refused,
         )
+    return cantrip
 
 
 def _has_schema(cantrip: Cantrip | None, wanted: models.Format) -> bool:
@@ -272,34 +278,29 @@ async def _leave(call: Call, run: _Run) -> None:
 
 async def _find_outcome(call: Call, run: _Run) -> Outcome | None:
     """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
-    waited = await wait_for(run.episode, call.receive)
-    run.outputs.close()
-    if waited.error is not None:
-        raise waited.error
-    if waited.how == "gone":
-        await _leave(call, run)
-        return None
-    return await run.outcome(call)
+    with closing(run.outputs):
+        ended = await call.wait_for(run.episode, partial(_leave, call, run))
+    return None if ended is None else await run.outcome(call)
 
 
 def _stream(call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> EventStream:
     """Return an episode as a stream of one dialect."""
-    waited: Waited[Episode] = Waited()
+    failed: list[CantripError] = []
 
     async def wait() -> None:
         try:
             await run.episode()
         except CantripError as error:
-            waited.error = error
+            failed.append(error)
         run.outputs.close()
 
-    return EventStream(_follow_events(call, run, encoder, waited), call.service.limiter.limits.patience, beside=wait)
+    return EventStream(_follow_events(call, run, encoder, failed), call.service.limiter.limits.patience, beside=wait)
 
 
 async def _follow_events(
-    call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder, waited: Waited[Episode]
+    call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder, failed: list[CantripError]
 ) -> AsyncGenerator[bytes]:
-    """Yield the events of an episode; `waited` has its error once it has ended with one."""
+    """Yield the events of an episode; `failed` has its error once it has ended with one."""
     is_done = False
     try:
         yield b"".join(encoder.begin())
@@ -313,10 +314,10 @@ async def _follow_events(
             pass
         except FellBehind:  # then the answer comes whole
             await run.episode()
-        if waited.error is None:
+        if not failed:
             yield b"".join(encoder.end(await run.outcome(call)))
         else:
-            told = problem_of(waited.error)
+            told = problem_of(failed[0])
             shown = call.runtime.redact({"type": told.kind, "detail": told.detail})
             yield b"".join(encoder.fail(_build_error(told.status, shown)))
         is_done = True
@@ -332,9 +333,7 @@ async def _follow_events(
 async def chat_completions(call: Call) -> Answer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     said: models.ChatBody = call.body
-    is_entity = said.model.startswith(ENTITY)
-    cantrip = None if is_entity else find_cantrip(call, said.model)
-    _check_supported(said, cantrip)
+    cantrip = _find_cantrip(call, said)
     asked = _parse_messages(call, said.messages, "messages")
     created = int(time.time())
     if cantrip is None:
@@ -361,9 +360,7 @@ async def chat_completions(call: Call) -> Answer | Response:
 async def create_response(call: Call) -> Answer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     said: models.ResponseBody = call.body
-    is_entity = said.model.startswith(ENTITY)
-    cantrip = None if is_entity else find_cantrip(call, said.model)
-    _check_supported(said, cantrip)
+    cantrip = _find_cantrip(call, said)
     messages = [{"role": "user", "content": said.input}] if isinstance(said.input, str) else list(said.input)
     if said.instructions:
         messages.insert(0, {"role": "system", "content": said.instructions})

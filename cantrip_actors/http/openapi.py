@@ -93,8 +93,7 @@ def _describe_operation(row: Row, refs: Mapping[Any, dict[str, Any]]) -> dict[st
         )
     if row.body is not None:
         content = {"application/json": {"schema": refs[row.body, "validation"]}}
-        has_required = any(field.is_required() for field in row.body.model_fields.values())
-        operation["requestBody"] = {"required": has_required, "content": content}
+        operation["requestBody"] = {"required": row.needs_body, "content": content}
     return operation
 
 

@@ -1,4 +1,4 @@
-"""Handlers for operators: the overview, crash reports, and the dump of a stuck process."""
+"""Handlers for operators: metrics, actors, the overview, crash reports, and the dump of a stuck process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,40 @@ from typing import Any, TextIO
 
 import anyio
 from anyio import to_thread
+from starlette.responses import Response
 
 from cantrip_actors import LoomError, Runtime, RuntimeClosed
 from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.health import CONTENT_TYPE
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.supervision import system_of
+from cantrip_actors.http.supervision import row_of, rows_of, system_of, traceback_of
 from cantrip_actors.observe import Telemetry
+
+
+async def get_metrics(call: Call) -> Response:
+    """Return all metrics of the service in Prometheus' text format."""
+    telemetry = call.service.telemetry
+    if telemetry is None:
+        raise Problem(404, "metrics", "this service has no metrics")
+    return Response(telemetry.prometheus(), headers={"content-type": CONTENT_TYPE})
+
+
+async def get_actor(call: Call) -> Answer:
+    """Return an actor of the supervision tree, with the report of its last exit."""
+    system, path = call.runtime.inspect(), call.path["path"]
+    node = next((one for one in system.tree.walk() if one.path == path), None)
+    if node is None:
+        raise Problem(404, "unknown-actor", "no actor has this path now")
+    report = call.runtime.redact(traceback_of(node.last_exit))
+    return Answer({**row_of(node, system.at, call.runtime), "report": report})
+
+
+async def get_system(call: Call) -> Answer:
+    """Return the service as it stands: a row for each actor, parents first; crystals, counters, loom and readers."""
+    system, service = call.runtime.inspect(), call.service
+    shown = {**system_of(call.runtime, system), "items": list(rows_of(call.runtime, system).values())}
+    shown["streams"]["http"] = service.readers
+    return Answer(shown)
 
 
 async def get_overview(call: Call) -> Answer:
@@ -58,24 +86,17 @@ def _read_live(telemetry: Telemetry) -> dict[str, Any]:
 
 async def list_crashes(call: Call) -> Answer:
     """List the newest crash reports of the service."""
-    _check(call)
     telemetry = call.service.telemetry
     return Answer({"items": [] if telemetry is None else list(telemetry.crashes)})
 
 
 async def get_crash(call: Call) -> Answer:
     """Return a crash report."""
-    _check(call)
     telemetry, wanted = call.service.telemetry, call.path["id"]
     for report in () if telemetry is None else telemetry.crashes:
         if report["id"] == wanted:
             return Answer(report)
     raise Problem(404, "crash", "no crash report has this id, or it is too old")
-
-
-def _check(call: Call) -> None:
-    if call.token.tenant is not None:
-        raise Problem(403, "tenant", "crash reports are about all tenants: use a token without one")
 
 
 @contextmanager

@@ -277,7 +277,7 @@ def _parse_address(text: str) -> tuple[str, int]:
     """Return the host and the port of HOST:PORT. Raises CannotServe."""
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise CannotServe(f"{text}: expected HOST:PORT")
+        raise CannotServe(f"{text}: expected HOST:PORT, with a port from 0 to 65535")
     return host.strip("[]"), int(port)
 
 

@@ -42,10 +42,12 @@ def authenticate(service: Service, request: Request) -> Token:
 
 
 def check_scope(token: Token, scope: str | None) -> None:
-    """Raise Problem 403 if a token lacks a scope."""
+    """Raise Problem 403 if a token lacks a scope, or may not use it: what `observe` shows is about all tenants."""
     if scope is not None and not token.allows(scope):
         headers = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'}
         raise Problem(403, "scope", f"this token lacks the scope {scope}", headers=headers, scope=scope)
+    if scope == "observe" and token.tenant is not None:
+        raise Problem(403, "tenant", "this is about all tenants: use a token without one")
 
 
 def _check_own_page(request: Request) -> None:

@@ -15,9 +15,9 @@ from cantrip_actors.http import models
 from cantrip_actors.http.calls import Answer, Call
 from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, select_standing
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.shapes import entity_shape
 from cantrip_actors.http.sse import END_OF_RECORD, RETRY, EventStream, Position, encode_event
-from cantrip_actors.http.system import check_may_observe
 from cantrip_actors.machine.project import Story
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.wire import as_wire
@@ -121,7 +121,7 @@ async def all_events(call: Call) -> Response:
         raise Problem(422, "invalid", f"kinds: expected some of {', '.join(sorted(KINDS))}")
     has_actors = kinds is not None and "actor" in kinds
     if has_actors:
-        check_may_observe(call)
+        check_scope(call.token, "observe")
     root = None if wanted.subtree is None else await call.find_entity_id(wanted.subtree)
     loom, view = call.runtime.loom, _View(call, root)
 

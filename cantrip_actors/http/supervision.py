@@ -182,9 +182,8 @@ def held_crystals(system: System) -> list[Row]:
     ]
 
 
-def rows_of(runtime: Runtime, system: System | None = None) -> dict[str, Row]:
+def rows_of(runtime: Runtime, system: System) -> dict[str, Row]:
     """Return the supervision tree as a row for each child, by its path, parents first."""
-    system = system or runtime.inspect()
     return {node.path: row_of(node, system.at, runtime) for node in system.tree.walk()}
 
 

@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -125,9 +125,9 @@ async def hold(
     target: Target,
     host: Host,
     ready: Callable[[Connection], object],
+    roots: Sequence[str],
+    sampling: str,
     *,
-    roots: Sequence[str] = (),
-    sampling: str = "",
     handshake: bool = False,
     patience: float = CONNECT,
 ) -> None:
@@ -260,49 +260,47 @@ class _Connection:
 
     async def own_tools(self) -> Sequence[Tool]:
         """Return all current tools of the server. Raises ToolServerError, LostServer."""
-        found: list[Tool] = []
-        cursor: str | None = None
-        try:
-            for _ in range(PAGES):
-                page = await self.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
-                found += map(tool_of, page.tools)
-                if len(found) > TOOLS:
-                    raise ToolServerError(f"server {self._name} lists more than {TOOLS} tools")
-                cursor = page.next_cursor
-                if cursor is None:
-                    return found
-        except MCPError as problem:
-            can = self.session.server_capabilities
-            if problem.error.code == METHOD_NOT_FOUND and can is not None and can.tools is None:
-                return []
-            raise self._convert_error(problem) from problem
-        except ValidationError as problem:
-            raise ToolServerError(f"server {self._name} lists its tools wrongly: {_describe_fault(problem)}") from None
-        raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
+        can = self.session.server_capabilities
+        may_lack = can is not None and can.tools is None
+        pages = self._read_pages("tools", self.session.list_tools, lambda page: map(tool_of, page.tools), may_lack)
+        found, is_all = await pages
+        if len(found) > TOOLS:
+            raise ToolServerError(f"server {self._name} lists more than {TOOLS} tools")
+        if not is_all:
+            raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
+        return found
 
     async def prompts(self) -> Sequence[Prompt]:
         """Return the prompts that the server has now, at most `TOOLS`. Raises ToolServerError, LostServer."""
-        found: list[Prompt] = []
+        pages = self._read_pages("prompts", self.session.list_prompts, lambda page: map(prompt_of, page.prompts), True)
+        return (await pages)[0][:TOOLS]
+
+    async def _read_pages(
+        self, what: str, ask: Callable[..., Awaitable[Any]], read: Callable[[Any], Iterable[T]], may_lack: bool
+    ) -> tuple[list[T], bool]:
+        """Return the entries of at most `PAGES` pages, until there are more than `TOOLS`, and whether that is all.
+
+        A server that may lack the list does not need to know the method.
+        """
+        found: list[T] = []
         cursor: str | None = None
-        try:
-            for _ in range(PAGES):
-                page = await self.session.list_prompts(params=PaginatedRequestParams(cursor=cursor))
-                found += map(prompt_of, page.prompts)
-                cursor = page.next_cursor
-                if cursor is None or len(found) > TOOLS:
-                    return found[:TOOLS]
-        except MCPError as problem:
-            if problem.error.code == CONNECTION_CLOSED:
-                raise LostServer("its connection was closed") from problem
-            if problem.error.code == METHOD_NOT_FOUND:
-                return []
-            told = f"server {self._name} refuses to list its prompts: {problem.error.message}"
-            raise ToolServerError(told) from problem
-        except ValidationError as problem:
-            raise ToolServerError(
-                f"server {self._name} lists its prompts wrongly: {_describe_fault(problem)}"
-            ) from None
-        return found
+        for _ in range(PAGES):
+            try:
+                with _noting_loss():
+                    page = await ask(params=PaginatedRequestParams(cursor=cursor))
+            except MCPError as problem:
+                if problem.error.code == METHOD_NOT_FOUND and may_lack:
+                    return [], True
+                told = f"server {self._name} refuses to list its {what}: {problem.error.message}"
+                raise ToolServerError(told) from problem
+            except ValidationError as problem:
+                told = f"server {self._name} lists its {what} wrongly: {_describe_fault(problem)}"
+                raise ToolServerError(told) from None
+            found += read(page)
+            cursor = page.next_cursor
+            if cursor is None or len(found) > TOOLS:
+                break
+        return found, cursor is None
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
         """Return the messages of a prompt. Raises ToolServerError, LostServer."""
@@ -314,10 +312,9 @@ class _Connection:
 
         told = f"server {self._name}: prompt {name}"
         try:
-            messages = messages_of(await self._settle(send, None))
+            with _noting_loss():
+                messages = messages_of(await self._settle(send, None))
         except MCPError as problem:
-            if problem.error.code == CONNECTION_CLOSED:
-                raise LostServer("its connection was closed") from problem
             raise ToolServerError(f"{told}: {problem.error.message}") from problem
         except ValidationError as problem:
             raise ToolServerError(f"{told}: the server's answer is not a prompt: {_describe_fault(problem)}") from None
@@ -333,10 +330,9 @@ class _Connection:
         if can is None or can.resources is None:
             return False
         try:
-            found, _ = await self._resources(FIRST)
+            with _noting_loss():
+                found, _ = await self._resources(FIRST)
         except MCPError as problem:
-            if problem.error.code == CONNECTION_CLOSED:
-                raise LostServer("its connection was closed") from problem
             _log.warning("a server refuses to list its resources", server=self._name, error=problem.error.message)
             return False
         except ValidationError as problem:
@@ -373,22 +369,16 @@ class _Connection:
         found, place = await self._resources(start)
         return Answered({"resources": found} | ({} if place is None else {"next": str(place)}))
 
-    def _convert_error(self, problem: MCPError) -> Exception:
-        if problem.error.code == CONNECTION_CLOSED:
-            return LostServer("its connection was closed")
-        return ToolServerError(f"server {self._name} refuses to list its tools: {problem.error.message}")
-
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
         """Call a tool; `report` gets its progress. Cancelling this cancels the request. Raises LostServer."""
         is_over = anyio.Event()
         self._calls[is_over] = call
         try:
-            if tool.kind == "resources":
-                return await self._list(args, call)
-            return await self._call(tool, args, call, _Progress(report))
+            with _noting_loss():
+                if tool.kind == "resources":
+                    return await self._list(args, call)
+                return await self._call(tool, args, call, _Progress(report))
         except MCPError as problem:
-            if problem.error.code == CONNECTION_CLOSED:
-                raise LostServer("its connection was closed") from problem
             return Answered(f"{call.gate}: {problem.error.message}", is_error=True)
         except ValidationError as problem:
             told = f"{call.gate}: the server ran the call, but its answer is invalid: {_describe_fault(problem)}"
@@ -515,6 +505,17 @@ class _Connection:
         if answer is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=None if to_open else dict(answer))
+
+
+@contextlib.contextmanager
+def _noting_loss() -> Iterator[None]:
+    """Make the SDK's error of a closed connection a LostServer."""
+    try:
+        yield
+    except MCPError as problem:
+        if problem.error.code == CONNECTION_CLOSED:
+            raise LostServer("its connection was closed") from problem
+        raise
 
 
 async def _run_until(is_over: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:

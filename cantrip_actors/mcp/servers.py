@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from cantrip_actors.mcp.oauth import Login
@@ -16,6 +16,9 @@ from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.tool_server import Connection, Elicit, Host, ToolServer
+
+if TYPE_CHECKING:
+    from cantrip_actors.mcp.client import Target
 
 LOGIN: Final = 600.0
 """Seconds that a person has to log in."""
@@ -27,13 +30,24 @@ class McpServer(ToolServer):
 
     elicit: Elicit | None = field(default=None, repr=False)
 
+    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
+        """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
+        from cantrip_actors.mcp.client import hold
+
+        own = host if self.elicit is None else host._replace(elicit=self.elicit)
+        await hold(self.name, self._reach(), own, ready, self.told_roots, self.sampling_name, **self._modes())
+
+    def _reach(self) -> Target:
+        """Return what the SDK's client connects to."""
+        raise NotImplementedError
+
+    def _modes(self) -> dict[str, Any]:
+        """Return further options of `hold`."""
+        return {}
+
     def behind(self) -> tuple[Hashable, ...]:
         """Return the part of the connection that `identity` leaves out."""
         return (self.elicit,)
-
-    def _host(self, host: Host) -> Host:
-        """Return the host, with this server's own `elicit` if it has one."""
-        return host if self.elicit is None else host._replace(elicit=self.elicit)
 
 
 class ServerOptions(TypedDict, total=False):
@@ -60,12 +74,10 @@ class StdioServer(McpServer):
     cwd: str | None = None
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "pipe"
 
-    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
-        """Start the program, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
-        from cantrip_actors.mcp.client import hold, program
+    def _reach(self) -> Target:
+        from cantrip_actors.mcp.client import program
 
-        target = program(self.command, self.args, dict(self.env), self.cwd)
-        await hold(self.name, target, self._host(host), ready, roots=self.told_roots, sampling=self.sampling_name)
+        return program(self.command, self.args, dict(self.env), self.cwd)
 
     def described(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
@@ -90,21 +102,13 @@ class HttpServer(McpServer):
     risks: frozenset[Risk] = frozenset({"untrusted_content", "way_out"})
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "tcp"
 
-    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
-        """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
-        from cantrip_actors.mcp.client import CONNECT, endpoint, hold
+    def _reach(self) -> Target:
+        from cantrip_actors.mcp.client import endpoint
 
-        patience = LOGIN if isinstance(self.auth, Login) else CONNECT
-        target = endpoint(self.url, dict(self.headers), self.auth)
-        await hold(
-            self.name,
-            target,
-            self._host(host),
-            ready,
-            roots=self.told_roots,
-            sampling=self.sampling_name,
-            patience=patience,
-        )
+        return endpoint(self.url, dict(self.headers), self.auth)
+
+    def _modes(self) -> dict[str, Any]:
+        return {"patience": LOGIN} if isinstance(self.auth, Login) else {}
 
     def described(self) -> dict[str, Any]:
         """Return the URL, and the names of the headers."""
@@ -122,19 +126,13 @@ class InprocServer(McpServer):
     server: Any = field(repr=False)
     era: Literal["modern", "handshake"] = "modern"
 
-    async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
-        """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
-        from cantrip_actors.mcp.client import hold, inside
+    def _reach(self) -> Target:
+        from cantrip_actors.mcp.client import inside
 
-        await hold(
-            self.name,
-            inside(self.server),
-            self._host(host),
-            ready,
-            roots=self.told_roots,
-            sampling=self.sampling_name,
-            handshake=self.era == "handshake",
-        )
+        return inside(self.server)
+
+    def _modes(self) -> dict[str, Any]:
+        return {"handshake": self.era == "handshake"}
 
     def behind(self) -> tuple[Hashable, ...]:
         """Return the server object."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,8 +23,8 @@ def _allow(_scope: str) -> bool:
 async def _skip_cost_check() -> None: ...
 
 
-@contextmanager
-def _skip_count() -> Iterator[Callable[[str], None]]:
+@asynccontextmanager
+async def _skip_count() -> AsyncIterator[Callable[[str], None]]:
     yield lambda _entity_id: None
 
 
@@ -33,8 +33,8 @@ class Caller:
     """The client of a request. `runtime` is that of its tenant, `cantrips` are those that it may use, by name.
 
     `by` names it in records, and `door` names the door that vouches for it. `allows` says whether it has a scope
-    (`cantrip_actors.http.tokens`). `check_cost` raises Refused if it has spent what it may spend. `starting` raises
-    Refused if it may not begin another entity now, and yields a function that counts the one it begins in the block.
+    (`cantrip_actors.http.tokens`). `check_cost` raises Refused if it has spent what it may spend. `starting` does so,
+    too, and if it may not begin another entity now; it yields a function that counts the one it begins in the block.
     """
 
     runtime: Runtime
@@ -43,7 +43,7 @@ class Caller:
     door: str = ""
     allows: Callable[[str], bool] = _allow
     check_cost: Callable[[], Awaitable[None]] = _skip_cost_check
-    starting: Callable[[], AbstractContextManager[Callable[[str], None]]] = _skip_count
+    starting: Callable[[], AbstractAsyncContextManager[Callable[[str], None]]] = _skip_count
 
     async def read(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which reads the loom, as `Runtime.read`."""

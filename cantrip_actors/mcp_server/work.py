@@ -72,13 +72,13 @@ class Work:
         caller.check(offer.scope)
         runtime, cantrip = caller.runtime, caller.cantrips[offer.cantrip]
         intent, context, by = arguments.intent, arguments.context or None, caller.by
-        await caller.check_cost()
         if isinstance(arguments, Send) and arguments.entity_id:
+            await caller.check_cost()
             entity = await caller.read(partial(_find_entity, caller, arguments.entity_id, offer))
             receipt = await entity.post(intent, context=context, key=uuid.uuid4().hex, by=by)
             return cls(caller, entity, receipt.key)
         caller.check("cast")
-        with caller.starting() as count:
+        async with caller.starting() as count:
             if isinstance(arguments, Fork):
                 turn = await caller.read(partial(_find_turn, caller, arguments.at, offer))
                 entity = await runtime.start_fork(

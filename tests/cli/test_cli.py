@@ -1,6 +1,7 @@
 """The command line: its output, exit codes, JSON and error messages."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -351,8 +352,29 @@ class TestProcess:
     def test_an_intent_in_another_encoding_is_refused(self, place):
         command = [*COMMAND, "cast", "recipe.yaml", b"caf\xe9"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (2, "error: intent: expected a text in utf-8, got b'caf\\xe9'\n")
+        told = "error: intent: expected a text in utf-8, got b'caf\\xe9'; give it in UTF-8\n"
+        assert (done.returncode, done.stderr) == (2, told)
         assert not (place / ".cantrip").exists()
+
+    def test_an_intent_that_the_locale_cannot_decode_is_refused_with_the_setting_that_helps(self, place):
+        ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+        command = [*COMMAND, "cast", place / "recipe.yaml", "café"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | ascii_only)
+        assert (done.returncode, done.stderr.rpartition("; ")[2]) == (2, "set PYTHONUTF8=1\n")
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            *("send bob hi", "post bob hi", "withdraw bob key", "withdraw key", "stop bob", "abandon bob", "resume"),
+            *("requests", "allow x", "schedule pause x", "schedule rm x", "cluster ls", "cluster drain w1"),
+            *("cluster where bob", "cluster stranded", "cluster queues", "cluster free bob", "cluster release 2"),
+        ],
+    )
+    def test_a_command_for_what_is_in_a_loom_does_not_make_one(self, cantrip, place, command):
+        said = cantrip(*command.split(), "--loom", "typo.db")
+        assert said.code == 2
+        assert "There is no such loom" in said.err
+        assert not list(place.glob("typo.db*"))
 
     def test_a_second_writer_of_a_jsonl_loom_is_refused(self, cantrip, process):
         with Runtime.blocking("sqlite:.cantrip/loom.db"):

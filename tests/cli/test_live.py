@@ -30,6 +30,23 @@ circle:
 """
 
 
+STUCK = 60
+"""Seconds that the gate of `stuck.yaml` takes, and the thread that it runs in."""
+
+
+@pytest.fixture
+def stuck(place: Path) -> None:
+    """A recipe whose gate blocks its thread."""
+    (place / "stuck.py").write_text(
+        "import time\nfrom cantrip_actors import gate\n"
+        f"@gate\ndef stuck() -> str:\n    time.sleep({STUCK})\n    return ''\n"
+    )
+    (place / "stuck.yaml").write_text(
+        "crystal: {scripted: [{tool_calls: [{gate: stuck}]}]}\n"
+        "circle: {gates: [done, {python: 'stuck:stuck'}], wards: [{max_turns: 3}]}\n"
+    )
+
+
 def ctrl_c(process: subprocess.Popen, terminal: int) -> None:
     os.write(terminal, b"\x03")
 
@@ -141,16 +158,18 @@ class TestCtrlC:
         assert seen.code in STOPPED
         assert "Traceback" not in seen.text
 
-    def test_a_second_ctrl_c_exits_at_once_and_leaves_a_readable_loom(self, terminal, place):
-        (place / "stuck.py").write_text(
-            "import time\nfrom cantrip_actors import gate\n"
-            "@gate\ndef stuck() -> str:\n    time.sleep(20)\n    return ''\n"
-        )
-        (place / "stuck.yaml").write_text(
-            "crystal: {scripted: [{tool_calls: [{gate: stuck}]}]}\n"
-            "circle: {gates: [done, {python: 'stuck:stuck'}], wards: [{max_turns: 3}]}\n"
-        )
+    @pytest.mark.usefixtures("stuck")
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    def test_ctrl_c_does_not_wait_for_the_thread_of_a_gate(self, terminal, place, backend):
+        began = time.monotonic()
+        seen = terminal("cast", "stuck.yaml", "wait", "--backend", backend, when="stuck", do=ctrl_c)
+        assert time.monotonic() - began < STUCK
+        assert seen.code == 130
+        assert "interrupted; what was done until then is in" in seen.text
+        assert list(ended(place).values()) == ["cancelled"]
 
+    @pytest.mark.usefixtures("stuck")
+    def test_a_second_ctrl_c_exits_at_once_and_leaves_a_readable_loom(self, terminal, place):
         def twice(process: subprocess.Popen, terminal: int) -> None:
             ctrl_c(process, terminal)
             time.sleep(0.3)

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,17 @@ class TestTerminal:
         seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=decide)
         assert seen.code == 0
         assert "it was decided in the meantime" in seen.text
+
+    def test_the_end_of_input_leaves_a_request_open_and_prints_commands_for_this_loom(self, terminal):
+        def close_then_stop(_process: Any, terminal: int) -> None:
+            os.write(terminal, b"\x04")
+            time.sleep(1)
+            os.write(terminal, b"\x03")
+
+        seen = terminal("cast", "ask.yaml", "Send it", "--loom", "own.db", when="allow it?", do=close_then_stop)
+        assert seen.code == 130
+        assert "n with a note: \nwaits for a person: " in seen.text
+        assert "cantrip allow ID --loom own.db, cantrip deny ID --loom own.db)" in seen.text
 
     def test_ctrl_c_at_a_question_ends_the_run(self, terminal):
         seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=self.typing("\x03"))

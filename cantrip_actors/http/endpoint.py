@@ -1,0 +1,69 @@
+"""A route as an ASGI application: its errors are problems, and each request is a line in the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cantrip_actors import CantripError
+from cantrip_actors.http.problems import Problem, problem_of, report
+from cantrip_actors.http.service import Service
+from cantrip_actors.redact.logs import get_logger
+
+_access = get_logger("cantrip_actors.http.access")
+
+
+class Endpoint:
+    """The route at `path`. `work` returns the answer to a request, and `convert` gives problems another form."""
+
+    def __init__(
+        self,
+        service: Service,
+        path: str,
+        work: Callable[[Request], Awaitable[ASGIApp]],
+        convert: Callable[[Response], Response] = lambda problem: problem,
+    ) -> None:
+        self._service = service
+        self._path = path
+        self._work = work
+        self._convert = convert
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request, began, status, size = Request(scope, receive), time.monotonic(), 0, 0
+
+        async def count(message: Message) -> None:
+            nonlocal status, size
+            status, size = message.get("status", status), size + len(message.get("body", b""))
+            await send(message)
+
+        answer = await self._answer(request)
+        try:
+            await answer(scope, receive, count)
+        finally:
+            if self._service.access_log:
+                _access.info(
+                    "request",
+                    method=request.method,
+                    route=self._path,
+                    status=status,
+                    ms=round((time.monotonic() - began) * 1e3, 1),
+                    bytes=size,
+                    token=getattr(request.state, "token_name", ""),
+                )
+
+    async def _answer(self, request: Request) -> ASGIApp:
+        """Return the answer to a request: the boundary around handlers."""
+        try:
+            return await self._work(request)
+        except Problem as error:
+            problem = error
+        except CantripError as error:
+            problem = problem_of(error)
+        except Exception as error:  # a bug in a handler ends its request, not the service
+            problem = report(error)
+        return self._convert(problem.response(self._service.runtime.redact))
