@@ -44,7 +44,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """The backend a test runs on, and its options: a clock that jumps, unless the test asks for the real one."""
     if request.node.get_closest_marker("real_time"):
         return request.param, {}
-    return virtual(request.param)
+    slow = request.node.get_closest_marker("thread_rate")
+    return virtual(request.param, thread_rate=slow.args[0] if slow else 1.0)
 
 
 _sent: list[tuple[str, str, bytes]] = []

@@ -54,12 +54,13 @@ def opening(hint: str = "") -> Iterator[None]:
 
 def is_mistake(error: CantripError) -> bool:
     """Return whether an error is a mistake in the command or in the recipe."""
-    if isinstance(error, ValueError):  # its message says what was given and what was expected
-        return True
-    from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract
-
     mistakes = (
+        ValueError,  # its message says what was given and what was expected
         *(InvalidCantrip, InvalidDecision, InvalidFile, InvalidImage, InvalidIntent, InvalidSchedule),
         *(UnknownId, UnknownRequest, LoomUnusable, Unreachable),
     )
-    return isinstance(error, (*mistakes, InvalidContract, UnknownDispatch, UnreadableContract))
+    if isinstance(error, mistakes):
+        return True
+    from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract  # imports the runtime
+
+    return isinstance(error, (InvalidContract, UnknownDispatch, UnreadableContract))

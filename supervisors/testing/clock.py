@@ -8,6 +8,8 @@ Worker threads (`anyio.to_thread`, `trio.to_thread`, `loop.run_in_executor`) liv
 the clock never jumps: it runs at the speed of the real one instead, so a real 50 ms of work fits under a virtual
 timeout of one second and breaks one of 10 ms. A thread that itself waits for the loop (`anyio.from_thread`) does not
 count as working; before a jump it gets a moment of real time, because it may have its answer and not have run since.
+With a `thread_rate` below 1 the clock runs slower than the real one meanwhile: a test of exact times beside threads
+that use a database then says the same on a machine that is busy.
 
 A run in which nothing can happen any more (no timer, no event, no working thread) fails with `Stuck` instead of
 hanging.
@@ -57,7 +59,9 @@ class Stuck(RuntimeError):
     """
 
 
-def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -> tuple[str, dict[str, Any]]:
+def virtual(
+    backend: str, *, patience: float = 0.0, stuck_after: float = 30.0, thread_rate: float = 1.0
+) -> tuple[str, dict[str, Any]]:
     """Return the backend and its options for virtual time.
 
     Pass the pair to `anyio.run(main, backend=..., backend_options=...)`, or return it from the `anyio_backend` fixture
@@ -70,17 +74,21 @@ def virtual(backend: str, *, patience: float = 0.0, stuck_after: float = 30.0) -
             subprocesses.
         stuck_after: real seconds of silence, with no timer to jump to and no thread at work, after which the run fails
             with `Stuck`. `math.inf` to wait for ever.
+        thread_rate: virtual seconds that pass in each real second in which a worker thread is at work. More than 0.
 
     Returns:
         `(backend, backend_options)`.
 
     Raises:
-        ValueError: if there is no such backend.
+        ValueError: if there is no such backend, or `thread_rate` is not above 0.
     """
+    if not thread_rate > 0:
+        raise ValueError(f"expected a thread_rate above 0, got {thread_rate!r}: virtual seconds in each real one")
     if backend == "asyncio":
-        return backend, {"loop_factory": functools.partial(VirtualLoop, patience=patience, stuck_after=stuck_after)}
+        options = {"patience": patience, "stuck_after": stuck_after, "thread_rate": thread_rate}
+        return backend, {"loop_factory": functools.partial(VirtualLoop, **options)}
     if backend == "trio":
-        return backend, {"clock": _make_trio_clock(patience, stuck_after)}
+        return backend, {"clock": _make_trio_clock(patience, stuck_after, thread_rate)}
     raise ValueError(f"no backend {backend!r}: it is either 'asyncio' or 'trio'")
 
 
@@ -104,10 +112,10 @@ def _count_waiting_for_the_loop() -> int:
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop whose time is virtual. It begins at 0."""
 
-    def __init__(self, *, patience: float = 0.0, stuck_after: float = math.inf) -> None:
+    def __init__(self, *, patience: float = 0.0, stuck_after: float = math.inf, thread_rate: float = 1.0) -> None:
         self.virtual_now = 0.0  # seconds; moved by the selector
         self._in_executors = 0
-        super().__init__(_JumpingSelector(self, patience, stuck_after))
+        super().__init__(_JumpingSelector(self, patience, stuck_after, thread_rate))
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
@@ -150,11 +158,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class _JumpingSelector(selectors.DefaultSelector):
     """A selector for which time passes at once."""
 
-    def __init__(self, loop: VirtualLoop, patience: float, stuck_after: float) -> None:
+    def __init__(self, loop: VirtualLoop, patience: float, stuck_after: float, thread_rate: float) -> None:
         super().__init__()
         self._stuck_after = stuck_after
         self._loop = loop
         self._patience = patience
+        self._thread_rate = thread_rate
 
     def select(self, timeout: float | None = None) -> Any:
         events = super().select(0)
@@ -165,8 +174,8 @@ class _JumpingSelector(selectors.DefaultSelector):
         working, waiting = self._loop.count_threads()
         if working > 0:
             began = time.monotonic()
-            events = super().select(min(timeout, _LOOK_AGAIN))
-            self._loop.virtual_now += min(timeout, time.monotonic() - began)
+            events = super().select(min(timeout / self._thread_rate, _LOOK_AGAIN))
+            self._loop.virtual_now += min(timeout, (time.monotonic() - began) * self._thread_rate)
             return events
         patience = max(self._patience, _SETTLED) if waiting else self._patience
         if patience and (events := super().select(patience)):
@@ -185,7 +194,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 # --- trio -------------------------------------------------------------------------------------------------------------
 
 
-def _make_trio_clock(patience: float, stuck_after: float) -> trio.testing.MockClock:
+def _make_trio_clock(patience: float, stuck_after: float, thread_rate: float) -> trio.testing.MockClock:
     import trio.testing
     from trio._core._run import GLOBAL_RUN_CONTEXT
 
@@ -206,7 +215,7 @@ def _make_trio_clock(patience: float, stuck_after: float) -> trio.testing.MockCl
         # Called by trio when nothing has happened for `autojump_threshold` real seconds.
         working = trio.testing.active_thread_count()
         if working and working > _count_waiting_for_the_loop():
-            clock.rate = 1.0
+            clock.rate = thread_rate
             clock.autojump_threshold = max(patience, _LOOK_AGAIN)
             return
         clock.rate = 0.0

@@ -402,9 +402,9 @@ async def test_cancelling_a_cast_that_waits_ends_its_entity(url: str) -> None:
 @pytest.mark.rule("C-20")
 async def test_the_timeout_ward_does_not_count_the_wait_for_a_person(url: str) -> None:
     async with Runtime.open(url, passivate_after=10.0) as runtime:
-        entity = await runtime.start(asking(wards=(timeout(60.0),)), "go")
+        entity = await runtime.start(asking(wards=(timeout(20.0),)), "go")
         request = await request_of(runtime)
-        await anyio.sleep(600)
+        await anyio.sleep(100)
         await runtime.decide(request.id, "allow")
         assert (await entity.episode()).result == "ok"
 
@@ -669,7 +669,7 @@ async def test_a_question_with_an_invalid_schema_is_an_error_observation() -> No
 @pytest.mark.rule("C-13", "C-21")
 @pytest.mark.parametrize("how", ["decide", "interrupt", "expire"])
 async def test_a_request_is_settled_although_steering_messages_fill_the_inbox(url: str, how: str) -> None:
-    spell = asking(ask_first(pay, expires=500))
+    spell = asking(ask_first(pay, expires=60))
     async with Runtime.open(url, max_waiting=3, passivate_after=5.0) as runtime:
         entity = await runtime.invoke(spell, "go", name="x")
         request = await request_of(runtime)
@@ -682,7 +682,7 @@ async def test_a_request_is_settled_although_steering_messages_fill_the_inbox(ur
         elif how == "interrupt":
             await entity.interrupt("enough")
         else:
-            await anyio.sleep(501)
+            await anyio.sleep(61)
         reason = (await entity.episode()).reason
         assert reason == ("interrupted" if how == "interrupt" else "terminated")
     assert paid == ([3] if how == "decide" else [])
@@ -923,7 +923,7 @@ async def test_a_feed_shows_the_open_requests_and_then_those_of_other_processes(
 
 @pytest.mark.rule("C-22")
 async def test_waiting_entities_use_at_most_a_kilobyte_each_once_they_are_unloaded(tmp_path: Path) -> None:
-    many = 300
+    many = 150
     async with Runtime.open(f"sqlite:{tmp_path / 'loom'}", passivate_after=5.0) as runtime:
 
         async def begin() -> int:

@@ -16,6 +16,9 @@ PARTS = 50 if EXHAUSTIVE else 4
 MOST = 400
 """Seeds in which something that is broken has to be found."""
 
+LATE = {"ReleaseInOneStatement": 55, "PlaceNeverFreed": 101, "Unordered": 13, "PlaceFreedTwice": 9}
+"""A seed that showed the fault when this was written: it runs first, because those before it take seconds."""
+
 
 @pytest.mark.rule("N-09", "N-10", "N-23", "N-24", "N-26", "N-28", "N-43", "N-50", "N-52", "N-61")
 @pytest.mark.parametrize("part", range(PARTS))
@@ -30,7 +33,8 @@ def test_a_cluster_keeps_its_guarantees_under_any_faults(part: int) -> None:
 
 @pytest.mark.parametrize("variant", [*VARIANTS, ClaimInOppositeOrder], ids=lambda variant: variant.__name__)
 def test_the_simulation_finds_faults_added_on_purpose(variant: type[SimStore]) -> None:
-    found = first_violation(variant, range(MOST))
+    first = LATE.get(variant.__name__, 0)
+    found = first_violation(variant, [*range(first, MOST), *range(first)])
     assert found is not None, f"{variant.__name__} was not found in {MOST} seeds"
 
 

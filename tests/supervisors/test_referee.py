@@ -33,6 +33,7 @@ def referee():
 
 
 @needs_erlang
+@pytest.mark.varied
 @pytest.mark.rule(*COMPARED)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_random_scenarios_leave_the_same_trace(referee):

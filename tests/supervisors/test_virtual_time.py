@@ -63,6 +63,22 @@ async def test_a_thread_can_exceed_a_short_timeout() -> None:
     await anyio.sleep(100)
 
 
+@pytest.mark.thread_rate(0.01)
+async def test_a_thread_takes_less_virtual_time_when_its_rate_is_below_one() -> None:
+    before, real = anyio.current_time(), time.monotonic()
+    await anyio.to_thread.run_sync(time.sleep, 0.2)
+    assert anyio.current_time() - before < (time.monotonic() - real) / 50
+    assert time.monotonic() - real >= 0.2
+    await anyio.sleep(100)
+    assert anyio.current_time() - before == pytest.approx(100, abs=0.1)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_a_thread_rate_that_is_not_above_zero_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="expected a thread_rate above 0"):
+        virtual("asyncio", thread_rate=rate)
+
+
 async def test_many_threads_can_run_in_virtual_time() -> None:
     async with anyio.create_task_group() as group:
         for n in range(8):
