@@ -136,6 +136,20 @@ def test_every_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pyt
     run_page(page, page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("name", ["loom", "export"])
+def test_a_page_about_looms_runs_again_in_the_same_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / f"{name}.md"
+    text = page.read_text(encoding="utf-8")
+    run_page(page, text)
+    for written in (*tmp_path.glob("loom.jsonl*"), *tmp_path.glob("heads.json")):  # as the page says
+        written.unlink()
+    run_page(page, text)
+
+
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
 def test_a_block_that_does_not_run_says_why(page: Path) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):

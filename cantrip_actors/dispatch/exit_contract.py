@@ -66,5 +66,7 @@ def _list_missing(record: Record) -> list[str]:
     if record.unproven:
         items = ", ".join(f"{item} ({record.contract.acceptance[item - 1]})" for item in record.unproven)
         missing.append(f"write a verification for each acceptance item without evidence: {items}")
+    if record.open_phases:
+        missing.append(f"pass each open phase, with evidence: {', '.join(record.open_phases)}")
     missing.append("set the status to completed, with the result")
     return missing

@@ -12,7 +12,8 @@
     fix-feedback      its criteria are met                code-review again, never further
     any that waits    a human approves                    the next phase. It never waits for the same twice
 
-Each phase enters the history once, when it is left for good. A phase that waits takes only the approval.
+Each phase enters the history once, when it is left for good. A phase that waits takes only the approval. A dispatch is
+not completed while a phase is open.
 """
 
 from __future__ import annotations

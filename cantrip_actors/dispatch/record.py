@@ -93,14 +93,20 @@ class Record(Value, frozen=True):
         return tuple(item for item in range(1, len(self.contract.acceptance) + 1) if item not in proven)
 
     @property
+    def open_phases(self) -> tuple[str, ...]:
+        """The phases that the contract's depth names and that were not left, in order."""
+        if self.phases is None or self.phases.phase is None:
+            return ()
+        return self.phases.order[len(self.phases.history) :]
+
+    @property
     def unmet(self) -> tuple[str, ...]:
         """The criteria, steps and phases that are not met, in words (F-39)."""
         unmet = [f"acceptance {item}: {self.contract.acceptance[item - 1]}" for item in self.unproven]
         if self.plan is not None and self.plan.current is not None:
             steps = enumerate(self.plan.steps, 1)
             unmet += [f"step {at}: {one.planned.purpose}" for at, one in steps if one.mark in ("current", "next")]
-        if self.phases is not None and self.phases.phase is not None:
-            unmet += [f"phase {one}" for one in self.phases.order[len(self.phases.history) :]]
+        unmet += [f"phase {one}" for one in self.open_phases]
         return tuple(unmet)
 
     def of(self, kind: type[E]) -> tuple[tuple[Entry, E], ...]:

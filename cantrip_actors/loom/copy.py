@@ -41,7 +41,10 @@ def copy_loom(source: Store, target: Store) -> Verified:
     """
     for header in source.headers():
         if target.header(header.entity_id) is not None:
-            raise LoomError(f"{target.where} holds entity {header.entity_id} already: nothing was copied")
+            raise LoomError(
+                f"{target.where} holds entity {header.entity_id} already: nothing was copied; copy to another loom, or "
+                "remove the earlier copy with its side files"
+            )
     if source.seal.chain:  # the copy gets links of its own, which would hide a forged record
         found = verify_loom(source)
         if not found.ok:

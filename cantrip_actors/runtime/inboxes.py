@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -21,7 +21,7 @@ from cantrip_actors.machine.node import Suspended
 from cantrip_actors.machine.project import Life, find_episode, find_refusal, fold_state, has_taken
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
-from cantrip_actors.records.records import MailRefused
+from cantrip_actors.records.records import MailRefused, Record
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
@@ -55,6 +55,23 @@ _EXPIRE = object()
 _log = get_logger("cantrip_actors.runtime")
 
 
+class _Answers:
+    """The answers of one entity for which askers are loaded: `roots` has the tree of each, by the key of its intent.
+
+    `position` is where the entity's log was searched for them, while another process runs it.
+    """
+
+    def __init__(self) -> None:
+        self.roots: dict[str, str] = {}
+        self.position = 0
+
+
+class _LoadAskers(NamedTuple):
+    """Load the askers of an entity whose answers are in its log."""
+
+    asked: str
+
+
 class Inboxes:
     """The inboxes of the entities that are loaded here, or whose episodes a caller here waits for."""
 
@@ -72,6 +89,8 @@ class Inboxes:
         self._polls = 0
         self._last_read = 0
         """The number of the newest mail that was read."""
+        self._answers: dict[str, _Answers] = {}
+        """For each asked entity: the answers for which askers that no process runs are loaded."""
 
     # Inboxes and cells
 
@@ -375,6 +394,42 @@ class Inboxes:
         for ended in await self._core.in_store(partial(self._find_ends, entity_id, inbox.awaited)):
             inbox.settle(*ended)
 
+    # Askers that are not loaded
+
+    async def watch_answer(self, asked: str, key: str, root: str) -> None:
+        """Load a tree that no process runs as soon as the episode of the intent with this key has ended.
+
+        The tree asked for it. The asked entity is not loaded for this: it may be for a person to resume it.
+        """
+        self._answers.setdefault(asked, _Answers()).roots[key] = root
+        await self.load_askers(asked)
+
+    def note_written(self, records: Sequence[Record]) -> None:
+        """Look for answers to askers that are not loaded, if entities that they asked are among these records'."""
+        if self._answers:
+            for asked in {record.entity_id: None for record in records if record.entity_id in self._answers}:
+                self.actor.cast(_LoadAskers(asked))
+
+    async def load_askers(self, asked: str) -> None:
+        """Load the askers whose answers are in the log of an entity now."""
+        answers = self._answers.get(asked)
+        if answers is None:
+            return
+        for key, *_ in await self._core.in_store(partial(self._find_ends, asked, [*answers.roots])):
+            root = answers.roots.pop(key, None)
+            if root is not None:
+                self.load(root)
+        if not answers.roots:
+            self._answers.pop(asked, None)
+
+    async def _poll_answers(self) -> None:
+        """Load the askers whose answers other processes have written."""
+        for asked, answers in list(self._answers.items()):
+            tip = await self._core.in_store(partial(self._core.store.tip, asked))
+            if tip is not None and tip.position != answers.position:
+                answers.position = tip.position
+                await self.load_askers(asked)
+
     def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:
         """Return the keys whose intents have ended according to the log, each with its outcome or its error."""
         loom = self._core.loom
@@ -421,6 +476,7 @@ class Inboxes:
                     await self._fail_stranded(entity_id, inbox)
                 else:
                     self._drop(entity_id)
+        await self._poll_answers()
 
     async def _settle_withdrawn(self, entity_id: str, inbox: Inbox) -> None:
         """Settle the callers here whose intents, for an entity that is loaded here, another process has withdrawn."""
@@ -540,10 +596,12 @@ class MailActor(Actor):
             self._hints.start()
             self._inboxes.hints = self._hints
 
-    async def handle_cast(self, message: str | Mail) -> None:
-        """Load the entity with that id, or post that mail."""
+    async def handle_cast(self, message: str | Mail | _LoadAskers) -> None:
+        """Load the entity with that id, or those that it answered, or post that mail."""
         if isinstance(message, Mail):
             self.tasks.start_soon(self._inboxes.post_again, message)
+        elif isinstance(message, _LoadAskers):
+            self.tasks.start_soon(self._inboxes.load_askers, message.asked)
         else:
             self.tasks.start_soon(self._inboxes.load_now, message)
 

@@ -941,7 +941,10 @@ class Runtime:
         return await self._tree.make_backup(file)
 
     async def _recover_interrupted(self) -> None:
-        """Resume, abandon or list interrupted entities, as `recover` says; load the entities for which mail waits."""
+        """Resume, abandon or list interrupted entities, as `recover` says; load the entities for which mail waits.
+
+        A listed entity that asked another one is loaded when the answer comes: the answer is like mail to it.
+        """
         tree = self._tree
         for header in await tree.in_store(self.interrupted):
             if self._recover == "abandon":
@@ -958,6 +961,7 @@ class Runtime:
                     _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
             else:
                 _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
+                await tree.questions.watch_answers(header.entity_id)
         await tree.inboxes.poll()
         tree.scheduler.wake()
 

@@ -395,7 +395,8 @@ class Tree(Core):
         return self.guard.redact_events(make_events(records, time.time()))
 
     def _publish(self, records: Sequence[Record]) -> None:
-        """Publish the events of written records to subscribers."""
+        """Publish the events of written records to subscribers, and have the askers that they answer loaded."""
+        self.inboxes.note_written(records)
         if self.instrument is not None:
             self.instrument.written(records)
         if not self.bus:

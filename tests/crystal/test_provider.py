@@ -221,6 +221,22 @@ class TestServers:
             details = server.requests[0].json["messages"][1]["reasoning_details"]
         assert details == response.blocks[0]["content"]["reasoning_details"]
 
+    @pytest.mark.parametrize("streamed", [False, True])
+    async def test_trap_4_5_several_reasoning_details_of_one_type_go_back_as_they_came(self, streamed: bool):
+        details = [
+            {"type": "reasoning.summary", "summary": "one", "id": "rs_1", "format": "openai-responses-v1"},
+            {"type": "reasoning.summary", "summary": "two", "id": "rs_2", "format": "openai-responses-v1"},
+        ]
+        if streamed:
+            sent = [{"choices": [{"delta": {"reasoning_details": [piece]}}]} for piece in details]
+            response = await self.heard(self.router, *sent, *STREAMS["openai-chat"](Said("", "hi")))
+        else:
+            message = {"role": "assistant", "content": "hi", "reasoning_details": details}
+            whole = {"id": "x", "object": "chat.completion", "choices": [{"message": message, "finish_reason": "stop"}]}
+            async with FaultyServer([Reply(json.dumps(whole).encode())]) as server:
+                response = await self.router(server.url).invoke(GO)
+        assert response.blocks[0]["content"]["reasoning_details"] == details
+
     async def test_trap_4_5_an_error_in_an_answer_with_status_200_is_raised(self):
         error = {"error": {"code": 402, "message": "no credits"}}
         for body in (json.dumps(error).encode(), events(error)):

@@ -148,6 +148,18 @@ class TestAppending:
         assert logs.path(begun).read_bytes() == before
         assert logs.append(begun, milestone(), **WORKER).seq == 3
 
+    @pytest.mark.rule("F-37")
+    def test_a_log_of_an_earlier_version_that_completed_with_open_phases_is_read(self, logs, monkeypatch):
+        made = logs.create(contract(depth="minimal"), author="ann")
+        logs.append(made.id, StatusChanged("active"), **WORKER)
+        evidence = [Progressed("verification", "12 passed in 3 s", item=item) for item in (1, 2)]
+        completed = StatusChanged("completed", result="it works")
+        with pytest.raises(EventRefused, match="open: debug, tests"):
+            logs.append(made.id, *evidence, completed, **WORKER)
+        monkeypatch.setattr("cantrip_actors.dispatch.log.refusal", lambda *_: None)
+        logs.append(made.id, *evidence, completed, **WORKER)
+        assert Dispatches(logs.folder).read(made.id).status == "completed"
+
     @pytest.mark.rule("F-33")
     def test_a_late_writer_is_refused_by_the_file(self, logs, begun):
         late = Dispatches(logs.folder)

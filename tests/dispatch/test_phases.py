@@ -10,17 +10,22 @@ from cantrip_actors.dispatch import (
     PhaseApproved,
     PhaseFailed,
     PhasePassed,
+    Progressed,
     ReviewReturned,
     StatusChanged,
     Unblocked,
     apply,
     refusal,
 )
+from cantrip_actors.dispatch.exit_contract import exit_of
 from cantrip_actors.dispatch.phases import CRITERIA, ORDERS
 from cantrip_actors.dispatch.record import make_follow_up
 from tests.dispatch.contracts import active, entry, queued, refused, then
 
 WORDS = "This was run and seen, and it says more than fifty characters."
+
+
+EVIDENCE = tuple(Progressed("verification", WORDS, item=item) for item in (1, 2))
 
 
 def passed(phase):
@@ -162,6 +167,24 @@ class TestReviews:
 
     def test_only_a_review_can_return(self):
         assert "not the current phase" in refused(at("implement"), ReviewReturned("a hole"))
+
+
+@pytest.mark.rule("F-37")
+class TestCompletion:
+    def test_a_dispatch_with_open_phases_is_not_completed(self):
+        record = then(at("code-review"), *EVIDENCE)
+        words = refused(record, StatusChanged("completed", result="mended"))
+        assert "open: code-review, verify" in words
+        assert "code-review, verify" in exit_of(record).text
+
+    def test_a_phase_that_fixes_feedback_counts_as_its_review(self):
+        record = then(at("code-review"), ReviewReturned("a hole"), *EVIDENCE)
+        assert "open: code-review, verify" in refused(record, StatusChanged("completed", result="mended"))
+
+    def test_a_dispatch_is_completed_after_its_last_phase(self):
+        record = then(onwards(at("verify")), *EVIDENCE)
+        assert "phase" not in exit_of(record).text
+        assert then(record, StatusChanged("completed", result="mended")).status == "completed"
 
 
 @pytest.mark.rule("F-39")

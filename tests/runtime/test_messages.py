@@ -411,3 +411,84 @@ async def test_a_question_is_answered_when_one_of_two_processes_is_killed(
             assert episode.result == "hello"
             assert taken(again, "a") == ["ask b hello"]
             assert taken(again, "b") == ["hello"]
+
+
+# Restarts
+
+
+def asks_a_person(context: Any) -> Any:
+    """Ask a person what the intent says; answer with the answer."""
+    return done(context[-1].content) if context[-1].role != "user" else say("question", text=context[-1].content)
+
+
+ASKING = spell("call_agent", wards=(max_depth(1),))
+ANSWERING = spell("question", policy=asks_a_person)
+
+
+async def ask_until_restart(url: str, order: str = "ask b how are you") -> tuple[str, str]:
+    """Have a cast ask "b", which asks a person, until its runtime closes; return the cast's id and the request's."""
+    async with Runtime.open(url, cantrips=[ASKING, ANSWERING]) as runtime:
+        b = await runtime.invoke(ANSWERING, "start", name="b")
+        await anyio.sleep(1)
+        await runtime.decide(runtime.requests()[0].id, answer="ready")
+        await b.episode()
+        asker = await runtime.start(ASKING, order)
+        await anyio.sleep(10)
+        (request,) = runtime.requests()
+        return asker.id, request.id
+
+
+async def wait_for_end(runtime: Runtime, entity_id: str) -> Any:
+    """Wait until an entity that nothing else loads has ended, and return its result."""
+    with anyio.fail_after(5):
+        while runtime.loom.state(entity_id) == "active":
+            await anyio.sleep(0.1)
+    return runtime.loom.turns(entity_id)[-1].gate_calls[0].result
+
+
+@pytest.mark.rule("C-16", "C-10")
+@pytest.mark.parametrize("order", ["ask b how are you", "delegate ask b how are you"])
+@pytest.mark.parametrize("recover", ["list", "resume"])
+@pytest.mark.parametrize("store", ["sqlite", "jsonl"])
+async def test_an_answer_loads_its_asker_after_a_restart(tmp_path: Path, store: str, recover: Any, order: str) -> None:
+    url = f"{store}:{tmp_path / 'loom'}"
+    asker, request = await ask_until_restart(url, order)
+    async with Runtime.open(url, cantrips=[ASKING, ANSWERING], recover=recover) as runtime:
+        await runtime.decide(request, answer="well")
+        assert await wait_for_end(runtime, asker) == "well"
+
+
+@pytest.mark.rule("C-16", "C-10")
+async def test_an_asker_is_loaded_when_the_loom_is_opened_if_its_answer_came_before(url: str) -> None:
+    asker, request = await ask_until_restart(url)
+    async with Runtime.open(url, cantrips=[ANSWERING]) as runtime:  # cannot run the asker
+        await runtime.decide(request, answer="well")
+        await anyio.sleep(10)
+        assert runtime.loom.state(asker) == "active"
+    async with Runtime.open(url, cantrips=[ASKING]) as runtime:
+        assert await wait_for_end(runtime, asker) == "well"
+
+
+@pytest.mark.rule("C-16", "C-10")
+async def test_an_answer_of_another_process_loads_its_asker_after_a_restart(url: str) -> None:
+    asker, request = await ask_until_restart(url)
+    async with Runtime.open(url, cantrips=[ASKING]) as asks, Runtime.open(url, cantrips=[ANSWERING]) as answers:
+        await answers.decide(request, answer="well")
+        assert await wait_for_end(asks, asker) == "well"
+
+
+@pytest.mark.rule("C-16", "C-10")
+async def test_the_end_of_an_asked_entity_loads_its_asker_after_a_restart(url: str) -> None:
+    asker, _ = await ask_until_restart(url)
+    async with Runtime.open(url, cantrips=[ASKING, ANSWERING]) as runtime:
+        await runtime.entity("b").stop("no longer needed")
+        assert "no answer" in await wait_for_end(runtime, asker)
+
+
+@pytest.mark.rule("C-16")
+async def test_an_interrupted_asker_stays_listed_until_its_answer_comes(url: str) -> None:
+    asker, _ = await ask_until_restart(url)
+    async with Runtime.open(url, cantrips=[ASKING, ANSWERING]) as runtime:
+        await anyio.sleep(100)
+        assert [one.entity_id for one in runtime.interrupted()] == [asker]
+        assert runtime.requests()

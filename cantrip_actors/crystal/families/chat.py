@@ -79,6 +79,8 @@ class ChatDecoder(Decoder):
         self._at: dict[int, _Call] = {}
         self._newest = 0
         self._field = ""
+        self._reasoned: list[Item] = []
+        """The pieces of reasoning from that field: it goes back with the text of all, as an answer in one piece has."""
         self._details: list[dict[str, Any]] = []
         self._images: dict[str, dict[str, Any]] = {}
         """Images that are sent back with the message, which only OpenRouter accepts."""
@@ -181,9 +183,8 @@ class ChatDecoder(Decoder):
         kept: dict[str, Any] = {}
         if self._details:
             kept["reasoning_details"] = self._details
-        thoughts = self.draft.thoughts if self._field else []
-        if thoughts:  # without calls, `Response.thinking` has the text, and this field only the name
-            kept[self._field] = thoughts[-1] if self._calls else ""
+        if self._field:  # without calls, `Response.thinking` has the text, and this field only the name
+            kept[self._field] = "".join(item.text for item in self._reasoned) if self._calls else ""
         extras = {call.item.call_id: call.extra for call in self._calls if call.extra and call.item is not None}
         if extras:
             kept["extra_content"] = extras
@@ -269,6 +270,9 @@ class ChatDecoder(Decoder):
             if isinstance(thought, str) and thought:
                 self._field, told = self._field or field, True
                 self.draft.flow("reasoning", thought)
+                item = self.draft.flowing
+                if item is not None and (not self._reasoned or self._reasoned[-1] is not item):
+                    self._reasoned.append(item)
                 break
         for detail in objects(delta.get("reasoning_details")):
             self._add_detail(detail, told=not told)
@@ -313,9 +317,13 @@ class ChatDecoder(Decoder):
             self._tail = ""
 
     def _add_detail(self, detail: dict[str, Any], *, told: bool) -> None:
-        """Add a piece of a detail that OpenRouter requires unmodified; the pieces of one detail are joined."""
-        last = self._details[-1] if self._details else None
+        """Add a piece of a detail that OpenRouter requires unmodified; the pieces of one detail are joined.
+
+        A piece with another id belongs to another detail, and a message that was not streamed has no pieces.
+        """
+        last = self._details[-1] if self._details and not self.message else None
         same = last is not None and all(last.get(name) == detail.get(name) for name in ("type", "index"))
+        same = same and (last is None or None in (last.get("id"), detail.get("id")) or last["id"] == detail["id"])
         text = detail.get("text") or detail.get("summary")
         if told and isinstance(text, str) and text:
             self.draft.flow("reasoning", text)

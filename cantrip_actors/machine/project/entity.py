@@ -12,6 +12,7 @@ from cantrip_actors.machine.project.record import Life, as_header, compute_life,
 from cantrip_actors.machine.state import CantripRef, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
+    Asked,
     ChildStarted,
     Committed,
     Decided,
@@ -33,6 +34,7 @@ from cantrip_actors.terms.outcome import EndReason, Outcome
 __all__ = [
     "CantripRef",
     "Status",
+    "find_asked",
     "find_cantrip",
     "find_episode",
     "find_first_intent",
@@ -46,7 +48,6 @@ __all__ = [
     "get_header",
     "has_taken",
     "is_over",
-    "list_asked",
     "list_children",
     "list_intents",
     "list_turns_quoting",
@@ -189,10 +190,9 @@ def find_refusal(records: Iterable[Record], key: str) -> MailRefused | None:
     return next((record for record in records if isinstance(record, MailRefused) and record.key == key), None)
 
 
-def list_asked(records: Sequence[Record]) -> list[str]:
-    """Return the entities whose answers the entity waits for, from its whole log."""
-    asked = fold_state(records).turn.asked
-    return [] if asked is None else [asked.to]
+def find_asked(records: Sequence[Record]) -> Asked | None:
+    """Return the question whose answer the entity waits for, from its whole log; None if it waits for none."""
+    return fold_state(records).turn.asked
 
 
 def list_children(records: Iterable[Record]) -> list[str]:

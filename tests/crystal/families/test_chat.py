@@ -232,6 +232,18 @@ class TestEncoding:
         other = openai("gpt-4o-mini", chat=True, api_key="k")
         assert "reasoning_content" not in request(other, [Message("user", "go"), utterance])["messages"][1]
 
+    def test_trap_4_3_8_all_reasoning_of_an_answer_goes_back_with_its_calls(self):
+        """Text and calls may come between two pieces of reasoning; an answer in one piece would have both."""
+        call = chunk({"tool_calls": [part(0, "a", "read", "{}")]}, "tool_calls")
+        sent = [
+            chunk({"reasoning_content": "first, "}),
+            chunk({"content": "Well."}),
+            chunk({"reasoning_content": "th"}),
+        ]
+        response = fed("openai-chat", *sent, chunk({"reasoning_content": "en"}), call, done=True, model="gpt-4o")
+        utterance = Message("assistant", "Well.", response.tool_calls, blocks=response.blocks)
+        assert request(GPT, [Message("user", "go"), utterance])["messages"][1]["reasoning_content"] == "first, then"
+
     def test_trap_4_4_4_signatures_of_gemini_go_back_through_this_interface(self):
         extra = {"google": {"thought_signature": "c2ln"}}
         sent = [chunk({"tool_calls": [{**part(0, "a", "read", "{}"), "extra_content": extra}]}, "stop")]
