@@ -439,7 +439,7 @@ def frozen(db, *rows):
 
 with open_store(sys.argv[1]) as store:
     write, store._write = store._write, frozen
-    lease = store.claim("e", "first", 0.5)
+    lease = store.claim("e", "first", 2.0)
     print(flush=True)
     try:
         store.append(turn("e", "t2", "t1", 2), {{"e": lease.token}})
@@ -473,7 +473,7 @@ def test_a_frozen_transaction_holds_its_tree_no_longer_than_its_lease(store, mon
         with PostgresStore(store._url, schema=store.schema) as second:
             with pytest.raises(Held):
                 second.claim("e", "second", 30)
-            time.sleep(0.6)
+            time.sleep(2.1)
             lease = second.claim("e", "second", 30)
             first.send_signal(signal.SIGCONT)
             assert first.communicate()[0].split() == [refused]
