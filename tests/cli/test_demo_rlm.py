@@ -65,7 +65,7 @@ def test_a_missing_language_names_the_package_to_install(cantrip, place, monkeyp
     from cantrip_actors.circle import medium
 
     (place / "short.txt").write_text("one two\n")
-    monkeypatch.setattr(medium, "_OFFERS", {})
+    monkeypatch.setattr(medium, "_NEEDS", {})
     said = cantrip("demo", "rlm", "short.txt")
     assert said.code == 2
     assert "python" in said.err

@@ -212,7 +212,7 @@ async def test_a_program_is_resumed_in_the_middle_by_the_next_process(
 async def test_a_missing_language_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from cantrip_actors.circle import medium
 
-    monkeypatch.setattr(medium, "_OFFERS", {})
+    monkeypatch.setattr(medium, "_NEEDS", {})
     spell = Cantrip(scripted([{"code": "1"}]), circle=Circle(["done"], [max_turns(1)], medium="python"))
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidCantrip, match='medium "python" is not available'):
