@@ -208,17 +208,27 @@ class Requests:
 
     def list_entity_requests(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open requests of entities, in the order in which the entities began."""
-        store = self._core.store
-        for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
-            if not self._core.belongs_to_tenant(entity_id, tenant):
-                continue
-            requested = find_open_request(store.newest(entity_id, NEWEST)) or find_open_request(
-                store.records(entity_id)
-            )
-            if requested is None or self._find_posted(requested.id) is not None:
-                continue
-            if store.life(entity_id) is Life.WAITING:  # else its decision was taken since
+        for entity_id in self._core.store.entities_at(Life.WAITING, Life.WAITING):
+            requested = self._find_undecided(entity_id) if self._core.belongs_to_tenant(entity_id, tenant) else None
+            if requested is not None:
                 yield self._make_request(requested)
+
+    def _find_undecided(self, entity_id: str) -> Requested | None:
+        """Return the request that an entity waits for, unless its decision is on the way.
+
+        The reads are of different moments: meanwhile a decision may be taken, and the entity may wait for the next one.
+        """
+        life, requested = self._core.store.life, self._find_newest(entity_id)
+        while requested is not None and self._find_posted(requested.id) is None and life(entity_id) is Life.WAITING:
+            newest = self._find_newest(entity_id)
+            if newest is None or newest.id == requested.id:
+                return requested
+            requested = newest
+        return None
+
+    def _find_newest(self, entity_id: str) -> Requested | None:
+        store = self._core.store
+        return find_open_request(store.newest(entity_id, NEWEST)) or find_open_request(store.records(entity_id))
 
     def _make_request(self, requested: Requested) -> Request:
         shown = self._core.guard.redactor.value

@@ -4,6 +4,7 @@ import gc
 import json
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Sequence
 from functools import partial
@@ -38,6 +39,7 @@ from cantrip_actors.gates import ask, question
 from cantrip_actors.loom import Store, thread_jsonl
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.html import html_page
+from cantrip_actors.runtime.requests import Requests
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from tests.exhaustive import part
 from tests.loom import postgres
@@ -792,6 +794,31 @@ async def test_ask_first_works_for_done(url: str) -> None:
         entity = await runtime.start(spell, "go")
         await runtime.decide((await request_of(runtime)).id, "deny", note="look again")
         await runtime.decide((await request_of(runtime)).id, "allow")
+        assert (await entity.episode()).result == 1
+
+
+@pytest.mark.rule("C-24")
+async def test_a_decided_request_is_not_listed_while_its_entity_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_posted = Requests._find_posted
+
+    def slow(self: Requests, request_id: str) -> Any:
+        time.sleep(0.1)  # of a thread: the decision is taken now, and the entity asks for the next one
+        found = find_posted(self, request_id)
+        time.sleep(0.1)
+        return found
+
+    spell = Cantrip(
+        scripted(lambda context: done(sum(message.role == "tool" for message in context)), record=False),
+        circle=Circle([ask_first("done")], [max_turns(9)]),
+    )
+    async with Runtime.open(postgres.fresh()) as runtime:
+        entity = await runtime.start(spell, "go")
+        first = await request_of(runtime)
+        monkeypatch.setattr(Requests, "_find_posted", slow)
+        await runtime.decide(first.id, "deny")
+        second = await request_of(runtime)
+        assert second.id != first.id
+        await runtime.decide(second.id, "allow")
         assert (await entity.episode()).result == 1
 
 
