@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -430,14 +431,20 @@ async def test_a_client_that_hangs_up_cancels_or_continues(
 ) -> None:
     async with served() as on:
         body = {"cantrip": "echo", "intent": "nap 30", "wait": 20, **said}
-        with anyio.move_on_after(0.3):
-            await on.post("casts", body, headers=headers)
+        async with anyio.create_task_group() as client:
+            client.start_soon(partial(on.post, "casts", body, headers=headers))
+            with anyio.fail_after(20):
+                while not on.runtime.loom.entities():
+                    await anyio.sleep(0.02)
+            await anyio.sleep(0.1)
+            client.cancel_scope.cancel()
         (entity,) = on.runtime.loom.entities()
-        with anyio.move_on_after(3):
-            while on.runtime.loom.state(entity) != state or state == "active":
-                await anyio.sleep(0.02 if state != "active" else 0.3)
-                if state == "active":
-                    break
+        if state == "active":
+            await anyio.sleep(0.3)
+        else:
+            with anyio.move_on_after(20):
+                while on.runtime.loom.state(entity) != state:
+                    await anyio.sleep(0.02)
         assert on.runtime.loom.state(entity) == state
 
 
