@@ -39,7 +39,6 @@ def needs(store: str) -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(MISSING)
 
 
-@pytest.mark.varied
 @pytest.mark.rule("LOOM-1", "LOOM-2", "LOOM-3", "LOOM-8", "D-008", "D-011", "COMP-5")
 @pytest.mark.parametrize("store", ["jsonl", "sqlite"])
 def test_processes_killed_at_any_moment_lose_and_repeat_nothing(store):
@@ -90,7 +89,6 @@ def test_a_killed_server_loses_nothing_and_entities_continue_when_it_is_back():
     assert code == 0
 
 
-@pytest.mark.varied
 @pytest.mark.rule("LOOM-1", "LOOM-4", "CIRCLE-9", "D-001")
 @pytest.mark.parametrize(("store", "workload", "kills"), [("jsonl", "nudged", KILLS), ("sqlite", "code", KILLS)])
 def test_programs_and_messages_survive_kills(store, workload, kills):
@@ -101,7 +99,6 @@ def test_programs_and_messages_survive_kills(store, workload, kills):
     assert code == 0
 
 
-@pytest.mark.varied
 @pytest.mark.rule("C-30", "C-20")
 @pytest.mark.parametrize(
     ("workload", "store"),

@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 PROGRESS = ["pressed a", "did it", "ran the tests of 1: 12 passed", "ran the tests of 2: 12 passed"]
 
 
-@pytest.mark.varied
 @pytest.mark.rule("F-09", "F-10", "F-23", "F-24", "F-26", "F-27")
 def test_a_dispatch_killed_at_any_write_finishes_with_the_same_progress_and_one_recovery_per_kill(
     tmp_path: Path,

@@ -33,7 +33,6 @@ def referee():
 
 
 @needs_erlang
-@pytest.mark.varied
 @pytest.mark.rule(*COMPARED)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_random_scenarios_leave_the_same_trace(referee):
