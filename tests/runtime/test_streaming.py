@@ -209,7 +209,7 @@ class Emitting:
 class Blocking(Emitting):
     """The same crystal with a plain `invoke`, which runs in a thread."""
 
-    def invoke(self, messages: Any, emit: Any) -> Any:  # type: ignore[override]
+    def invoke(self, messages: Any, emit: Any) -> Any:
         for payload in self.payloads:
             emit(payload)
         return self.response
@@ -243,7 +243,7 @@ async def test_a_crystal_streams_without_a_watcher() -> None:
 @pytest.mark.rule("U-55", "U-62")
 @pytest.mark.parametrize(
     "payload",
-    ["text", None, {"type": "item_delta"}, ItemDelta("0", 5), ItemDone("0", None), ItemStart("0", "function_call")],  # type: ignore[arg-type]
+    ["text", None, {"type": "item_delta"}, ItemDelta("0", 5), ItemDone("0", None), ItemStart("0", "function_call")],
     ids=["text", "none", "dict", "number", "no item", "no name"],
 )
 async def test_a_payload_of_the_wrong_type_fails_the_crystal_with_and_without_a_watcher(payload: Any) -> None:
