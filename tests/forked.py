@@ -30,7 +30,6 @@ PRELOADED = (
     "cantrip_actors.runtime.runtime",
     "cantrip_actors.loom.opening",
     "cantrip_actors.cli.app",
-    "cantrip_actors.cli.cast",
     "cantrip_actors.cli.loom",
     "cantrip_actors.recipes",
     "anyio._backends._asyncio",

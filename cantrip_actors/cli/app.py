@@ -26,7 +26,7 @@ SECTIONS = {
         "arithmetic": ("cantrip_demos.arithmetic_command", "Compute by planner, worker and critic."),
     },
     "Run entities": {
-        "cast": ("cast", "Cast a recipe on an intent, and print the answer."),
+        "cast": ("entities", "Cast a recipe on an intent, and print the answer."),
         "invoke": ("entities", "Make a long-lived entity, which takes further intents."),
         "send": ("entities", "Send a long-lived entity an intent, and print the answer."),
         "post": ("entities", "Post an intent, and print its receipt without waiting."),

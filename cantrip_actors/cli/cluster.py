@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -172,10 +172,12 @@ async def _run_worker(
     async with AsyncExitStack() as stack:
         with opening():
             runtime = await stack.enter_async_context(runtime_of_node)
-        checks = stack.enter_context(ExitStack())
-        tasks = await stack.enter_async_context(anyio.create_task_group())
+        beat = None
         if health is not None and telemetry is not None:
-            _answer_checks(runtime, telemetry, health, checks, tasks)
+            beat = _answer_checks(runtime, telemetry, health, stack)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        if beat is not None:
+            tasks.start_soon(beat)
         if not quiet:
             output.print_note(f"{node.name} works on {render_url(loom)}")
         sys.stderr.flush()
@@ -184,13 +186,12 @@ async def _run_worker(
         tasks.cancel_scope.cancel()
 
 
-def _answer_checks(runtime: Runtime, telemetry: Telemetry, health: str, checks: ExitStack, tasks: Any) -> None:
+def _answer_checks(
+    runtime: Runtime, telemetry: Telemetry, health: str, stack: AsyncExitStack
+) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Answer health checks until `stack` is closed; return what has to run meanwhile. Raises CannotServe."""
     import_extra("cantrip_actors.http", "serve", "--health")
     from cantrip_actors.http.health import TICK, Pulse, health_server
-
-    host, _, port = health.rpartition(":")
-    if not (host and port.isdigit()):
-        raise typer.BadParameter(f"expected HOST:PORT, got {health}", param_hint="--health")
 
     class NodePulse(Pulse):
         def ready(self) -> tuple[bool, dict[str, object]]:
@@ -199,11 +200,8 @@ def _answer_checks(runtime: Runtime, telemetry: Telemetry, health: str, checks: 
             return is_ready and runtime.cluster.is_ready, {**told, "node": runtime.cluster.is_ready}
 
     pulse = NodePulse()
-    try:
-        checks.enter_context(health_server(pulse, host.strip("[]"), int(port), telemetry.prometheus))
-    except OSError as error:
-        raise typer.BadParameter(f"{health}: cannot listen there: {error.strerror}", param_hint="--health") from error
-    tasks.start_soon(pulse.beat, runtime, TICK, partial(telemetry.counters.observe, "cantrip.loop.lag", ()))
+    stack.enter_context(health_server(pulse, health, telemetry.prometheus))
+    return partial(pulse.beat, runtime, TICK, partial(telemetry.counters.observe, "cantrip.loop.lag", ()))
 
 
 def _parse_label(given: str) -> tuple[str, str]:

@@ -174,17 +174,14 @@ def run(
 
     Raises Interrupted, LoomUnusable, and any error of `work`.
     """
-    from cantrip_actors.cli import session, watch
+    from cantrip_actors.cli import session
 
-    watcher: watch.Watcher | None = None
-    if events:
-        watcher = watch.EventLines(sys.stdout)
-    elif not quiet:
-        watcher = watch.LiveTree(sys.stderr) if watch.on_terminal(sys.stderr) else watch.PlainLines(sys.stderr)
     asks: Literal["wait", "deny"] | None = None
     if unattended is not None:
         asks = "deny" if unattended is Unattended.deny else "wait"
-    return session.perform(loom, work, watcher=watcher, backend=backend.value, unattended=asks, request_id=request_id)
+    return session.perform(
+        loom, work, backend=backend.value, quiet=quiet, events=events, unattended=asks, request_id=request_id
+    )
 
 
 def run_quietly(
@@ -258,6 +255,9 @@ def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) 
 
 def show_next_commands(episode: Episode, loom: str, *, demo: bool = False) -> None:
     """Print the loom, and the commands that show the entity in it."""
+    if loom.startswith("memory:"):
+        output.print_note("loom: memory:, which is gone now: --loom PATH.db keeps what happened")
+        return
     output.print_note(f"loom: {render_url(loom)}")
     look = [f"loom tree {short(episode.entity_id)}"]
     if demo and episode.thread:

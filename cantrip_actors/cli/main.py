@@ -11,9 +11,7 @@ import errno
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 SETTLING = 0.5
@@ -54,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _abandon_threads(code: object) -> None:
     """End the process if a thread does not end: it runs a gate that was given up, and Python would wait for it."""
+    import threading
+    from contextlib import suppress
+
     for thread in threading.enumerate():
         if thread is threading.current_thread() or thread.daemon:
             continue

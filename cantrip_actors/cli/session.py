@@ -19,7 +19,7 @@ from cantrip_actors import Runtime
 from cantrip_actors.cli.errors import Interrupted, opening
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.terminal import bare
-from cantrip_actors.cli.watch import Watcher, background, run_watched
+from cantrip_actors.cli.watch import EventLines, background, run_watched, watch_on
 
 T = TypeVar("T")
 
@@ -28,16 +28,18 @@ def perform(
     url: str,
     work: Callable[[Runtime], Awaitable[T]],
     *,
-    watcher: Watcher | None,
     backend: str,
+    quiet: bool,
+    events: bool = False,
     unattended: Literal["wait", "deny"] | None = None,
     request_id: str = "",
 ) -> T:
-    """Do `work` with a runtime, shown by `watcher`. Raises Interrupted, LoomUnusable, or any error of `work`.
+    """Do `work` with a runtime, as `command.run` describes it.
 
     With `unattended` the person at the terminal is asked about the requests of its entities, and about the one with
     `request_id` (`inline_decisions.py`).
     """
+    watcher = EventLines(sys.stdout) if events else None if quiet else watch_on(sys.stderr)
 
     async def opened() -> T:
         async with AsyncExitStack() as stack:

@@ -218,7 +218,8 @@ class _Screen:
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         finally:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            # a loom is closed next, which crashes a thread that reads it; a service may be slow
+            self._threads.shutdown(wait=isinstance(self._source, LoomSource), cancel_futures=True)
 
     def _render(self, width: int, height: int) -> Any:
         from rich.text import Text

@@ -161,9 +161,10 @@ class LiveTree(Watcher):
         self._live.stop()
 
 
-def on_terminal(stream: TextIO) -> bool:
-    """Return whether `stream` is a terminal that can redraw."""
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+def watch_on(stream: TextIO) -> Watcher:
+    """Return a live tree on a terminal that can redraw, lines elsewhere."""
+    can_redraw = stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    return LiveTree(stream) if can_redraw else PlainLines(stream)
 
 
 @asynccontextmanager

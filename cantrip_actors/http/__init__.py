@@ -4,9 +4,10 @@
 ASGI server, around a runtime that you have opened.
 """
 
+from cantrip_actors.http.addresses import CannotServe
 from cantrip_actors.http.app import make_app
 from cantrip_actors.http.limits import Limits
-from cantrip_actors.http.server import CannotServe, Ready, Settings, serve
+from cantrip_actors.http.server import Ready, Settings, serve
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.tokens import InvalidTokens, Token, Tokens, add_token
 

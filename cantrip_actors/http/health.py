@@ -18,6 +18,7 @@ from typing import Final
 import anyio
 
 from cantrip_actors import LoomError, Runtime, RuntimeClosed
+from cantrip_actors.http.addresses import CannotServe, add_brackets, parse_address
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The content type of metrics, as Prometheus reads them."""
@@ -69,11 +70,12 @@ class Pulse:
 
 
 @contextmanager
-def health_server(pulse: Pulse, host: str, port: int, metrics: Callable[[], str] | None = None) -> Iterator[int]:
-    """Answer health checks in a thread while the block runs; yield the port. Raises OSError.
+def health_server(pulse: Pulse, address: str, metrics: Callable[[], str] | None = None) -> Iterator[str]:
+    """Answer health checks at HOST:PORT in a thread while the block runs; yield the URL. Raises CannotServe.
 
     `metrics` returns the page for `/metrics`.
     """
+    host, port = parse_address(address)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = SLOW
@@ -102,12 +104,16 @@ def health_server(pulse: Pulse, host: str, port: int, metrics: Callable[[], str]
         def log_message(self, *_args: object) -> None:
             """Log nothing: checks come every few seconds."""
 
-    with ThreadingHTTPServer((host, port), Handler) as server:
+    try:
+        listening = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise CannotServe(f"{address}: cannot listen there: {error.strerror}") from error
+    with listening as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="cantrip-health", daemon=True)
         thread.start()
         try:
-            yield server.server_address[1]
+            yield f"http://{add_brackets(host)}:{server.server_address[1]}"
         finally:
             server.shutdown()
             thread.join()

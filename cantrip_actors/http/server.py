@@ -8,7 +8,6 @@ at once, which the loom survives. SIGHUP reads the tokens again.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -27,8 +26,9 @@ from anyio.lowlevel import current_token
 from hypercorn.config import Config
 from starlette.types import ASGIApp
 
-from cantrip_actors import Cantrip, CantripError, Runtime
+from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.dispatch import Dispatches
+from cantrip_actors.http.addresses import CannotServe, add_brackets, is_loopback, parse_address
 from cantrip_actors.http.app import make_app
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
 from cantrip_actors.http.limits import Limits
@@ -46,10 +46,6 @@ KEEP_ALIVE: Final = 60.0
 BACKLOG: Final = 512
 
 _log = get_logger("cantrip_actors.http")
-
-
-class CannotServe(CantripError, ValueError):
-    """The settings would admit everyone, or the address cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +118,7 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], object]) -> None
         )
         pulse, health = Pulse(settings.stall), None
         if settings.health is not None:
-            host, port = _parse_address(settings.health)
-            try:
-                port = stack.enter_context(health_server(pulse, host, port, telemetry.prometheus))
-            except OSError as error:
-                raise CannotServe(f"{settings.health}: cannot listen there: {error.strerror}") from error
-            health = f"http://{_add_brackets(host)}:{port}"
+            health = stack.enter_context(health_server(pulse, settings.health, telemetry.prometheus))
         if settings.debug_dump:
             stack.enter_context(dump_at_signal(runtime))
         await stack.enter_async_context(service.open())
@@ -154,8 +145,8 @@ def _open_dispatches(settings: Settings) -> Dispatches | None:
 
 def _list_own_names(bind: str) -> list[str]:
     """Return the names by which a bound address is reached."""
-    host, _ = _parse_address(bind)
-    return ["localhost", "127.0.0.1", "::1"] if _is_loopback(host) else [host]
+    host, _ = parse_address(bind)
+    return ["localhost", "127.0.0.1", "::1"] if is_loopback(host) else [host]
 
 
 async def run_hypercorn(app: ASGIApp, listener: socket.socket, started: Callable[[], Awaitable[None]]) -> None:
@@ -238,12 +229,12 @@ def _reload(tokens: Tokens | None) -> None:
 
 def _tokens(settings: Settings) -> tuple[Tokens | None, str | None]:
     """Return the tokens of a service, and the token made for this run. Raises CannotServe, InvalidTokens."""
-    host, _ = _parse_address(settings.bind)
+    host, _ = parse_address(settings.bind)
     if settings.tokens is not None:
         if settings.no_auth:
             raise CannotServe("give either --tokens or --no-auth")
         return Tokens.of_file(settings.tokens), None
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise CannotServe(
             f"{settings.bind} can be reached from other machines: give --tokens FILE (cantrip serve token NAME makes "
             "one), or bind 127.0.0.1"
@@ -256,7 +247,7 @@ def _tokens(settings: Settings) -> tuple[Tokens | None, str | None]:
 
 def listen(settings: Settings) -> tuple[socket.socket, str]:
     """Return a listening socket and its URL. Raises CannotServe."""
-    host, port = _parse_address(settings.bind)
+    host, port = parse_address(settings.bind)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -270,23 +261,4 @@ def listen(settings: Settings) -> tuple[socket.socket, str]:
     except OSError as error:
         listener.close()
         raise CannotServe(f"{settings.bind}: cannot listen there: {error.strerror}") from error
-    return listener, f"http://{_add_brackets(host)}:{listener.getsockname()[1]}"
-
-
-def _parse_address(text: str) -> tuple[str, int]:
-    """Return the host and the port of HOST:PORT. Raises CannotServe."""
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise CannotServe(f"{text}: expected HOST:PORT, with a port from 0 to 65535")
-    return host.strip("[]"), int(port)
-
-
-def _add_brackets(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return listener, f"http://{add_brackets(host)}:{listener.getsockname()[1]}"

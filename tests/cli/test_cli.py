@@ -312,6 +312,11 @@ class TestProcess:
         done = subprocess.run(["sh", "go.sh", "demo"], capture_output=True, text=True, timeout=60, check=False)
         assert "Traceback" not in done.stdout + done.stderr
 
+    def test_a_cast_without_a_loom_proposes_no_command_that_reads_it(self, process):
+        said = process("cast", "recipe.yaml", "count", "--loom", "memory:")
+        assert (said.code, said.out) == (0, "five\n")
+        assert said.err.endswith("loom: memory:, which is gone now: --loom PATH.db keeps what happened\n")
+
     @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
     def test_a_cast_completes_when_its_streams_are_closed(self, place, closed):
         code = subprocess.run(

@@ -171,6 +171,30 @@ def test_ctrl_c_ends_top_and_restores_the_terminal(loom: Path) -> None:
         assert shown.is_restored
 
 
+def test_top_does_not_close_a_loom_while_a_thread_reads_it(loom: Path) -> None:
+    looks = loom.with_name("looks")
+    code = (
+        "import sys, time; from pathlib import Path; from cantrip_actors.observe import overview\n"
+        "read = overview.Overview.look\n"
+        f"looks = Path({str(looks)!r})\n"
+        "def look(self):\n"
+        "    seen = read(self)\n"
+        "    if looks.exists():\n"
+        "        looks.write_text('second'); time.sleep(1); read(self); looks.write_text('read')\n"
+        "    looks.touch()\n"
+        "    return seen\n"
+        "overview.Overview.look = look\n"
+        "from cantrip_actors.cli.main import main\n"
+        f"sys.argv = ['cantrip', 'top', '--interval', '0.1', '--loom', 'sqlite:{loom}']; main()"
+    )
+    with on_terminal(code=code) as shown:
+        while not (looks.exists() and looks.read_text() == "second"):
+            time.sleep(0.02)
+        shown.press("\x03")
+        assert shown.end() == 130
+    assert looks.read_text() == "read"
+
+
 def test_a_crash_of_top_restores_the_terminal(loom: Path) -> None:
     code = (
         "from cantrip_actors.cli import top, main\n"

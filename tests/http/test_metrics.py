@@ -107,11 +107,11 @@ async def test_the_access_log_has_the_route_and_no_query_body_or_id() -> None:
 async def test_the_page_beside_the_health_checks_answers_while_the_loop_is_blocked() -> None:
     telemetry = Telemetry(otel=False)
     telemetry.counters.add("cantrip.turns", ("x",))
-    with health_server(Pulse(), "127.0.0.1", 0, telemetry.prometheus) as port:
+    with health_server(Pulse(), "127.0.0.1:0", telemetry.prometheus) as url:
         got: list[Any] = []
 
         def look() -> None:
-            got.append(httpx.get(f"http://127.0.0.1:{port}/metrics"))
+            got.append(httpx.get(f"{url}/metrics"))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(to_thread.run_sync, look)

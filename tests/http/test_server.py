@@ -218,10 +218,10 @@ def test_a_second_signal_exits_at_once(tmp_path: Path, backend: str) -> None:
 def test_health_answers_by_a_thread_of_its_own_while_the_loop_is_blocked() -> None:
     now = 100.0
     pulse = Pulse(stall=60, ready=5, clock=lambda: now)
-    with health_server(pulse, "127.0.0.1", 0) as port:
+    with health_server(pulse, "127.0.0.1:0") as url:
 
         def look(what: str) -> int:
-            return httpx.get(f"http://127.0.0.1:{port}/health/{what}").status_code
+            return httpx.get(f"{url}/health/{what}").status_code
 
         assert (look("live"), look("ready"), look("other")) == (200, 200, 404)
         now += 6  # a gate that blocks the loop: nobody ticks
@@ -243,16 +243,16 @@ async def test_a_gate_that_blocks_the_loop_makes_the_service_unready() -> None:
     pulse = Pulse(stall=60, ready=0.3)
     seen: list[int] = []
 
-    def watch(port: int) -> None:
+    def watch(url: str) -> None:
         deadline = time.monotonic() + 15
         while 503 not in seen and time.monotonic() < deadline:
-            seen.append(httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code)
+            seen.append(httpx.get(f"{url}/health/ready").status_code)
 
-    with health_server(pulse, "127.0.0.1", 0) as port:
+    with health_server(pulse, "127.0.0.1:0") as url:
         async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
             tasks.start_soon(partial(pulse.beat, runtime, every=0.02))
             await anyio.sleep(0.1)
-            watcher = threading.Thread(target=watch, args=(port,))
+            watcher = threading.Thread(target=watch, args=(url,))
             watcher.start()
             await runtime.cast(cantrip, "go")
             await to_thread.run_sync(watcher.join)
