@@ -211,12 +211,8 @@ def inproc(
 
 
 def _list_fields(options: ServerOptions) -> dict[str, Any]:
-    """Return options with tuples for the iterables; anything else is unchanged, so that validation refuses it."""
-    made: dict[str, Any] = dict(options)
-    for name in ("only", "ask", "roots"):
-        if made.get(name) and not isinstance(made[name], str):
-            made[name] = tuple(made[name])
-    return made | {"ask": made.get("ask") or ()}
+    """Return options as the fields of a server, which checks them."""
+    return {**options, "ask": options.get("ask") or ()}
 
 
 def _drop_none(**given: Any) -> dict[str, Any]:

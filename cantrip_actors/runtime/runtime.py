@@ -57,11 +57,11 @@ from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
-from cantrip_actors.terms.arguments import check_count, check_name, check_seconds, check_texts
+from cantrip_actors.terms.arguments import check_count, check_kind, check_name, check_seconds, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripError, InvalidCantrip, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import CantripError, InvalidCantrip, InvalidDecision, LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.queue import Queue
@@ -212,10 +212,10 @@ class Runtime:
         check_seconds("stranded_after", stranded_after, is_positive=True)
         check_count("max_waiting", max_waiting, "mails")
         check_count("max_submitted", max_submitted, "casts")
-        _check_kind("repair", repair, bool, "True or False")
-        _check_kind("telemetry", telemetry, Instrument | None, "an observe.Telemetry")
-        _check_kind("node", node, Node | None, "Node(…)")
-        _check_kind(
+        check_kind("repair", repair, bool, "True or False")
+        check_kind("telemetry", telemetry, Instrument | None, "an observe.Telemetry")
+        check_kind("node", node, Node | None, "Node(…)")
+        check_kind(
             "seal_key", seal_key, bytes | str | os.PathLike | None, "secret bytes, a text of them, or a pathlib.Path"
         )
         if not isinstance(url, (str, os.PathLike)):
@@ -656,6 +656,7 @@ class Runtime:
 
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
+        check_kind("lasting", lasting, bool, "True or False")
         what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, lasting=lasting)
         return await self._beginnings.begin(what, waits=True)
 
@@ -728,6 +729,7 @@ class Runtime:
         Raises UnknownRequest; AlreadyDecided, with the first decision, for a request that was decided or has expired;
         InvalidDecision for one that does not fit the request; InboxFull, LoomError, RuntimeClosed.
         """
+        check_texts(InvalidDecision, request_id=request_id, door=door)
         self._tree.check_open()
         await self._tree.requests.decide(
             request_id,
@@ -884,6 +886,8 @@ class Runtime:
         Held if another process runs it; EntityEnded if it has ended.
         """
         await self._tree.in_store(partial(self._check_here, entity_id))
+        if cantrip is not None:
+            _check_cantrip("resume", cantrip)
         before = self._tree.living.get(entity_id)
         cell = await self._tree.restore(entity_id, cantrip, lift=True, by=by)
         if cell is before and cantrip is not None and cantrip.id != cell.plan.cantrip.id:
@@ -935,9 +939,11 @@ class Runtime:
     async def backup(self, file: str | os.PathLike[str]) -> Verified:
         """Copy the loom as it is at this moment to a new SQLite or JSONL file, and verify the copy; entities continue.
 
-        Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify.
+        Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify; ValueError for
+        a `file` that is not a path.
         """
         self._check_not_tenant("a backup")
+        check_kind("file", file, str | os.PathLike, "the path of a new file")
         return await self._tree.make_backup(file)
 
     async def _recover_interrupted(self) -> None:
@@ -973,21 +979,15 @@ def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
 
 
 def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
-    _check_kind("queues", queues, Iterable, "a list of Queue(…)")
+    check_kind("queues", queues, Iterable, "a list of Queue(…)")
     found = list(queues)
     for one in found:
-        _check_kind("queues", one, Queue, "a list of Queue(…)")
+        check_kind("queues", one, Queue, "a list of Queue(…)")
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"queues: expected each name once, got {', '.join(map(repr, twice))} several times")
     return found
-
-
-def _check_kind(option: str, given: object, kind: Any, expected: str) -> None:
-    if not isinstance(given, kind):
-        got = type(given).__name__
-        raise ValueError(f"{option}: expected {expected}, got {got}")  # noqa: TRY004  # as for every invalid option
 
 
 def _check_option(option: str, value: object, known: object) -> None:

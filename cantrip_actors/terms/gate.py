@@ -9,6 +9,7 @@ boundary for exceptions. `gate_function.py` makes gates from annotated functions
 from __future__ import annotations
 
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
@@ -298,8 +300,8 @@ def check_name(name: str) -> str:
 
 
 def check_timeout(name: str, timeout: float | None) -> float | None:
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
-        raise InvalidCantrip(f"gate {name}: timeout: expected seconds > 0, got {timeout!r}")
+    if timeout is not None and not (is_number(timeout) and 0 < timeout < math.inf):
+        raise InvalidCantrip(f"gate {name}: timeout: expected seconds > 0, or None for no limit, got {timeout!r:.100}")
     return timeout
 
 

@@ -13,6 +13,7 @@ This module makes no connections. `cantrip_actors.mcp` makes servers that speak 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
+from cantrip_actors.terms.arguments import is_number, read_texts
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate, get_call
@@ -224,18 +226,20 @@ class ToolServer:
             given = getattr(self, what)
             if given is None or given == "all":
                 continue
-            if isinstance(given, str) or not all(isinstance(one, str) for one in given):
-                raise InvalidCantrip(f"server {self.name}: {what}: expected a list of names of tools, got {given!r}")
-            object.__setattr__(self, what, tuple(given))
-        if self.pin is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", self.pin):
+            texts = read_texts(f"server {self.name}: {what}", given, "a list of names of tools", InvalidCantrip)
+            object.__setattr__(self, what, texts)
+        if self.pin is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", str(self.pin)):
             raise InvalidCantrip(f'server {self.name}: pin: expected "sha256:" and 64 hex digits, got {self.pin!r}')
-        if self.timeout is not None and not (isinstance(self.timeout, (int, float)) and self.timeout > 0):
-            raise InvalidCantrip(f"server {self.name}: timeout: expected seconds > 0, got {self.timeout!r}")
+        if self.timeout is not None and not (is_number(self.timeout) and 0 < self.timeout < math.inf):
+            raise InvalidCantrip(
+                f"server {self.name}: timeout: expected seconds > 0, or None for no limit, got {self.timeout!r:.100}"
+            )
         roots: Any = self.roots
         if roots is not None:
-            if isinstance(roots, str) or not all(isinstance(one, (str, Path)) for one in roots):
-                raise InvalidCantrip(f"server {self.name}: roots: expected a list of folders, got {roots!r}")
-            object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in roots))
+            is_list = isinstance(roots, Iterable) and not isinstance(roots, (str, bytes))
+            given = [str(one) if isinstance(one, Path) else one for one in roots] if is_list else roots
+            folders = read_texts(f"server {self.name}: roots", given, "a list of folders", InvalidCantrip)
+            object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in folders))
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
 
     def is_for(self, one: object) -> bool:
