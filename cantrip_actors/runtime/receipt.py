@@ -61,6 +61,8 @@ class Receipt:
         "waiting": it waits in the inbox. "working": its episode is under way. "settled": its episode has ended.
         "refused": it will not be worked on, since the entity ended first or could not take it; `episode` says why.
         "withdrawn": it was withdrawn while it waited.
+
+        It reads the loom in the calling thread: see `Runtime.read`.
         """
         store = self._tree.store
         row = store.find_mail(self.entity_id, self.key)

@@ -556,7 +556,10 @@ class Runtime:
         return self._beginnings.make_id(check_name("key", key), self._tenant or "")
 
     def begun_with(self, key: str) -> Entity | None:
-        """Return the entity that began with a key of `cast`, `start`, `invoke` or `fork`; None if none has."""
+        """Return the entity that began with a key of `cast`, `start`, `invoke` or `fork`; None if none has.
+
+        It reads the loom in the calling thread: see `read`.
+        """
         entity_id = self.id_of_key(key)
         return self.find(entity_id) if self.loom.has_begun(entity_id) else None
 
@@ -567,6 +570,8 @@ class Runtime:
         Without it, an entity of this process continues with its own cantrip. An entity of an earlier process continues
         with the offered cantrip of the same name (see `open`), or with the cantrip of the same content that this
         process knows. If it knows none, a send raises CantripUnknown; if several, LoomError.
+
+        For an entity that is not loaded it reads the loom in the calling thread: see `read`.
         """
         check_texts(LoomError, name=name)
         entity_id = self._beginnings.find_named(name, self._tenant or "")
@@ -575,7 +580,7 @@ class Runtime:
     def find(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
         """Return the entity of that id, cast or invoked, whether it is loaded, unloaded or over.
 
-        `cantrip` is as for `entity`.
+        `cantrip` is as for `entity`. It reads the loom in the calling thread: see `read`.
 
         Raises LoomError for an id that is not in the loom, or is not a text.
         """
@@ -588,14 +593,16 @@ class Runtime:
         """Return the moves to offered cantrips that entities will make with their next intents, oldest entity first.
 
         Nothing changes. An entity that moves elsewhere or ends before does not make its move; an entity that this
-        process has loaded with a cantrip of its own does not either. Raises LoomError if `upgrade` raises.
+        process has loaded with a cantrip of its own does not either. It reads the loom in the calling thread: see
+        `read`. Raises LoomError if `upgrade` raises.
         """
         return [move for move in self._tree.list_moves() if self._tree.belongs_to_tenant(move.entity_id, self._tenant)]
 
     def receipt(self, entity: HasId | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
 
-        "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels.
+        "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels. It reads the loom
+        in the calling thread: see `read`.
 
         `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key, and for the key of a
         control message.
@@ -609,6 +616,8 @@ class Runtime:
 
     def has_mail(self, entity: HasId | str, key: str) -> bool:
         """Return whether mail of any kind was posted to an entity with `key`, and the key is still kept.
+
+        It reads the loom in the calling thread: see `read`.
 
         Raises LoomError for an unknown entity.
         """
@@ -692,7 +701,8 @@ class Runtime:
         """Return the requests that wait for a person, of all entities in the loom, the oldest first.
 
         With `follow`, return a feed: the open ones, then each new one, also of other processes that write the loom
-        (`async for request in runtime.requests(follow=True)`). Raises RuntimeClosed.
+        (`async for request in runtime.requests(follow=True)`). A list is read from the loom in the calling thread, as
+        by `interrupted`; a feed reads it in another. Raises RuntimeClosed.
         """
         requests = self._tree.requests
         if follow:
@@ -862,7 +872,10 @@ class Runtime:
         )
 
     def schedules(self) -> list[Schedule]:
-        """Return all schedules of the loom by their ids, as they are now. One that never fires again is gone."""
+        """Return all schedules of the loom by their ids, as they are now. One that never fires again is gone.
+
+        It reads the loom in the calling thread: for a loom on a server, `await runtime.read(runtime.schedules)`.
+        """
         return self._schedules.list_all(self._tenant)
 
     # Recovery
@@ -871,6 +884,7 @@ class Runtime:
         """Return the root entities with a running episode that no process runs, because their process died.
 
         Long-lived entities that wait for an intent are idle, not interrupted. Children are resumed with their parents.
+        It reads the loom in the calling thread: for a loom on a server, `await runtime.read(runtime.interrupted)`.
         """
         return [header for header in self._tree.find_interrupted() if self._tenant in (None, header.tenant)]
 
