@@ -44,7 +44,7 @@ async def test_a_server_that_refuses_writes_for_a_while_loses_and_repeats_nothin
         entity = await runtime.invoke(payer, "one", name="payer")
         await entity.episode()
         with psycopg.connect(server, autocommit=True, options=f"-csearch_path={schema}") as database:
-            database.execute(REFUSE.format(code=code))  # type: ignore[arg-type]  # a text of this test
+            database.execute(REFUSE.format(code=code))
             with pytest.raises(LoomError, match=advice):
                 await entity.send("two", key="two")
             with pytest.raises(LoomError, match=advice):
