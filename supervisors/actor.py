@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import anyio
 
 from supervisors.caller import NO_REPLY, Caller
-from supervisors.checks import check_seconds
+from supervisors.checks import check_callbacks, check_seconds
 from supervisors.errors import NotRunning
 from supervisors.reasons import SHUTDOWN, Crash, ExitReason, Stop
 from supervisors.ref import CAST, INFO, ActorRef, Down
@@ -76,6 +76,7 @@ class Actor:
         super().__init_subclass__(**keywords)
         if cls.mailbox_limit is not None and cls.mailbox_limit < 1:  # no message would ever reach it
             raise ValueError(f"{cls.__name__}.mailbox_limit: expected at least 1, or None, got {cls.mailbox_limit!r}")
+        check_callbacks(cls.__name__, vars(cls))
         cls.has_default_run = cls.run is Actor.run
         cls.has_terminate = cls.terminate is not Actor.terminate
         cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Hashable
-from typing import TypeGuard
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, TypeGuard
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -29,3 +30,40 @@ def check_seconds(what: str, seconds: object) -> None:
     """
     if not is_number(seconds) or math.isnan(seconds):
         raise ValueError(f"{what}: expected seconds, got {seconds!r}")
+
+
+#: The methods that an actor may override, and whether each is awaited.
+_CALLBACKS: Final = {
+    "init": True,
+    "handle_call": True,
+    "handle_cast": True,
+    "handle_info": True,
+    "terminate": True,
+    "run": True,
+    "snapshot": False,
+    "restore": False,
+}
+
+
+def check_callbacks(name: str, members: Mapping[str, Any]) -> None:
+    """Refuse a class of actors with a callback that is `def` and should be `async def`, or the other way round.
+
+    The actor would crash with its first message, or lose its state. A decorated function is not examined: what it
+    returns may be awaitable.
+
+    Raises:
+        TypeError: naming the class and the callback.
+    """
+    for callback, is_awaited in _CALLBACKS.items():
+        function = members.get(callback)
+        if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
+            continue
+        if inspect.iscoroutinefunction(function) is not is_awaited:
+            expected = "async def" if is_awaited else "def"
+            raise TypeError(f"{name}.{callback}: expected `{expected} {callback}`, got {_describe_function(function)}")
+
+
+def _describe_function(function: Any) -> str:
+    if inspect.isasyncgenfunction(function):
+        return "an async generator: remove its `yield`"
+    return "`async def`" if inspect.iscoroutinefunction(function) else "`def`"

@@ -77,6 +77,8 @@ class ChildSpec(Generic[A_co]):
             check_backoff(self.backoff)
         if self.ref is not None and not isinstance(self.ref, ActorRef):
             raise SpecError("ref", f"is an ActorRef or None, got {self.ref!r}")
+        if not isinstance(self.significant, bool):
+            raise SpecError("significant", f"is True or False, got {self.significant!r}")
         if self.significant and self.restart == "permanent":
             raise SpecError("significant", "is not possible for a permanent child, which is always restarted")
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
 import anyio
 
@@ -108,6 +108,14 @@ class ActorSystem:
         self._is_entered = False
         self._is_leaving = False
         self._is_torn_down = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say why an attribute is missing: `portal` and `backend` are those of the event loop that entered it."""
+            if name in ("portal", "backend"):
+                raise SupervisorsError(f"{name}: this ActorSystem is not entered: use it inside `async with` it")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # --- the block -------------------------------------------------------------------------------------------------
 

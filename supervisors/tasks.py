@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 
 from supervisors.actor import Actor
+from supervisors.errors import SpecError
 from supervisors.policy import Restart
 from supervisors.spec import ChildSpec
 from supervisors.spec import Shutdown as ShutdownTime
@@ -24,8 +25,14 @@ class Task(Actor):
         self._arguments = arguments
 
     async def run(self) -> Any:
-        """Run the function."""
-        return await self._function(*self._arguments)
+        """Run the function. Raises TypeError if it is not an async one."""
+        made: object = self._function(*self._arguments)
+        if not isinstance(made, Awaitable):
+            raise TypeError(
+                f"task {self.ref.id}: expected an async function, which returns an awaitable, got {self._function!r}, "
+                f"which returned a {type(made).__name__}"
+            )
+        return await made
 
 
 def task(
@@ -43,5 +50,10 @@ def task(
         arguments: the arguments of `function`.
         restart: `temporary`: run once; `transient`: until it succeeds.
         shutdown: see `ChildSpec`.
+
+    Raises:
+        SpecError: a field is wrong; `what` names it.
     """
+    if not callable(function):
+        raise SpecError("function", f"is an async function, got {function!r}")
     return ChildSpec(id, lambda: Task(function, *arguments), restart=restart, shutdown=shutdown)

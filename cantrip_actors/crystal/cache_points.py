@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidCantrip
 
 MOST: Final = 4
@@ -35,6 +36,8 @@ class CachePoints:
     def __post_init__(self) -> None:
         if self.ttl not in ("5m", "1h"):
             raise InvalidCantrip(f'cache: expected "5m", "1h" or None, got {self.ttl!r}')
+        check_kind("cache: tools", self.tools, bool | None, "True, False or None", InvalidCantrip)
+        check_kind("cache: system", self.system, bool, "True or False", InvalidCantrip)
         marks = self.messages
         if marks is not None and (isinstance(marks, bool) or not isinstance(marks, int) or marks < 0):
             raise InvalidCantrip(f"cache: messages: expected a whole number >= 0, got {marks!r}")

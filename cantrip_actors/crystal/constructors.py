@@ -42,6 +42,7 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.redact.urls import render_url
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
@@ -138,6 +139,7 @@ def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrys
 
     Raises InvalidCantrip for an invalid setting.
     """
+    check_kind("local: base_url", base_url, str, "a URL as a text", InvalidCantrip)
     if not base_url.startswith(("http://", "https://")):
         raise InvalidCantrip(f'local: base_url: expected "http://…" or "https://…", got "{render_url(base_url)}"')
     return make_crystal(Local, model, {**settings, "base_url": base_url})

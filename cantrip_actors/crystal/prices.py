@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors.crystal.draft import Counts
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class Prices:
     """
 
     def __init__(self, models: Mapping[str, Model | Mapping[str, Any]] | None = None, *, alone: bool = False) -> None:
+        expected = "a table by model, or None; Prices.load(…) reads a file"
+        check_kind("prices", models, Mapping | None, expected, InvalidCantrip)
         self._alone = alone
         self._own: dict[str, Model] = {}
         for name, given in (models or {}).items():

@@ -13,6 +13,7 @@ from cantrip_actors.loom.migration import Migrate
 from cantrip_actors.loom.seal_key import GivenKey, SealKey, read_secret
 from cantrip_actors.loom.store import Durability, Store
 from cantrip_actors.redact.urls import render_url
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError, suggest_nearest
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def open_store(
 
     Raises LoomError, DamagedLoom for a damaged file, and WrongSealKey if a key is missing, wrong or not accepted.
     """
+    check_kind("url", url, str | os.PathLike, "the URL of a loom, as in sqlite:loom.db, or a path", LoomError)
     text = os.fspath(url)
+    check_kind("url", text, str, "the URL of a loom, as in sqlite:loom.db, or a path", LoomError)
     if seal_key is not None and seal_key is not False:
         seal_key = read_secret(seal_key)  # before a file is made
     if repair and not read_only and seal_key is not False:

@@ -633,6 +633,7 @@ _ADVICE: Mapping[type[Exception], str] = {
     psycopg.errors.LockNotAvailable: ". Another process has been writing there all that time, or was stopped meanwhile",
     psycopg.errors.DiskFull: ". Make room on the server's disk; nothing that was acknowledged is lost",
     psycopg.errors.ReadOnlySqlTransaction: ". The server takes no writes now: it is a standby, or was set read-only",
+    psycopg.errors.QueryCanceled: ". The server cancelled the statement: raise its statement_timeout, or try again",
     psycopg.errors.InsufficientPrivilege: ". The database's user needs the right to do that",
     psycopg.errors.OutOfMemory: ". The server has no memory left",
     UnicodeEncodeError: ". An id or a name is not a text that a database can store",

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_entities
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, get_time, is_for_lease_holder
+from cantrip_actors.terms.arguments import is_number
 
 Duration = str | float | timedelta
 """A duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta."""
@@ -58,10 +59,9 @@ def parse_seconds(duration: Duration) -> float:
             raise ValueError(f"{expected}, got {duration!r}")
         seconds = float(found[1]) * _UNITS[found[2]]
     else:
-        is_number = isinstance(duration, (int, float)) and not isinstance(duration, bool)
-        seconds = float(duration) if is_number else -1.0
+        seconds = float(duration) if is_number(duration) else -1.0
     if not seconds >= 0:
-        raise ValueError(f"{expected}, not negative, got {duration!r}")
+        raise ValueError(f"{expected}, not negative, got {duration!r:.100}")
     return seconds
 
 

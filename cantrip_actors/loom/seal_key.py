@@ -26,6 +26,7 @@ from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.own_files.claims import claim_file
 from cantrip_actors.records.seal import NOTHING, compute_link, split_link
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
 
 SHORTEST: Final = 16
@@ -102,6 +103,7 @@ def read_secret(key: SealKey) -> bytes:
         if os.path.exists(key):  # noqa: PTH110  # any text, also one that no path can be
             raise LoomError("seal_key: expected a secret, got the name of a file: give the file as pathlib.Path(…)")
         return _check_length(key.encode(), "seal_key")
+    check_kind("seal_key", key, os.PathLike, "secret bytes, a text of them, or a pathlib.Path", LoomError)
     path = Path(key).expanduser()
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from cantrip_actors.terms.arguments import check_kind, read_texts
 from cantrip_actors.terms.errors import InvalidCantrip
 
 FOLDER: Final = Path(".cantrip", "oauth")
@@ -66,8 +67,8 @@ def oauth(
     """
     if client_secret is not None and (client_id is None or issuer is None):
         raise InvalidCantrip("oauth: client_secret needs client_id and issuer, the authorization server that made them")
+    check_kind("oauth: issuer", issuer, str | None, "an https URL", InvalidCantrip)
     if issuer is not None and not issuer.startswith(("https://", "http://localhost", "http://127.0.0.1")):
         raise InvalidCantrip(f"oauth: issuer: expected an https URL, got {issuer!r}")
-    if isinstance(scopes, str):
-        raise InvalidCantrip(f"oauth: scopes: expected a list of texts, got {scopes!r}")
-    return OAuth(client_id=client_id, client_secret=client_secret, issuer=issuer, scopes=tuple(scopes), folder=folder)
+    wanted = read_texts("oauth: scopes", scopes, "a list of texts", InvalidCantrip)
+    return OAuth(client_id=client_id, client_secret=client_secret, issuer=issuer, scopes=wanted, folder=folder)

@@ -212,6 +212,7 @@ def inproc(
 
 
 def _list_fields(options: ServerOptions) -> dict[str, Any]:
+    """Return options as the fields of a server, which checks them."""
     return {**options, "ask": options.get("ask") or ()}
 
 

@@ -13,9 +13,10 @@ Counting and adding cost only the new part, not the whole text (X9). Nothing her
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cantrip_actors.terms.arguments import is_number, is_whole
+from cantrip_actors.terms.arguments import check_kind, check_seconds, is_whole
 
 DEFAULT_GRADIENT = (10, 20, 40, 80, 120)
 
@@ -34,14 +35,15 @@ class Batching:
     max_wait: float | None = 2.0
 
     def __post_init__(self) -> None:
+        check_kind("gradient", self.gradient, Iterable, "whole numbers >= 1")
         gradient = tuple(self.gradient) or DEFAULT_GRADIENT
         if not all(is_whole(step, 1) for step in gradient):
             raise ValueError(f"gradient: expected whole numbers >= 1, got {self.gradient!r}")
         object.__setattr__(self, "gradient", gradient)
         for name in ("timeout", "max_latency", "max_wait"):
             seconds = getattr(self, name)
-            if seconds is not None and not (is_number(seconds) and seconds >= 0):
-                raise ValueError(f"{name}: expected seconds >= 0, got {seconds!r}")
+            if seconds is not None:
+                check_seconds(name, seconds)
 
 
 @dataclass(slots=True, eq=False)

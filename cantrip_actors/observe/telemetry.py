@@ -23,6 +23,7 @@ from cantrip_actors.observe.measuring import Measuring
 from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
 from cantrip_actors.observe.settings import OnContent, Settings
 from cantrip_actors.runtime.instrument import EpisodeSpans, Fact, Instrument
+from cantrip_actors.terms.arguments import check_kind
 
 if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
@@ -90,6 +91,7 @@ class Telemetry(Instrument):
             raise ValueError(f'inputs: expected "new" or "all", got {self.inputs!r}')
         counters = Counters(self._list_metrics())
         object.__setattr__(self, "counters", counters)
+        check_kind("crash_dir", self.crash_dir, str | os.PathLike | None, "the path of a folder")
         object.__setattr__(self, "crashes", Crashes(None if self.crash_dir is None else Path(self.crash_dir)))
         measuring = Measuring(counters, legacy=self.legacy, by_tenant=self.tenant_metrics)
         object.__setattr__(self, "_measuring", measuring)

@@ -73,7 +73,7 @@ class Entity:
 
     @property
     def held(self) -> bool:
-        """Whether this process or another runs the entity."""
+        """Whether this process or another runs the entity. It reads a shared loom in the calling thread."""
         return self.loaded or self._tree.is_held(self._id)
 
     @property

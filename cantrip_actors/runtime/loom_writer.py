@@ -387,7 +387,7 @@ class LoomWriter(Actor):
                 finish = await anyio.to_thread.run_sync(
                     begin_forget, self._store, message.wanted, tokens, message.is_loaded, limiter=self._thread
                 )
-                caller.reply(finish())
+                caller.reply(await self._run_in_store(finish))
         except LoomError as error:
             caller.fail(error)
         finally:

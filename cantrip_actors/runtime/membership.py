@@ -57,6 +57,8 @@ class Node:
         labels: object = self.labels
         if not isinstance(labels, Mapping) or not all(isinstance(one, str) for pair in labels.items() for one in pair):
             raise ValueError(f'Node: labels: expected texts by name, as in {{"disk": "nfs1"}}, got {labels!r}')
+        if not all(name.strip() for name in labels):
+            raise ValueError(f"Node: labels: expected a name for each, got {dict(labels)!r}")
         check_count("Node: capacity", self.capacity, "entities")
         for what in ("grace", "beat", "ttl", "stall", "passivate_after"):
             check_seconds(f"Node: {what}", getattr(self, what))

@@ -12,7 +12,7 @@ import anyio
 from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.episode import Episode, make_episode
-from cantrip_actors.terms.arguments import check_texts
+from cantrip_actors.terms.arguments import check_texts, is_number
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ MailState = Literal["waiting", "working", "settled", "refused", "withdrawn"]
 
 def check_timeout(timeout: float) -> None:
     """Raise ValueError for a timeout that is not a finite number of seconds from 0 on."""
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout < math.inf:
-        raise ValueError(f"timeout: expected a finite number of seconds >= 0, or None, got {timeout!r}")
+    if not (is_number(timeout) and 0 <= timeout < math.inf):
+        raise ValueError(f"timeout: expected a finite number of seconds >= 0, or None, got {timeout!r:.100}")
 
 
 class NoAnswer(CantripError, TimeoutError):
@@ -61,6 +61,8 @@ class Receipt:
         "waiting": it waits in the inbox. "working": its episode is under way. "settled": its episode has ended.
         "refused": it will not be worked on, since the entity ended first or could not take it; `episode` says why.
         "withdrawn": it was withdrawn while it waited.
+
+        It reads the loom in the calling thread: see `Runtime.read`.
         """
         store = self._tree.store
         row = store.find_mail(self.entity_id, self.key)

@@ -57,11 +57,11 @@ from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
-from cantrip_actors.terms.arguments import check_count, check_name, check_seconds, check_texts
+from cantrip_actors.terms.arguments import check_count, check_kind, check_name, check_seconds, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripError, InvalidCantrip, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import CantripError, InvalidCantrip, InvalidDecision, LoomError, RuntimeClosed
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.queue import Queue
@@ -212,10 +212,10 @@ class Runtime:
         check_seconds("stranded_after", stranded_after, is_positive=True)
         check_count("max_waiting", max_waiting, "mails")
         check_count("max_submitted", max_submitted, "casts")
-        _check_kind("repair", repair, bool, "True or False")
-        _check_kind("telemetry", telemetry, Instrument | None, "an observe.Telemetry")
-        _check_kind("node", node, Node | None, "Node(…)")
-        _check_kind(
+        check_kind("repair", repair, bool, "True or False")
+        check_kind("telemetry", telemetry, Instrument | None, "an observe.Telemetry")
+        check_kind("node", node, Node | None, "Node(…)")
+        check_kind(
             "seal_key", seal_key, bytes | str | os.PathLike | None, "secret bytes, a text of them, or a pathlib.Path"
         )
         if not isinstance(url, (str, os.PathLike)):
@@ -556,7 +556,10 @@ class Runtime:
         return self._beginnings.make_id(check_name("key", key), self._tenant or "")
 
     def begun_with(self, key: str) -> Entity | None:
-        """Return the entity that began with a key of `cast`, `start`, `invoke` or `fork`; None if none has."""
+        """Return the entity that began with a key of `cast`, `start`, `invoke` or `fork`; None if none has.
+
+        It reads the loom in the calling thread: see `read`.
+        """
         entity_id = self.id_of_key(key)
         return self.find(entity_id) if self.loom.has_begun(entity_id) else None
 
@@ -567,6 +570,8 @@ class Runtime:
         Without it, an entity of this process continues with its own cantrip. An entity of an earlier process continues
         with the offered cantrip of the same name (see `open`), or with the cantrip of the same content that this
         process knows. If it knows none, a send raises CantripUnknown; if several, LoomError.
+
+        For an entity that is not loaded it reads the loom in the calling thread: see `read`.
         """
         check_texts(LoomError, name=name)
         entity_id = self._beginnings.find_named(name, self._tenant or "")
@@ -575,7 +580,7 @@ class Runtime:
     def find(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
         """Return the entity of that id, cast or invoked, whether it is loaded, unloaded or over.
 
-        `cantrip` is as for `entity`.
+        `cantrip` is as for `entity`. It reads the loom in the calling thread: see `read`.
 
         Raises LoomError for an id that is not in the loom, or is not a text.
         """
@@ -588,14 +593,16 @@ class Runtime:
         """Return the moves to offered cantrips that entities will make with their next intents, oldest entity first.
 
         Nothing changes. An entity that moves elsewhere or ends before does not make its move; an entity that this
-        process has loaded with a cantrip of its own does not either. Raises LoomError if `upgrade` raises.
+        process has loaded with a cantrip of its own does not either. It reads the loom in the calling thread: see
+        `read`. Raises LoomError if `upgrade` raises.
         """
         return [move for move in self._tree.list_moves() if self._tree.belongs_to_tenant(move.entity_id, self._tenant)]
 
     def receipt(self, entity: HasId | str, key: str) -> Receipt:
         """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
 
-        "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels.
+        "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels. It reads the loom
+        in the calling thread: see `read`.
 
         `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key, and for the key of a
         control message.
@@ -609,6 +616,8 @@ class Runtime:
 
     def has_mail(self, entity: HasId | str, key: str) -> bool:
         """Return whether mail of any kind was posted to an entity with `key`, and the key is still kept.
+
+        It reads the loom in the calling thread: see `read`.
 
         Raises LoomError for an unknown entity.
         """
@@ -656,6 +665,7 @@ class Runtime:
 
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
+        check_kind("lasting", lasting, bool, "True or False")
         what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, lasting=lasting)
         return await self._beginnings.begin(what, waits=True)
 
@@ -691,7 +701,8 @@ class Runtime:
         """Return the requests that wait for a person, of all entities in the loom, the oldest first.
 
         With `follow`, return a feed: the open ones, then each new one, also of other processes that write the loom
-        (`async for request in runtime.requests(follow=True)`). Raises RuntimeClosed.
+        (`async for request in runtime.requests(follow=True)`). A list is read from the loom in the calling thread, as
+        by `interrupted`; a feed reads it in another. Raises RuntimeClosed.
         """
         requests = self._tree.requests
         if follow:
@@ -728,6 +739,7 @@ class Runtime:
         Raises UnknownRequest; AlreadyDecided, with the first decision, for a request that was decided or has expired;
         InvalidDecision for one that does not fit the request; InboxFull, LoomError, RuntimeClosed.
         """
+        check_texts(InvalidDecision, request_id=request_id, door=door)
         self._tree.check_open()
         await self._tree.requests.decide(
             request_id,
@@ -860,7 +872,10 @@ class Runtime:
         )
 
     def schedules(self) -> list[Schedule]:
-        """Return all schedules of the loom by their ids, as they are now. One that never fires again is gone."""
+        """Return all schedules of the loom by their ids, as they are now. One that never fires again is gone.
+
+        It reads the loom in the calling thread: for a loom on a server, `await runtime.read(runtime.schedules)`.
+        """
         return self._schedules.list_all(self._tenant)
 
     # Recovery
@@ -869,6 +884,7 @@ class Runtime:
         """Return the root entities with a running episode that no process runs, because their process died.
 
         Long-lived entities that wait for an intent are idle, not interrupted. Children are resumed with their parents.
+        It reads the loom in the calling thread: for a loom on a server, `await runtime.read(runtime.interrupted)`.
         """
         return [header for header in self._tree.find_interrupted() if self._tenant in (None, header.tenant)]
 
@@ -884,6 +900,8 @@ class Runtime:
         Held if another process runs it; EntityEnded if it has ended.
         """
         await self._tree.in_store(partial(self._check_here, entity_id))
+        if cantrip is not None:
+            _check_cantrip("resume", cantrip)
         before = self._tree.living.get(entity_id)
         cell = await self._tree.restore(entity_id, cantrip, lift=True, by=by)
         if cell is before and cantrip is not None and cantrip.id != cell.plan.cantrip.id:
@@ -935,9 +953,11 @@ class Runtime:
     async def backup(self, file: str | os.PathLike[str]) -> Verified:
         """Copy the loom as it is at this moment to a new SQLite or JSONL file, and verify the copy; entities continue.
 
-        Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify.
+        Raises LoomError if the file exists, if the loom is in memory, and if the copy does not verify; ValueError for
+        a `file` that is not a path.
         """
         self._check_not_tenant("a backup")
+        check_kind("file", file, str | os.PathLike, "the path of a new file")
         return await self._tree.make_backup(file)
 
     async def _recover_interrupted(self) -> None:
@@ -973,21 +993,15 @@ def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
 
 
 def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
-    _check_kind("queues", queues, Iterable, "a list of Queue(…)")
+    check_kind("queues", queues, Iterable, "a list of Queue(…)")
     found = list(queues)
     for one in found:
-        _check_kind("queues", one, Queue, "a list of Queue(…)")
+        check_kind("queues", one, Queue, "a list of Queue(…)")
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"queues: expected each name once, got {', '.join(map(repr, twice))} several times")
     return found
-
-
-def _check_kind(option: str, given: object, kind: Any, expected: str) -> None:
-    if not isinstance(given, kind):
-        got = type(given).__name__
-        raise ValueError(f"{option}: expected {expected}, got {got}")  # noqa: TRY004  # as for every invalid option
 
 
 def _check_option(option: str, value: object, known: object) -> None:

@@ -7,7 +7,8 @@ not every database keeps every text. Settings are checked where they are given, 
 from __future__ import annotations
 
 import math
-from typing import Final, TypeGuard
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeGuard
 from unicodedata import category
 
 from cantrip_actors.terms.errors import CantripError, InvalidIntent
@@ -48,9 +49,27 @@ def is_short_name(given: object) -> TypeGuard[str]:
     )
 
 
-def is_number(given: object) -> TypeGuard[float]:
-    """Return whether a value is a number. True and False are none."""
-    return isinstance(given, (int, float)) and not isinstance(given, bool)
+def read_texts(what: str, given: object, expected: str, error: type[Exception] = ValueError) -> tuple[str, ...]:
+    """Return a list of texts as a tuple. Raises `error` for anything else, one text alone, and an empty text."""
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)):
+        texts = tuple(given)
+        if all(isinstance(one, str) and one for one in texts):
+            return texts
+    raise error(f"{what}: expected {expected}, got {given!r:.100}")
+
+
+def check_kind(what: str, given: object, kind: Any, expected: str, error: type[Exception] = ValueError) -> None:
+    """Raise `error` for an argument that is not an instance of `kind`."""
+    if not isinstance(given, kind):
+        raise error(f"{what}: expected {expected}, got {type(given).__name__}")
+
+
+def is_number(given: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number that a float can hold, and not NaN. A bool is not a number."""
+    try:
+        return isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(given)
+    except OverflowError:
+        return False
 
 
 def is_whole(given: object, least: int, most: float = math.inf) -> TypeGuard[int]:
@@ -60,7 +79,7 @@ def is_whole(given: object, least: int, most: float = math.inf) -> TypeGuard[int
 
 def check_seconds(what: str, given: object, *, is_positive: bool = False) -> None:
     """Raise ValueError for a setting that is not a number of seconds from 0 on, or above 0 if it `is_positive`."""
-    if not is_number(given) or not (given > 0 if is_positive else given >= 0):
+    if not (is_number(given) and (given > 0 if is_positive else given >= 0)):
         raise ValueError(f"{what}: expected seconds, as a number {'>' if is_positive else '>='} 0, got {given!r:.100}")
 
 

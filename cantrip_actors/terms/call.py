@@ -8,13 +8,13 @@ never part of a call: it belongs to the circle, and an entity reaches it through
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
-from cantrip_actors.terms.arguments import is_number, is_whole
+from cantrip_actors.terms.arguments import is_number, is_whole, read_texts
 from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
 from cantrip_actors.terms.json_schema import find_dangling_reference, find_schema_fault
 from cantrip_actors.terms.messages import ToolChoice, make_encodable, parse_tool_choice
@@ -109,12 +109,8 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _stop(stop: object) -> tuple[str, ...]:
-    if isinstance(stop, str):  # users often write a single string
-        return (stop,)
-    stops = tuple(stop) if isinstance(stop, Iterable) else (stop,)
-    if not all(isinstance(one, str) for one in stops):
-        raise InvalidCantrip(f"stop: expected texts, got {stop!r}")
-    return stops
+    given = (stop,) if isinstance(stop, str) else stop  # users often write a single string
+    return read_texts("stop", given, "texts that are not empty", InvalidCantrip)
 
 
 def _freeze_options(options: object) -> Mapping[str, Any]:

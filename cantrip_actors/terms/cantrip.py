@@ -211,8 +211,10 @@ def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> 
                 f"cantrip: crystals: expected a name, or a depth from 1 on (1: the children), got {key!r}"
             )
     for label, value in needs.items():
-        if not (isinstance(label, str) and isinstance(value, str)):
-            raise InvalidCantrip(f"cantrip: needs: expected labels, a text for each, got {label!r}: {value!r}")
+        if not (isinstance(label, str) and label.strip() and isinstance(value, str)):
+            raise InvalidCantrip(
+                f"cantrip: needs: expected names of labels, and a text for each, got {label!r}: {value!r}"
+            )
 
 
 def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.gate import Gate, standard
@@ -77,6 +78,9 @@ class Circle:
         _check_jail(jail, medium)
         if companion is not None and not isinstance(companion, Companion):
             raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
+        servers = tuple(servers)
+        for server in servers:
+            check_kind("circle: servers", server, ToolServer, "servers of tools, as from mcp.http(…)", InvalidCantrip)
         given = [*servers, *gates]
         own = [one for one in given if not isinstance(one, ToolServer)]
         found = tuple(one for one in given if isinstance(one, ToolServer))

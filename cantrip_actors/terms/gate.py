@@ -9,6 +9,7 @@ boundary for exceptions. `gate_function.py` makes gates from annotated functions
 from __future__ import annotations
 
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -109,8 +110,9 @@ class Gate:
             if not isinstance(given, bool):
                 raise InvalidCantrip(f"gate {self.name}: {flag}: expected True or False, got {given!r:.100}")
         seconds, queries = self.timeout, self.visible_for
-        if seconds is not None and not (is_number(seconds) and seconds > 0):
-            raise InvalidCantrip(f"gate {self.name}: timeout: expected seconds > 0, got {seconds!r}")
+        if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
+            expected = "expected seconds > 0, or None for no limit"
+            raise InvalidCantrip(f"gate {self.name}: timeout: {expected}, got {seconds!r:.100}")
         if not is_whole(queries, 0):
             expected = "expected a whole number of queries >= 0"
             raise InvalidCantrip(f"gate {self.name}: visible_for: {expected}, got {queries!r}")

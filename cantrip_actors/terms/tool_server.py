@@ -13,6 +13,7 @@ This module makes no connections. `cantrip_actors.mcp` makes servers that speak 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from cantrip_actors.terms.arguments import is_number
+from cantrip_actors.terms.arguments import is_number, read_texts
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate
@@ -227,19 +228,20 @@ class ToolServer:
             given = getattr(self, what)
             if given is None or given == "all":
                 continue
-            listed = _read_list(given, str)
-            if listed is None:
-                raise InvalidCantrip(f"server {self.name}: {what}: expected a list of names of tools, got {given!r}")
-            object.__setattr__(self, what, listed)
+            texts = read_texts(f"server {self.name}: {what}", given, "a list of names of tools", InvalidCantrip)
+            object.__setattr__(self, what, texts)
         if self.pin is not None and not (isinstance(self.pin, str) and _PIN.fullmatch(self.pin)):
             raise InvalidCantrip(f'server {self.name}: pin: expected "sha256:" and 64 hex digits, got {self.pin!r}')
-        if self.timeout is not None and not (is_number(self.timeout) and self.timeout > 0):
-            raise InvalidCantrip(f"server {self.name}: timeout: expected seconds > 0, got {self.timeout!r}")
-        if self.roots is not None:
-            roots = _read_list(self.roots, (str, Path))
-            if roots is None:
-                raise InvalidCantrip(f"server {self.name}: roots: expected a list of folders, got {self.roots!r}")
-            object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in roots))
+        if self.timeout is not None and not (is_number(self.timeout) and 0 < self.timeout < math.inf):
+            raise InvalidCantrip(
+                f"server {self.name}: timeout: expected seconds > 0, or None for no limit, got {self.timeout!r:.100}"
+            )
+        roots: Any = self.roots
+        if roots is not None:
+            is_list = isinstance(roots, Iterable) and not isinstance(roots, (str, bytes))
+            given = [str(one) if isinstance(one, Path) else one for one in roots] if is_list else roots
+            folders = read_texts(f"server {self.name}: roots", given, "a list of folders", InvalidCantrip)
+            object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in folders))
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
 
     def is_for(self, one: object) -> bool:
@@ -370,12 +372,6 @@ class Listed:
         }
         others = [_drop_defaults(one) for one in self.tools if one.kind != "tool"]
         return made | ({"resources": others} if others else {})
-
-
-def _read_list(given: object, kind: type | tuple[type, ...]) -> tuple[Any, ...] | None:
-    """Return a list's items; None if it is no list, or has an item of another kind."""
-    items = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
-    return items if all(isinstance(one, kind) for one in items) else None
 
 
 def _describe_clash(one: Tool, other: Tool, name: str, every: Sequence[Tool]) -> str:

@@ -555,7 +555,7 @@ def test_a_content_id_covers_only_what_the_user_wrote() -> None:
         (lambda: stdio("a", "x", pin="abc"), 'pin: expected "sha256:"'),
         (lambda: stdio("a", "x", only="read"), "only: expected a list"),
         (lambda: stdio("a", "x", timeout=0), "timeout: expected seconds > 0"),
-        (lambda: stdio("a", "x", timeout=True), "timeout: expected seconds > 0, got True"),
+        (lambda: stdio("a", "x", timeout=True), "timeout: expected seconds > 0, or None for no limit, got True"),
         (lambda: stdio("a", "x", risks=["none"]), "unknown risk 'none'"),
         (lambda: http("a", "file:///etc/passwd"), "expected an http or https URL"),
         (lambda: http("a", "https://me:secret@example.org/mcp"), "the URL has a password"),

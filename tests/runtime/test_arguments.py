@@ -193,3 +193,35 @@ async def test_a_grace_that_is_not_a_number_is_refused_and_begins_no_drain(grace
         with pytest.raises(ValueError, match="grace: expected seconds, as a number >= 0, got"):
             await runtime.drain(grace)
         assert (await runtime.cast(ECHO, "go")).result == "go"
+
+
+async def test_arguments_of_the_wrong_kind_are_refused_with_what_was_expected() -> None:
+    async with Runtime.open(cantrips=[ECHO]) as runtime:
+        entity = await runtime.invoke(ECHO, "go", name="echo")
+        await entity.episode()
+        given: Any
+        for given in ([], {}, 3, None):
+            with pytest.raises(InvalidDecision, match="request_id: expected a text, got "):
+                await runtime.decide(given, "allow")
+            with pytest.raises(InvalidDecision, match="door: expected a text, got "):
+                await runtime.decide("r", "allow", door=given)
+        for given in ("echo", 3, object()):
+            with pytest.raises(InvalidCantrip, match="resume: expected a Cantrip, got "):
+                await runtime.resume(entity.id, cantrip=given)
+        for given in (3, None, b"copy.db"):
+            with pytest.raises(ValueError, match="file: expected the path of a new file, got "):
+                await runtime.backup(given)
+        with pytest.raises(ValueError, match="expected a duration"):
+            await runtime.prune(10**400)
+        with pytest.raises(ValueError, match="timeout: expected a finite number of seconds"):
+            await entity.send("go", timeout=10**400)
+
+
+@pytest.mark.parametrize("lasting", ["", "no", 1, 10**400, None, object()])
+async def test_a_fork_that_is_neither_lasting_nor_not_is_refused_before_it_is_recorded(lasting: Any) -> None:
+    """A header with another value than a bool could not be read again."""
+    async with Runtime.open() as runtime:
+        (turn,) = (await runtime.cast(ECHO, "go")).thread
+        with pytest.raises(ValueError, match="lasting: expected True or False, got "):
+            await runtime.start_fork(turn.id, intent="go", lasting=lasting)
+        assert len(runtime.loom.entities()) == 1

@@ -22,6 +22,7 @@ from cantrip_actors import (
     ask_first,
     gate,
 )
+from cantrip_actors.gates import standard
 from tests.loom import postgres
 from tests.loom.statements import Watched, watch_statements
 from tests.observe.spans import Sdk
@@ -192,6 +193,60 @@ async def follow_the_events_of_an_entity_that_has_ended(runtime: Runtime) -> Any
     return use
 
 
+async def withdraw_and_cancel(runtime: Runtime) -> Any:
+    entity = await keeper(runtime)
+    await unload(entity)
+
+    async def use() -> None:
+        receipt = await entity.post("more")
+        await receipt.withdraw()
+        await receipt.cancel(now=True)
+        await entity.stop()
+
+    return use
+
+
+async def withdraw_a_submission(runtime: Runtime) -> Any:
+    async def use() -> None:
+        await (await runtime.submit("desk", "hello", queue="reports", key="s")).withdraw()
+        await runtime.submission("s")
+
+    return use
+
+
+async def pause_and_remove_a_schedule(runtime: Runtime) -> Any:
+    await keeper(runtime)
+
+    async def use() -> None:
+        made = await runtime.schedule("keeper", "tick", every=3600, id="s")
+        await made.pause()
+        await made.resume()
+        await made.remove()
+
+    return use
+
+
+async def reward_forget_and_prune(runtime: Runtime) -> Any:
+    first, second = await runtime.cast(DESK, "one"), await runtime.cast(DESK, "two")
+    turn = first.thread[-1].id
+
+    async def use() -> None:
+        await runtime.loom.reward(turn, 1.0)
+        await runtime.forget(first.entity_id)
+        await runtime.prune(0)
+        await runtime.check_writer()
+        await runtime.read(lambda: runtime.loom.is_forgotten(second.entity_id))
+
+    return use
+
+
+async def ask_an_entity(runtime: Runtime) -> Any:
+    await keeper(runtime)
+    ask = standard("ask").with_(to=["*"])
+    asker = cantrip([say("ask", to="keeper", message="hello"), done("answered")], ask, name="asker")
+    return partial(runtime.cast, asker, "ask")
+
+
 async def look_at_the_cluster(runtime: Runtime) -> Any:
     await keeper(runtime)
 
@@ -226,6 +281,11 @@ USES = [
     follow_the_events_of_a_new_entity,
     follow_the_events_of_an_unloaded_entity,
     follow_the_events_of_an_entity_that_has_ended,
+    withdraw_and_cancel,
+    withdraw_a_submission,
+    pause_and_remove_a_schedule,
+    reward_forget_and_prune,
+    ask_an_entity,
     look_at_the_cluster,
 ]
 
@@ -249,6 +309,21 @@ async def test_opening_and_closing_do_not_wait_for_the_server_in_the_event_loop(
     with watched.watching():
         async with opened(url, recover="resume"):
             await anyio.sleep(0.6)
+
+
+async def test_an_asker_is_loaded_after_a_restart_without_a_wait_in_the_event_loop(watched: Watched) -> None:
+    url, ask, payer = postgres.fresh(), standard("ask").with_(to=["*"]), make_payer()
+    asker = cantrip([say("ask", to="payer", message="pay"), done("answered")], ask, name="asker")
+    async with opened(url, asker, payer) as runtime:
+        await runtime.invoke(payer, "pay", name="payer")
+        asking = await runtime.start(asker, "ask")
+        async with runtime.requests(follow=True) as requests:
+            request = await anext(requests)
+    with watched.watching(), anyio.fail_after(20):
+        async with opened(url, asker, payer) as runtime:
+            await runtime.decide(request.id, "allow")
+            while await runtime.read(lambda: runtime.loom.state(asking.id)) == "active":
+                await anyio.sleep(0.05)
 
 
 async def test_the_spans_of_an_earlier_process_are_not_read_in_the_event_loop(watched: Watched) -> None:

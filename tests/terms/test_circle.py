@@ -147,7 +147,7 @@ class TestRefused:
             ({"wards": {"max_turns": 5}}, "circle: expected lists"),
             ({"wards": "max_turns"}, "circle: expected lists"),
             ({"servers": None}, "circle: expected lists"),
-            ({"servers": [5]}, "gate 5: expected a name"),
+            ({"servers": [5]}, "circle: servers: expected servers of tools"),
             ({"wards": [{"max_turn": 5}]}, 'unknown ward "max_turn"'),
             ({"wards": [5]}, "ward 5: expected for example"),
             ({"medium": "pyhton"}, 'unknown medium "pyhton": did you mean "python"'),

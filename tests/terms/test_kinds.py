@@ -1,0 +1,113 @@
+"""Settings of a wrong kind are refused where they are given: what was expected, what came."""
+
+import math
+from typing import Any
+
+import pytest
+
+from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, LoomError, Node, gate, scripted
+from cantrip_actors.crystals import CachePoints, Prices, local
+from cantrip_actors.looms import open_store
+from cantrip_actors.mcp import http, oauth
+from cantrip_actors.observe import Batching, Telemetry
+from cantrip_actors.wards import max_turns, remove_gate
+
+WARDS = [max_turns(3)]
+HUGE = 10**400
+NOT_SECONDS: list[Any] = [math.nan, -1, HUGE, "1", True, b"1", object()]
+
+
+@pytest.mark.parametrize("timeout", [*NOT_SECONDS, math.inf, 0])
+def test_a_timeout_of_a_gate_that_is_not_a_number_of_seconds_is_refused(timeout: Any) -> None:
+    with pytest.raises(InvalidCantrip, match=r"gate nap: timeout: expected seconds > 0, or None for no limit, got "):
+
+        @gate(timeout=timeout)
+        async def nap() -> None:
+            """Sleep."""
+
+
+@pytest.mark.parametrize("stop", [[""], "", ["a", ""], [3], 3, b"a", {"a": 1}])
+def test_stop_texts_that_end_nothing_are_refused(stop: Any) -> None:
+    with pytest.raises(InvalidCantrip, match="stop: expected texts that are not empty, got "):
+        Call(stop=stop)
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_labels_without_a_name_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="Node: labels: expected a name for each"):
+        Node("a", labels={name: "nfs1"})
+    with pytest.raises(InvalidCantrip, match="needs: expected names of labels"):
+        Cantrip(scripted([]), circle=Circle(["done"], WARDS), needs={name: "nfs1"})
+
+
+def test_a_ward_that_removes_a_misspelt_gate_is_refused() -> None:
+    with pytest.raises(InvalidCantrip, match=r'remove_gate\("typo"\): expected the name of a gate of this circle'):
+        Circle(["done"], [*WARDS, remove_gate("typo")])
+
+
+@pytest.mark.parametrize("servers", [None, 3, ["weather"], "weather", {"a": 1}])
+def test_servers_that_are_not_a_list_of_servers_are_refused(servers: Any) -> None:
+    with pytest.raises(InvalidCantrip, match="circle: (servers: expected servers of tools|expected lists)"):
+        Circle(["done"], WARDS, servers=servers)
+
+
+@pytest.mark.parametrize(
+    ("what", "given"),
+    [
+        *(("only", one) for one in (3, "search", [3], [""])),
+        *(("ask", one) for one in (3, "search", [3])),
+        *(("roots", one) for one in (3, "/tmp", [3])),
+        *(("pin", one) for one in (3, "sha256:x")),
+        *(("timeout", one) for one in (*NOT_SECONDS, math.inf, 0)),
+    ],
+)
+def test_settings_of_a_server_of_the_wrong_kind_are_refused(what: str, given: Any) -> None:
+    with pytest.raises(InvalidCantrip, match=f"server weather: {what}: expected "):
+        http("weather", "https://weather.example/mcp", **{what: given})
+
+
+@pytest.mark.parametrize(("what", "given"), [("issuer", 3), ("issuer", b"https://x"), ("scopes", 3), ("scopes", [""])])
+def test_settings_of_a_login_of_the_wrong_kind_are_refused(what: str, given: Any) -> None:
+    with pytest.raises(InvalidCantrip, match=f"oauth: {what}: expected "):
+        oauth(**{what: given})
+
+
+@pytest.mark.parametrize("what", ["timeout", "max_latency", "max_wait"])
+@pytest.mark.parametrize("seconds", NOT_SECONDS)
+def test_times_of_a_batching_that_are_not_seconds_are_refused(what: str, seconds: Any) -> None:
+    with pytest.raises(ValueError, match=f"{what}: expected seconds, as a number >= 0, got "):
+        Batching(**{what: seconds})
+
+
+def test_a_gradient_that_is_not_a_list_is_refused() -> None:
+    given: Any = 3
+    with pytest.raises(ValueError, match="gradient: expected whole numbers"):
+        Batching(gradient=given)
+
+
+@pytest.mark.parametrize("given", [3, b"crashes", object()])
+def test_a_folder_for_crash_reports_that_is_not_a_path_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="crash_dir: expected the path of a folder, got "):
+        Telemetry(crash_dir=given)
+
+
+@pytest.mark.parametrize("given", [3, b"loom.db", None])
+def test_a_url_that_is_not_a_text_is_refused(given: Any) -> None:
+    with pytest.raises(LoomError, match="url: expected the URL of a loom"):
+        open_store(given)
+
+
+@pytest.mark.parametrize("given", [3, object(), ["k" * 16]])
+def test_a_seal_key_that_is_not_one_is_refused(given: Any) -> None:
+    with pytest.raises(LoomError, match="seal_key: expected secret bytes"):
+        open_store("memory:", seal_key=given)
+
+
+def test_settings_of_crystals_of_the_wrong_kind_are_refused() -> None:
+    given: Any = 3
+    with pytest.raises(InvalidCantrip, match="local: base_url: expected a URL"):
+        local(given, "m")
+    with pytest.raises(InvalidCantrip, match="prices: expected a table by model"):
+        Prices(given)
+    with pytest.raises(InvalidCantrip, match="cache: system: expected True or False"):
+        CachePoints(system=given)
