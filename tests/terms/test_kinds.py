@@ -47,7 +47,7 @@ def test_a_ward_that_removes_a_misspelt_gate_is_refused() -> None:
 
 @pytest.mark.parametrize("servers", [None, 3, ["weather"], "weather", {"a": 1}])
 def test_servers_that_are_not_a_list_of_servers_are_refused(servers: Any) -> None:
-    with pytest.raises(InvalidCantrip, match="circle: (servers: expected servers of tools|expected lists)"):
+    with pytest.raises(InvalidCantrip, match=r"circle: (servers: expected servers of tools|expected lists)"):
         Circle(["done"], WARDS, servers=servers)
 
 
