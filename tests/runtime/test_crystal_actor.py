@@ -13,7 +13,7 @@ from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, rate_limited
 from cantrip_actors.crystals import Breaker, CircuitOpen, Hedge, Limits, limited, local
 from cantrip_actors.runtime.crystal_actor import STATUS, CrystalActor, CrystalRequest
-from cantrip_actors.stream.wire import ItemDelta, ItemDone, ItemStart, ResponseStart
+from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
 from cantrip_actors.terms.messages import Invocation, Message, Response, Usage
 from cantrip_actors.wards import max_turns
@@ -330,7 +330,7 @@ class Speaker(Model):
             emit(ItemStart("0", "message"))
             emit(ItemDelta("0", f"word {number}"))
             await anyio.sleep(1.0)
-            emit(ItemDone("0", f"word {number}"))
+            emit(ItemDone("0", FinalMessage(f"word {number}", "agent")))
             return f"word {number}"
         except anyio.get_cancelled_exc_class():
             self.cancelled += 1
