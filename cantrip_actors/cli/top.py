@@ -206,7 +206,8 @@ class _Screen:
 
         from cantrip_actors.cli.terminal import console
 
-        self._overview = self._source.look()
+        # the thread starts before ctrl-C raises: a start that it interrupts leaves a thread that no one waits for
+        self._overview = self._threads.submit(self._source.look).result()
         self._next_look = time.monotonic() + self._interval
         shown = console(sys.stdout)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -44,14 +45,6 @@ class NodeTables(Tables):
     """The end of a query that locks the leases that it finds."""
     _owners: set[str]
     """The owners that have claimed through this store."""
-    _now: ClassVar[str]
-    """The time, in seconds, of one clock for all processes, in SQL."""
-    _until: ClassVar[str]
-    """The value of `until` for a number of seconds from now."""
-    _lasts: ClassVar[str]
-    """The seconds for which the leases of a holder last."""
-    _boot: ClassVar[str] = "''"
-    """The value of `boot`: which start of the machine the clock belongs to."""
     _row_locked: ClassVar[str] = ""
     """The end of a query whose row is locked against changes."""
     _beats: int = 0
@@ -59,6 +52,26 @@ class NodeTables(Tables):
     """The row of this store's node, and the number of the store's connections when the row was written."""
     _has_nodes: bool = False
     """Whether the tables of nodes are known to exist."""
+
+    @property
+    @abstractmethod
+    def _now(self) -> str:
+        """The time, in seconds, of one clock for all processes, in SQL."""
+
+    @property
+    @abstractmethod
+    def _until(self) -> str:
+        """The value of `until` for a number of seconds from now."""
+
+    @property
+    @abstractmethod
+    def _lasts(self) -> str:
+        """The seconds for which the leases of a holder last."""
+
+    @property
+    def _boot(self) -> str:
+        """The value of `boot`: which start of the machine the clock belongs to."""
+        return "''"
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""

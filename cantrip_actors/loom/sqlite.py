@@ -80,10 +80,6 @@ class SqliteStore(TableStore):
     """A loom in an SQLite file. Raises LoomError if it cannot be opened, or is something else."""
 
     _conflicts = (sqlite3.IntegrityError,)
-    _now = "boot_clock()"
-    _until = "boot_clock() + ?"
-    _lasts = "case when boot = boot_id() then until - boot_clock() else -1e9 end"
-    _boot = "boot_id()"
     _table_query = "select 1 from sqlite_master where name = ?"
     _locked = ""
 
@@ -216,8 +212,6 @@ class SqliteStore(TableStore):
             connection.execute("pragma wal_autocheckpoint = 0")
             connection.execute("pragma secure_delete = on")  # so that taken mail leaves no bytes
             connection.execute("pragma journal_size_limit = 67108864")
-            connection.create_function("boot_clock", 0, read_boot_clock)
-            connection.create_function("boot_id", 0, read_boot_id)
         except sqlite3.Error:
             connection.close()
             raise
@@ -330,6 +324,25 @@ class SqliteStore(TableStore):
             raise DamagedLoom(f"{what} {self.path}: {error}. {REPAIR}") from error
         advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
         raise LoomError(f"{what} {self.path}: {error}{advice}") from error
+
+    # The words of leases are values, and not functions of the connection: threads share a connection, and one of them
+    # would wait in a function in Python for the interpreter, which another holds while it waits for the connection.
+
+    @property
+    def _now(self) -> str:
+        return repr(read_boot_clock())
+
+    @property
+    def _until(self) -> str:
+        return f"{self._now} + ?"
+
+    @property
+    def _lasts(self) -> str:
+        return f"case when boot = {self._boot} then until - {self._now} else -1e9 end"
+
+    @property
+    def _boot(self) -> str:
+        return f"'{read_boot_id()}'"
 
     def new_mail(self, after: int) -> tuple[int, list[MailRow]]:
         """Return the waiting mail with a number above `after`; reads only if another connection has written."""

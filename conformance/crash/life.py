@@ -161,11 +161,17 @@ async def _send(runtime: Runtime, entity: Entity, intent: str) -> Episode:
 
 
 async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) -> None:
-    """Bring the episode of a recorded intent to its end; only the last one may still be running."""
-    last = _intents(runtime, entity_id)[-1] == intent
-    if last and runtime.loom.state(entity_id) in ("active", "waiting"):
+    """Bring the episode of a recorded intent to its end; only the last one may still be running.
+
+    A firing may give the entity its next intent at any moment, so the intents are read after the state, and after the
+    outcome: if the last one is this one, both are about it.
+    """
+    is_at_work = runtime.loom.state(entity_id) in ("active", "waiting")
+    if is_at_work and _intents(runtime, entity_id)[-1] == intent:
         entity = await runtime.resume(entity_id, cantrip=_version(runtime, entity_id))
-        await _record_outcome(ledger, intent, entity.episode)
+        came = await _wait_for_outcome(entity.episode)
+        if _intents(runtime, entity_id)[-1] == intent:
+            ledger.write("ended", label_of(intent), came=came)
 
 
 def _version(runtime: Runtime, entity_id: str) -> Cantrip | None:
@@ -176,14 +182,18 @@ def _version(runtime: Runtime, entity_id: str) -> Cantrip | None:
 
 async def _record_outcome(ledger: Ledger, intent: str, episode: Callable[[], Any]) -> None:
     """Wait for an episode, and write its outcome to the ledger."""
+    ledger.write("ended", label_of(intent), came=await _wait_for_outcome(episode))
+
+
+async def _wait_for_outcome(episode: Callable[[], Any]) -> str:
+    """Wait for an episode, and return its outcome as the ledger has it."""
     try:
         ended: Episode = await episode()
     except LoomError:
         raise
     except CantripError as error:
-        ledger.write("ended", label_of(intent), came=f"{type(error).__name__}: {error}")
-    else:
-        ledger.write("ended", label_of(intent), came=f"{ended.reason} {ended.ward or ''} {ended.result}")
+        return f"{type(error).__name__}: {error}"
+    return f"{ended.reason} {ended.ward or ''} {ended.result}"
 
 
 def _find_entity(runtime: Runtime, intent: str) -> str | None:
