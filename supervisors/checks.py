@@ -48,8 +48,8 @@ _CALLBACKS: Final = {
 def check_callbacks(name: str, members: Mapping[str, Any]) -> None:
     """Refuse a class of actors with a callback that is `def` and should be `async def`, or the other way round.
 
-    The actor would crash with its first message, or lose its state. A decorated function is not examined: what it
-    returns may be awaitable.
+    The actor would crash with its first message, or lose its state. A decorated function is not examined, because
+    its result may be awaitable.
 
     Raises:
         TypeError: naming the class and the callback.

@@ -25,7 +25,7 @@ O = TypeVar("O")  # noqa: E741  # an output, beside a task and a result
 
 
 class FrozenModel(BaseModel):
-    """A pydantic model whose values cannot change, and whose JSON has NaN and the infinities as they are."""
+    """A pydantic model with values that cannot change. Its JSON has NaN and the infinities as they are."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 

@@ -171,7 +171,7 @@ class TurnStream:
         return closed
 
     def answer(self, response: Response) -> list[Envelope]:
-        """Add the crystal's answer, validated, its calls with their ids. What it did not stream follows (U-60)."""
+        """Add the crystal's answer, validated, its calls with their ids. Parts that it did not stream follow (U-60)."""
         if self.is_ended:
             return []
         made: list[Envelope] = []

@@ -1,6 +1,6 @@
 """JSON whose whole numbers are exact: orjson reads one of more than 64 bits as a float, and refuses to write it.
 
-What is not JSON is refused here, too: NaN and the infinities, which the standard library reads.
+NaN and the infinities, which the standard library reads, are refused: they are not JSON.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def _describe_parameter(hint: Any, default: Any, above: tuple[type, ...]) -> lis
 
 
 def _is_given(default: object) -> bool:
-    """Return whether a default is none of the marks for "no default", by identity: nothing of the author's is asked."""
+    """Return whether a parameter has a default. The marks for "no default" are compared without the author's code."""
     return default is not ... and default is not PydanticUndefined
 
 

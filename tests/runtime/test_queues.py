@@ -29,7 +29,7 @@ from tests.loom.postgres import fresh
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_cluster import answering, crashing
 
-# What is said of times here leaves out how long the threads of a store take: that is up to the machine.
+# Times here do not count the work of a store's threads, which takes longer on a slower machine.
 pytestmark = [pytest.mark.rule("N-50"), pytest.mark.thread_rate(0.01)]
 
 DESK = answering(delay=1)

@@ -1,4 +1,4 @@
-"""Settings of a wrong kind are refused where they are given: what was expected, what came."""
+"""Settings of a wrong kind are refused where they are given, by errors that say which kind was expected."""
 
 import math
 from typing import Any
