@@ -62,9 +62,9 @@ class ChildSpec(Generic[A_co]):
     def __post_init__(self) -> None:
         if self.id is None:
             raise SpecError("id", "a child needs one")
-        _check_key("id", self.id)
-        if self.name is not None:
-            _check_key("name", self.name)
+        for what, key in (("id", self.id), ("name", self.name)):
+            if not is_hashable(key):
+                raise SpecError(what, f"is a value that can be the key of a dict, got {key!r}")
         if not callable(self.start):
             raise SpecError("start", f"has to be callable without arguments, got {self.start!r}")
         if self.restart not in _RESTARTS:
@@ -87,11 +87,6 @@ _RESTARTS = get_args(Restart)
 _STRATEGIES = get_args(Strategy)
 _AUTO_SHUTDOWNS = get_args(AutoShutdown)
 _TYPES = get_args(ChildType)
-
-
-def _check_key(what: str, key: object) -> None:
-    if not is_hashable(key):
-        raise SpecError(what, f"is a value that can be the key of a dict, got {key!r}")
 
 
 def check_shutdown(shutdown: object) -> None:

@@ -11,7 +11,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
-import anyio
 from msgspec import Struct, field
 
 from cantrip_actors.loom import Loom
@@ -177,11 +176,9 @@ class Bound(Struct, eq=False):
             raise
 
     async def release(self) -> None:
-        """Release the crystals and the servers of tools that are still held."""
-        if self.held:
-            with anyio.CancelScope(shield=True):
-                while self.held:
-                    await self.held.pop()()
+        """Release the crystals and the servers of tools that are still held; a cancelled caller, too."""
+        while self.held:
+            await self.held.pop()()
 
 
 class Wait(Struct):

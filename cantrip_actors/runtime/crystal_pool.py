@@ -145,7 +145,8 @@ class Crystals:
             del self._known[key]
             if oldest.started:
                 oldest.started = False
-                await self.supervisor.terminate_child(oldest.asks)
+                with anyio.CancelScope(shield=True):
+                    await self.supervisor.terminate_child(oldest.asks)
 
     async def ask(self, used: InUse, query: Query, retry: Retry) -> Response:
         """Send one query that belongs to no entity. Raises CrystalError if the query fails."""
@@ -156,8 +157,7 @@ class Crystals:
             request = CrystalRequest(bound, query, retry, capture_variables())
             reply: Response | CrystalError = await used.asks.call(request)
         finally:
-            with anyio.CancelScope(shield=True):
-                await self.release(used)
+            await self.release(used)
         if isinstance(reply, Response):
             return reply
         raise reply

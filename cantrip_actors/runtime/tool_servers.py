@@ -213,13 +213,14 @@ class ServerInUse:
     async def release(self) -> None:
         """Count one user less; stop the actor after the last one."""
         self.users -= 1
-        async with self.starting:
-            if self.users or self.started_at is None:
-                return
-            self.started_at = None
-            self.pool.known.pop(self.server.connection, None)
-            with contextlib.suppress(ChildNotFound, CallError):
-                await self.pool.supervisor.terminate_child(self.supervisor)
+        with anyio.CancelScope(shield=True):  # the next user starts another actor
+            async with self.starting:
+                if self.users or self.started_at is None:
+                    return
+                self.started_at = None
+                self.pool.known.pop(self.server.connection, None)
+                with contextlib.suppress(ChildNotFound, CallError):
+                    await self.pool.supervisor.terminate_child(self.supervisor)
 
     async def start(self) -> None:
         """Start its actor if it does not run; one that was given up, only after `PERIOD`."""
@@ -294,9 +295,8 @@ class ToolServers:
                 listed[server.name] = known
             yield self.complete_cantrip(cantrip, listed)
         finally:
-            with anyio.CancelScope(shield=True):
-                for used in held:
-                    await used.release()
+            for used in held:
+                await used.release()
 
     async def _list_tools(self, used: ServerInUse) -> Sequence[Tool]:
         try:
@@ -330,8 +330,7 @@ class ToolServers:
                 raise RuntimeClosed("the runtime closes: it starts no server of tools") from gone
             yield HeldServer(used)
         finally:
-            with anyio.CancelScope(shield=True):
-                await used.release()
+            await used.release()
 
     # Calls
 

@@ -215,8 +215,11 @@ class Wards:
 
     def as_json(self) -> dict[str, Any]:
         """Return the restrictions that are set, as the loom's header and the capability text show them."""
-        values = ((name, getattr(self, name)) for name in _WARDS)
-        kept = {name: value for name, value in values if value is not None and value is not False}  # 0 restricts, too
+        kept: dict[str, Any] = {
+            name: value
+            for name in _WARDS
+            if (value := getattr(self, name)) is not None and value is not False  # 0 restricts, too
+        }
         return {**kept, "removed": sorted(self.removed)} if self.removed else kept
 
 
