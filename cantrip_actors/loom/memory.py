@@ -108,5 +108,9 @@ class MemoryStore(LineStore):
         """Refuse further records."""
         self._closed = True
 
+    def reopen(self) -> None:
+        """Accept records again."""
+        self._closed = False
+
     def __repr__(self) -> str:
         return f"<MemoryStore of {len(self._known.places)} entities, {len(self._known.owners)} turns>"

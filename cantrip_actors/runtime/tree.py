@@ -26,7 +26,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -140,7 +140,7 @@ class Tree(Core):
         self.watchers = Watchers(instrument)
         self._url = url
         self.seal_key = seal_key
-        self._opening = partial(open_store, url, repair=repair, seal_key=seal_key)
+        self.opening: Callable[[], Store] = partial(open_store, url, repair=repair, seal_key=seal_key)
         self._system: ActorSystem | None = None
         self._registry = ActorRef()
         self._entities = SupervisorRef()
@@ -228,7 +228,7 @@ class Tree(Core):
             raise RuntimeClosed("a runtime is opened once: make another one with Runtime.open(…)")
         # opening may read a whole file, so it needs a thread; a loom in memory does not
         in_memory = self._url.startswith("memory:")
-        store = self._opening() if in_memory else await anyio.to_thread.run_sync(self._opening)
+        store = self.opening() if in_memory else await anyio.to_thread.run_sync(self.opening)
         store.max_waiting = self.limits.max_waiting
         self.attach(store)
         if self.instrument is not None:
