@@ -1,7 +1,7 @@
 """`cantrip_actors.testing`: a program that is crashed at a write, and run again."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,6 @@ async def test_a_cancelled_caller_ends_the_program() -> None:
         (lambda: Process().attach("memory:"), "runtime: expected a Runtime, got str"),  # type: ignore[arg-type]
     ],
 )
-def test_a_wrong_argument_is_refused(wrong: Callable[[], Awaitable[object]], message: str) -> None:
+def test_a_wrong_argument_is_refused(wrong: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wrong()
