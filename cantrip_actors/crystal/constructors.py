@@ -42,7 +42,7 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.redact.urls import render_url
-from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.arguments import check, check_choice, check_kind, is_list, is_text
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
@@ -152,8 +152,7 @@ def make_crystal(
 
     Raises InvalidCantrip for an invalid setting.
     """
-    if not isinstance(model, str) or not model.strip():
-        raise InvalidCantrip(f"crystal: expected a model's name, got {model!r}")
+    check(is_text(model), "crystal", "a model's name", model, InvalidCantrip)
     names = Settings.__annotations__
     for name in settings:
         if name not in names:
@@ -161,19 +160,14 @@ def make_crystal(
     given: dict[str, Any] = dict(settings)
     prices = given.pop("prices", None) or Prices()
     by_schema = given.pop("tools", "native")
-    if by_schema not in ("native", "schema"):
-        raise InvalidCantrip(f'crystal "{model}": tools: expected "native" or "schema", got {by_schema!r}')
+    check_choice(f'crystal "{model}": tools', by_schema, ("native", "schema"), InvalidCantrip)
     sees = given.pop("images", True)
-    if not isinstance(sees, bool):
-        raise InvalidCantrip(f'crystal "{model}": images: expected True or False, got {sees!r}')
+    check(isinstance(sees, bool), f'crystal "{model}": images', "True or False", sees, InvalidCantrip)
     kinds = given.pop("files", None)
-    if kinds is not None and (isinstance(kinds, str) or not all(isinstance(one, str) and "/" in one for one in kinds)):
-        problem = f'files: expected a list of media types as in "audio/*", got {kinds!r}'
-        raise InvalidCantrip(f'crystal "{model}": {problem}')
+    fits = kinds is None or (is_list(kinds) and all(isinstance(one, str) and "/" in one for one in kinds))
+    check(fits, f'crystal "{model}": files', 'a list of media types as in "audio/*"', kinds, InvalidCantrip)
     for what, kind in (("limits", Limits), ("breaker", Breaker)):
-        term = given.get(what)
-        if term is not None and not isinstance(term, kind):
-            raise InvalidCantrip(f'crystal "{model}": {what}: expected a {kind.__name__}, got {term!r}')
+        check_kind(f'crystal "{model}": {what}', given.get(what), kind | None, f"a {kind.__name__}", InvalidCantrip)
     known = prices.model(model, seller=family.seller, address=render_url(given.get("base_url") or family.base_url))
     made = family(model, known, by_schema=by_schema == "schema", **own)
     if not sees:

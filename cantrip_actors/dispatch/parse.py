@@ -16,6 +16,7 @@ from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, build_contract
 from cantrip_actors.dispatch.parse_markdown import SOURCE, read_markdown
 from cantrip_actors.dispatch.terms import Rule, Where, find_field
+from cantrip_actors.terms.arguments import check_kind
 
 LARGEST = 1_000_000
 """Bytes. A contract is written by hand; a larger file is not a contract."""
@@ -62,11 +63,13 @@ def _make_unreadable(path: Path, text: str, line: int | None = None) -> Unreadab
 
 def from_markdown(text: str) -> Contract | tuple[Mistake, ...]:
     """Return the contract of a Markdown text in the layout of `contract_template`, or all its mistakes."""
+    check_kind("from_markdown", text, str, "a text")
     return build_contract(read_markdown(text))
 
 
 def from_yaml(text: str) -> Contract | tuple[Mistake, ...]:
     """Return the contract of a YAML text with fields' names, or all its mistakes."""
+    check_kind("from_yaml", text, str, "a text")
     read = Parsed()
     try:
         depth = 0

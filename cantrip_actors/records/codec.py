@@ -23,6 +23,7 @@ import orjson
 from cantrip_actors.records import records
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Record
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -78,7 +79,7 @@ def decode(line: bytes) -> Record:
 
     Raises LoomError for a line that is not a record, and Newer for one that a later version wrote.
     """
-    if b'"wide":' not in line:
+    if line.__class__ is bytes and b'"wide":' not in line:
         try:
             record: Record = _DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -109,6 +110,7 @@ def dump_json(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
 
 
 def _decode_carefully(line: bytes) -> Record:
+    check_kind("decode", line, bytes, "a line of a loom as bytes", LoomError)
     try:
         parsed = json.loads(line) if b'"wide"' in line else orjson.loads(line)
     except (ValueError, RecursionError) as error:

@@ -57,7 +57,15 @@ from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
-from cantrip_actors.terms.arguments import check_count, check_kind, check_name, check_seconds, check_texts
+from cantrip_actors.terms.arguments import (
+    check,
+    check_choice,
+    check_count,
+    check_kind,
+    check_name,
+    check_seconds,
+    check_texts,
+)
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
@@ -204,12 +212,12 @@ class Runtime:
             raise LoomError(
                 f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, for example secrets.token_bytes(32)"
             )
-        _check_option("recover", recover, Recover)
-        _check_option("redact", redact, Redact)
-        _check_option("unattended", unattended, Unattended)
+        check_choice("recover", recover, get_args(Recover))
+        check_choice("redact", redact, get_args(Redact))
+        check_choice("unattended", unattended, get_args(Unattended))
         check_seconds("passivate_after", passivate_after)
         check_seconds("keep_keys", keep_keys)
-        check_seconds("stranded_after", stranded_after, is_positive=True)
+        check_seconds("stranded_after", stranded_after, above_zero=True)
         check_count("max_waiting", max_waiting, "mails")
         check_count("max_submitted", max_submitted, "casts")
         check_kind("repair", repair, bool, "True or False")
@@ -218,10 +226,9 @@ class Runtime:
         check_kind(
             "seal_key", seal_key, bytes | str | os.PathLike | None, "secret bytes, a text of them, or a pathlib.Path"
         )
-        if not isinstance(url, (str, os.PathLike)):
-            raise LoomError(f"expected the URL of a loom, as in sqlite:loom.db, or a path, got {url!r}")
-        if not isinstance(cantrips, Iterable):
-            raise InvalidCantrip(f"cantrips: expected a list of cantrips, got {type(cantrips).__name__}")
+        expected = "the URL of a loom, as in sqlite:loom.db, or a path"
+        check(isinstance(url, (str, os.PathLike)), "url", expected, url, LoomError)
+        check_kind("cantrips", cantrips, Iterable, "a list of cantrips", InvalidCantrip)
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
         kept_for = parse_retention(retention)
@@ -403,6 +410,7 @@ class Runtime:
         `schedules`, `interrupted` and `would_adopt`, and read the properties of what they return; it subscribes to
         nothing, and changes nothing.
         """
+        check(callable(work), "read", "a function without parameters", work)
         return await self._tree.in_store(work)
 
     async def crystals(self) -> list[CrystalStatus]:
@@ -799,9 +807,10 @@ class Runtime:
         not opened.
         """
         self._check_not_tenant("the supervision tree")
-        sinks = self._tree.system.sinks
-        sinks.append(sink)
-        return lambda: sinks.remove(sink)
+        check(callable(sink), "sink", "a function of an event", sink)
+        sinks, own = self._tree.system.sinks, partial(sink)  # its own identity: one function may watch several times
+        sinks.append(own)
+        return lambda: sinks.remove(own) if own in sinks else None
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Call `publish` with the canonical stream of every entity; return a function that stops the calls.
@@ -987,8 +996,7 @@ class Runtime:
 
 
 def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
-    if not isinstance(cantrip, Cantrip):
-        raise InvalidCantrip(f"{what}: expected a Cantrip, got {type(cantrip).__name__}")
+    check_kind(what, cantrip, Cantrip, "a Cantrip", InvalidCantrip)
     return cantrip
 
 
@@ -1002,8 +1010,3 @@ def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
     if twice:
         raise ValueError(f"queues: expected each name once, got {', '.join(map(repr, twice))} several times")
     return found
-
-
-def _check_option(option: str, value: object, known: object) -> None:
-    if value not in get_args(known):
-        raise ValueError(f"{option}: expected one of {', '.join(map(repr, get_args(known)))}, got {value!r}")

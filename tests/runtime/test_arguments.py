@@ -225,3 +225,26 @@ async def test_a_fork_that_is_neither_lasting_nor_not_is_refused_before_it_is_re
         with pytest.raises(ValueError, match="lasting: expected True or False, got "):
             await runtime.start_fork(turn.id, intent="go", lasting=lasting)
         assert len(runtime.loom.entities()) == 1
+
+
+@pytest.mark.parametrize("given", [None, 3, "entities"])
+async def test_work_that_is_not_a_function_is_refused(given: Any) -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(ValueError, match="read: expected a function without parameters, got "):
+            await runtime.read(given)
+        with pytest.raises(ValueError, match="sink: expected a function of an event, got "):
+            runtime.watch_actors(given)
+
+
+async def test_the_function_that_stops_watching_actors_does_nothing_the_second_time() -> None:
+    async with Runtime.open() as runtime:
+        seen: list[object] = []
+        stop, stop_other = runtime.watch_actors(seen.append), runtime.watch_actors(seen.append)
+        stop()
+        stop()
+        await runtime.cast(ECHO, "go")
+        assert len(seen) > 0
+        stop_other()
+        seen.clear()
+        await runtime.cast(ECHO, "go")
+        assert seen == []

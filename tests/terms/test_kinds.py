@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, LoomError, Node, gate, scripted
-from cantrip_actors.crystals import CachePoints, Prices, local
-from cantrip_actors.looms import open_store
-from cantrip_actors.mcp import http, oauth
+from cantrip_actors.crystals import CachePoints, Prices, bedrock, local
+from cantrip_actors.dispatch import from_markdown, from_yaml, status_of
+from cantrip_actors.looms import decode, open_store
+from cantrip_actors.mcp import http, oauth, stdio
 from cantrip_actors.observe import Batching, Telemetry
 from cantrip_actors.wards import max_turns, remove_gate
 
+URL = "https://weather.example/mcp"
 WARDS = [max_turns(3)]
 HUGE = 10**400
 NOT_SECONDS: list[Any] = [math.nan, -1, HUGE, "1", True, b"1", object()]
@@ -34,7 +36,7 @@ def test_stop_texts_that_end_nothing_are_refused(stop: Any) -> None:
 
 @pytest.mark.parametrize("name", ["", " "])
 def test_labels_without_a_name_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="Node: labels: expected a name for each"):
+    with pytest.raises(ValueError, match="Node: labels: expected texts by name"):
         Node("a", labels={name: "nfs1"})
     with pytest.raises(InvalidCantrip, match="needs: expected names of labels"):
         Cantrip(scripted([]), circle=Circle(["done"], WARDS), needs={name: "nfs1"})
@@ -47,7 +49,7 @@ def test_a_ward_that_removes_a_misspelt_gate_is_refused() -> None:
 
 @pytest.mark.parametrize("servers", [None, 3, ["weather"], "weather", {"a": 1}])
 def test_servers_that_are_not_a_list_of_servers_are_refused(servers: Any) -> None:
-    with pytest.raises(InvalidCantrip, match=r"circle: (servers: expected servers of tools|expected lists)"):
+    with pytest.raises(InvalidCantrip, match=r"circle: servers: expected (servers of tools|a list)"):
         Circle(["done"], WARDS, servers=servers)
 
 
@@ -63,7 +65,7 @@ def test_servers_that_are_not_a_list_of_servers_are_refused(servers: Any) -> Non
 )
 def test_settings_of_a_server_of_the_wrong_kind_are_refused(what: str, given: Any) -> None:
     with pytest.raises(InvalidCantrip, match=f"server weather: {what}: expected "):
-        http("weather", "https://weather.example/mcp", **{what: given})
+        http("weather", URL, **{what: given})
 
 
 @pytest.mark.parametrize(("what", "given"), [("issuer", 3), ("issuer", b"https://x"), ("scopes", 3), ("scopes", [""])])
@@ -111,3 +113,40 @@ def test_settings_of_crystals_of_the_wrong_kind_are_refused() -> None:
         Prices(given)
     with pytest.raises(InvalidCantrip, match="cache: system: expected True or False"):
         CachePoints(system=given)
+
+
+@pytest.mark.parametrize("what", ["profile", "region"])
+@pytest.mark.parametrize("given", ["", " ", 3])
+def test_a_name_of_amazons_that_is_blank_or_not_a_text_is_refused(what: str, given: Any) -> None:
+    with pytest.raises(InvalidCantrip, match=f"bedrock: {what}: expected a name, got "):
+        bedrock("anthropic.claude", **{what: given})
+
+
+@pytest.mark.parametrize("given", [5, "KEY=one-secret", [("KEY", "one-secret")], {"KEY": 5}, {5: "one-secret"}])
+def test_the_environment_or_headers_of_a_server_of_the_wrong_kind_are_refused_without_their_values(given: Any) -> None:
+    for what, make in (("env", lambda: stdio("a", "x", env=given)), ("headers", lambda: http("a", URL, headers=given))):
+        with pytest.raises(
+            InvalidCantrip, match=f"server a: {what}: expected a mapping from names to texts"
+        ) as refused:
+            make()
+        assert "one-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("read", [from_yaml, from_markdown, status_of])
+@pytest.mark.parametrize("given", [None, 3, b"goal: x", ["goal: x"]])
+def test_a_text_about_dispatches_of_the_wrong_kind_is_refused(read: Any, given: Any) -> None:
+    with pytest.raises(ValueError, match=f"{read.__name__}: expected a .*text, got "):
+        read(given)
+
+
+@pytest.mark.parametrize("given", [None, 3, "{}", {}])
+def test_a_line_of_a_loom_that_is_not_bytes_is_refused(given: Any) -> None:
+    with pytest.raises(LoomError, match="decode: expected a line of a loom as bytes, got "):
+        decode(given)
+
+
+@pytest.mark.parametrize("given", [10**5_000, "x" * 10_000, [[]] * 1_000], ids=["number", "text", "list"])
+def test_a_huge_argument_is_shortened_in_the_error(given: Any) -> None:
+    with pytest.raises(InvalidCantrip, match="temperature: expected a number from 0 to 2, got ") as refused:
+        Call(temperature=given)
+    assert len(str(refused.value)) < 200
