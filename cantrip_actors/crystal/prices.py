@@ -107,6 +107,7 @@ class Prices:
     def __init__(self, models: Mapping[str, Model | Mapping[str, Any]] | None = None, *, alone: bool = False) -> None:
         expected = "a table by model, or None; Prices.load(…) reads a file"
         check_kind("prices", models, Mapping | None, expected, InvalidCantrip)
+        check_kind("prices: alone", alone, bool, "True or False", InvalidCantrip)
         self._alone = alone
         self._own: dict[str, Model] = {}
         for name, given in (models or {}).items():

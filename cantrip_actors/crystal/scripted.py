@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from cantrip_actors.crystal.signature import is_async
-from cantrip_actors.terms.arguments import check, is_finite, is_list, is_whole
+from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_finite, is_list, is_text, is_whole
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, suggest_nearest
 from cantrip_actors.terms.messages import (
     NO_USAGE,
@@ -199,6 +199,9 @@ def scripted(
         default = Usage.of(usage)
     except CrystalError as error:
         raise InvalidCantrip(f"scripted crystal: {error}") from error
+    check(is_text(name), "scripted crystal: name", "a text", name, InvalidCantrip)
+    check_kind("scripted crystal: record", record, bool, "True or False", InvalidCantrip)
+    check_whole("scripted crystal: context_window", context_window, 1, error=InvalidCantrip, or_none=True)
     if callable(responses):
         return Scripted(None, responses, default, name, context_window, [], record, count())
     expected = "a list of responses or a function of the context"

@@ -7,6 +7,7 @@ The result is a contract, or all mistakes, each with its line. `parse_markdown.p
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,13 @@ _VALUES = frozenset({"needs_approval", "budget", "max_iterations", "review_cap",
 """Fields whose scalars YAML converts; all others are texts, so that `priority: 1` and dates are texts."""
 
 
-def load_contract(path: Path) -> Contract:
+def load_contract(path: str | os.PathLike[str]) -> Contract:
     """Return the contract in a file that ends in .md, .yaml, .yml or .json.
 
     Raises UnreadableContract with every mistake and its line, also for a missing file.
     """
+    check_kind("load_contract", path, str | os.PathLike, "the path of a file")
+    path = Path(path)
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)

@@ -78,12 +78,12 @@ def read_private_file(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
-        facts, data = os.fstat(fd), os.read(fd, most)
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise PermissionError(errno.EPERM, "expected a regular file", str(path))
+        if sys.platform != "win32" and (facts.st_mode & 0o077 or facts.st_uid not in (os.geteuid(), 0)):
+            why = "others may read or change it, or it belongs to another user: expected this user's, with mode 0600"
+            raise PermissionError(errno.EPERM, f"{why}: chmod 600 {path}", str(path))
+        return os.read(fd, most), facts
     finally:
         os.close(fd)
-    if not stat.S_ISREG(facts.st_mode):
-        raise PermissionError(errno.EPERM, "expected a regular file", str(path))
-    if sys.platform != "win32" and (facts.st_mode & 0o077 or facts.st_uid not in (os.geteuid(), 0)):
-        why = "others may read or change it, or it belongs to another user: expected a file of this user with mode 0600"
-        raise PermissionError(errno.EPERM, f"{why}: chmod 600 {path}", str(path))
-    return data, facts

@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_entities
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, get_time, is_for_lease_holder
-from cantrip_actors.terms.arguments import check, check_choice, is_number, show
+from cantrip_actors.terms.arguments import check, check_choice, check_kind, is_number, show
+from cantrip_actors.terms.errors import LoomError
 
 Duration = str | float | timedelta
 """A duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta."""
@@ -114,6 +115,8 @@ def prune_loom(
     process holds are left for another time. Raises ValueError for a wrong duration, LoomError if the loom cannot be
     written.
     """
+    check_kind("store", store, Store, "a store, as of open_store(…)", LoomError)
+    check_kind("dry_run", dry_run, bool, "True or False")
     rules = keep_for(older_than)
     pruned, after = NONE_PRUNED, None
     while True:

@@ -40,7 +40,7 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.terms.arguments import check, check_texts, is_finite
+from cantrip_actors.terms.arguments import check, check_kind, check_texts, is_finite, is_whole
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -149,10 +149,12 @@ class Loom:
                 return records, before.position
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
+        check(is_whole(after, -1), "after", "a position, or -1 for the beginning", after, LoomError)
         return self._store.records(entity_id, after=after, limit=limit) if self._is_here(entity_id) else ()
 
     def check_chain(self, root: str, *, after: int = -1) -> None:
         """Raise DamagedLoom if a record of a root entity's tree was changed, moved or removed since a position."""
+        check(is_whole(after, -1), "after", "a position, or -1 for the beginning", after, LoomError)
         if self._is_here(root):
             self._store.check_chain(root, after)
 
@@ -170,6 +172,7 @@ class Loom:
 
     def attach(self, image: File) -> File:
         """Return an image whose bytes are read from the loom on first use."""
+        check_kind("image", image, File, "an Image or a File", LoomError)
         return bind_images((image,), self._store.blob)[0]
 
     def turns(self, entity_id: str) -> list[Turn]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, Unpa
 from urllib.parse import urlsplit
 
 from cantrip_actors.mcp.oauth import Login
-from cantrip_actors.terms.arguments import check, is_text, is_texts_by_name
+from cantrip_actors.terms.arguments import check, check_choice, check_kind, is_text, is_texts_by_name
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
@@ -162,6 +162,7 @@ def stdio(
     """
     fits = is_text(command) and all(isinstance(one, str) for one in args)
     check(fits, f"server {name}", "a command and its arguments as texts", command, InvalidCantrip)
+    check_kind(f"server {name}: cwd", cwd, str | None, "the path of a folder as a text", InvalidCantrip)
     return StdioServer(
         name=name,
         command=command,
@@ -210,6 +211,7 @@ def inproc(
 
     `era` is the era of the protocol to use. The other options are as for `stdio`.
     """
+    check_choice(f"server {name}: era", era, ("modern", "handshake"), InvalidCantrip)
     return InprocServer(name=name, server=server, era=era, **_list_fields(options))
 
 
@@ -228,6 +230,8 @@ def _read_pairs(what: str, given: Mapping[str, str] | None) -> tuple[tuple[str, 
 
 def _list_fields(options: ServerOptions) -> dict[str, Any]:
     """Return options as the fields of a server, which checks them."""
+    elicit = options.get("elicit")
+    check(elicit is None or callable(elicit), "elicit", "a function of a question", elicit, InvalidCantrip)
     return {**options, "ask": options.get("ask") or ()}
 
 

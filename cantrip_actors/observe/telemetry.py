@@ -23,7 +23,7 @@ from cantrip_actors.observe.measuring import Measuring
 from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
 from cantrip_actors.observe.settings import OnContent, Settings
 from cantrip_actors.runtime.instrument import EpisodeSpans, Fact, Instrument
-from cantrip_actors.terms.arguments import check_choice, check_kind
+from cantrip_actors.terms.arguments import check, check_choice, check_kind
 
 if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
@@ -87,6 +87,9 @@ class Telemetry(Instrument):
     def __post_init__(self) -> None:
         check_choice("content", self.content, (None, *get_args(Content)))
         check_choice("inputs", self.inputs, ("new", "all"))
+        for name in ("turn_spans", "usage_on_agent", "legacy", "tenant_metrics", "otel", "outgoing_traceparent"):
+            check_kind(name, getattr(self, name), bool, "True or False")
+        check(self.on_content is None or callable(self.on_content), "on_content", "a function", self.on_content)
         counters = Counters(self._list_metrics())
         object.__setattr__(self, "counters", counters)
         check_kind("crash_dir", self.crash_dir, str | os.PathLike | None, "the path of a folder")

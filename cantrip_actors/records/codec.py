@@ -53,6 +53,8 @@ class Newer(LoomError):
 
 def encode(record: Record) -> bytes:
     """Return `record` as one line, without its newline. Raises LoomError for a value that JSON cannot express."""
+    if record.__class__ not in _FREE_FORM:
+        raise LoomError(f"encode: expected a record of a loom, got {type(record).__name__}")
     find = _FREE_FORM[record.__class__]
     line = encode_value(record, () if find is None else find(record))
     if SCHEMA > 1 and b'"schema":' not in line:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 
 import anyio
 
@@ -59,6 +59,7 @@ class Request:
     expires_at: str | None
 
 
+@runtime_checkable
 class RequestSource(Protocol):
     """Requests that are not records of entities, for example of dispatches. Equal sources are used once."""
 

@@ -217,8 +217,7 @@ class Schedules:
 
     async def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
         """Return the name that a schedule stores, and whether it names an entity or a cantrip."""
-        if to is not None:
-            check_choice("to", to, get_args(Target), InvalidSchedule)
+        check_choice("to", to, (*get_args(Target), None), InvalidSchedule)
         if isinstance(target, Cantrip):
             if target.name is None or to == "entity":
                 raise InvalidSchedule(

@@ -4,13 +4,14 @@ A wrong argument raises where it is given, with what was expected and what came,
 Texts are checked before anything is recorded: a record with a number in place of a text could not be read again, and
 not every database keeps every text.
 
-`check` raises; the predicates (`is_number`, `is_whole`, `is_text`, `is_list`, `is_texts`) say whether a value fits.
+`check` raises; the predicates (`is_number`, `is_whole`, `is_text`, `is_list` …) say whether a value fits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from reprlib import Repr
 from typing import Any, Final, TypeGuard, cast
 from unicodedata import category
@@ -78,7 +79,7 @@ def is_number(given: object) -> TypeGuard[int | float]:
         return False
 
 
-def is_finite(given: object, least: float = -math.inf) -> TypeGuard[int | float]:
+def is_finite(given: object, least: float = -inf) -> TypeGuard[int | float]:
     """Return whether a value is a number from `least` on, and not infinite."""
     return is_number(given) and math.isfinite(given) and given >= least
 
@@ -88,7 +89,7 @@ def is_positive(given: object) -> TypeGuard[int | float]:
     return is_finite(given) and given > 0
 
 
-def is_whole(given: object, least: int, most: float = math.inf) -> TypeGuard[int]:
+def is_whole(given: object, least: int, most: float = inf) -> TypeGuard[int]:
     """Return whether a value is a whole number from `least` to `most`."""
     return isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
 
@@ -121,10 +122,18 @@ def check_kind(what: str, given: object, kind: Any, expected: str, error: MakeEr
         raise error(f"{what}: expected {expected}, got {type(given).__name__}")
 
 
-def check_whole(what: str, given: object, least: int, most: float = math.inf, error: MakeError = ValueError) -> None:
-    """Raise `error` for an argument that is not a whole number from `least` to `most`."""
-    bounds = f">= {least}" if most == math.inf else f"from {least} to {most}"
-    check(is_whole(given, least, most), what, f"a whole number {bounds}", given, error)
+def check_whole(
+    what: str,
+    given: object,
+    least: int,
+    most: float = inf,
+    error: MakeError = ValueError,
+    *,
+    or_none: bool = False,
+) -> None:
+    """Raise `error` for an argument that is not a whole number from `least` to `most`, nor None with `or_none`."""
+    bounds = (f">= {least}" if most == inf else f"from {least} to {most}") + (", or None" if or_none else "")
+    check(is_whole(given, least, most) or (or_none and given is None), what, f"a whole number {bounds}", given, error)
 
 
 def check_choice(what: str, given: object, known: Iterable[object], error: MakeError = ValueError) -> None:

@@ -81,15 +81,11 @@ class _Conditioning:
         check_kind("require_done_tool", self.require_done_tool, bool, "true or false", InvalidCantrip)
         check_kind("parallel_tool_calls", self.parallel_tool_calls, bool | None, "true or false", InvalidCantrip)
         for name, least, most in (("max_tokens", 1, math.inf), ("logprobs", 0, 20), ("seed", 0, 2**63 - 1)):
-            value = getattr(self, name)
-            if value is not None:
-                check_whole(name, value, least, most, InvalidCantrip)
+            check_whole(name, getattr(self, name), least, most, InvalidCantrip, or_none=True)
         for name, known in _WORDS.items():
-            value = getattr(self, name)
-            if value is not None:
-                check_choice(name, value, known, InvalidCantrip)
-        if self.service_tier is not None:
-            check(is_text(self.service_tier), "service_tier", "text", self.service_tier, InvalidCantrip)
+            check_choice(name, getattr(self, name), (*known, None), InvalidCantrip)
+        tier = self.service_tier
+        check(tier is None or is_text(tier), "service_tier", "text", tier, InvalidCantrip)
 
 
 _RANGES: Final = (

@@ -30,8 +30,7 @@ class Folding:
 
     def __post_init__(self) -> None:
         for name, value in (("trigger_after_turns", self.trigger_after_turns), ("keep_turns", self.keep_turns)):
-            if value is not None:
-                check_whole(f"folding: {name}", value, 1, error=InvalidCantrip)
+            check_whole(f"folding: {name}", value, 1, error=InvalidCantrip, or_none=True)
         fits = is_positive(self.trigger_at) and self.trigger_at <= 1
         check(fits, "folding: trigger_at", "a share from 0 to 1", self.trigger_at, InvalidCantrip)
         if not isinstance(self.summary, bool):

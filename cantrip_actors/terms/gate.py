@@ -18,7 +18,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cantrip_actors.terms.arguments import check, check_whole, is_positive, read_texts
+from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_positive, read_texts
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
@@ -107,6 +107,7 @@ class Gate:
         for flag in ("ephemeral", "idempotent", "read_only", "blocking"):
             given = getattr(self, flag)
             check(isinstance(given, bool), f"gate {self.name}: {flag}", "True or False", given, InvalidCantrip)
+        check_kind(f"gate {self.name}: description", self.description, str, "a text", InvalidCantrip)
         fits = self.timeout is None or is_positive(self.timeout)
         expected = "seconds > 0, or None for no limit"
         check(fits, f"gate {self.name}: timeout", expected, self.timeout, InvalidCantrip)
@@ -364,8 +365,8 @@ def provide(*gates: Gate) -> None:
 
 def standard(name: str) -> Gate:
     """Return the gate registered as `name`. Raises InvalidCantrip with the nearest known name."""
-    name = ALIASES.get(name, name)
-    if name not in _standard:
+    name = ALIASES.get(name, name) if isinstance(name, str) else name
+    if not isinstance(name, str) or name not in _standard:
         raise InvalidCantrip(
             f'unknown gate "{name}": {suggest_nearest(name, _standard)}; a function of yours is passed itself'
         )

@@ -26,6 +26,4 @@ class Queue:
     def __post_init__(self) -> None:
         check_short_name("Queue", self.name)
         for what in ("max_running", "per_node", "max_waiting"):
-            given = getattr(self, what)
-            if given is not None:
-                check_whole(f'Queue "{self.name}": {what}', given, 1)
+            check_whole(f'Queue "{self.name}": {what}', getattr(self, what), 1, or_none=True)

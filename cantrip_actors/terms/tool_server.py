@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from cantrip_actors.terms.arguments import check, is_list, is_positive, read_texts
+from cantrip_actors.terms.arguments import check, check_kind, is_list, is_positive, read_texts
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate
@@ -232,6 +232,7 @@ class ToolServer:
         fits = self.timeout is None or is_positive(self.timeout)
         expected = "seconds > 0, or None for no limit"
         check(fits, f"server {self.name}: timeout", expected, self.timeout, InvalidCantrip)
+        check_kind(f"server {self.name}: trust_hints", self.trust_hints, bool, "True or False", InvalidCantrip)
         roots: Any = self.roots
         if roots is not None:
             given = [str(one) if isinstance(one, Path) else one for one in roots] if is_list(roots) else roots

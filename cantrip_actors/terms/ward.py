@@ -44,10 +44,10 @@ class Ward:
     value: Any
 
     def __post_init__(self) -> None:
-        check = _CHECKS.get(self.name)
-        if check is None:
-            raise InvalidCantrip(f'unknown ward "{self.name}": {suggest_nearest(str(self.name), _CHECKS)}')
-        object.__setattr__(self, "value", check(self.name, self.value))
+        read = _CHECKS.get(self.name) if isinstance(self.name, str) else None
+        if read is None:
+            raise InvalidCantrip(f'unknown ward "{self.name}": {suggest_nearest(self.name, _CHECKS)}')
+        object.__setattr__(self, "value", read(self.name, self.value))
 
     def __str__(self) -> str:
         return f"{self.name}({self.value:g})" if isinstance(self.value, float) else f"{self.name}({self.value})"

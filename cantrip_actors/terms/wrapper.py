@@ -107,8 +107,7 @@ def check_expires(what: str, seconds: object) -> object:
 
 def check_unattended(what: str, setting: object) -> object:
     """Return what becomes of a request that no program follows. Raises InvalidCantrip."""
-    if setting is not None:
-        check_choice(f"{what}: unattended", setting, get_args(Unattended), InvalidCantrip)
+    check_choice(f"{what}: unattended", setting, (*get_args(Unattended), None), InvalidCantrip)
     return setting
 
 

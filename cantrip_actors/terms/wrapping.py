@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_actors.terms.arguments import check
+from cantrip_actors.terms.arguments import check, is_text
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.wrapper import (
@@ -66,6 +66,7 @@ def wrap(
     steps = (*pre, *post)
     if not steps:
         raise InvalidCantrip("wrap: expected a step before or after the gate: pre=[…], post=[…]")
+    check(name is None or is_text(name), "wrap: name", "a text", name, InvalidCantrip)
     named = name or "+".join(str(getattr(step, "__name__", type(step).__name__)) for step in steps)
     return Wrap(target, Wrapper(named, tuple(pre), tuple(post)))
 

@@ -13,10 +13,12 @@ from cantrip_actors import (
     InvalidDecision,
     InvalidIntent,
     InvalidSchedule,
+    Invocation,
     LoomError,
     Queue,
     Runtime,
 )
+from cantrip_actors.crystals import Query
 from cantrip_actors.loom import verify_loom
 from tests.loom.test_store import KINDS, Place
 from tests.runtime.spells import cantrip, done, say
@@ -248,3 +250,44 @@ async def test_the_function_that_stops_watching_actors_does_nothing_the_second_t
         seen.clear()
         await runtime.cast(ECHO, "go")
         assert seen == []
+
+
+@pytest.mark.parametrize("given", [3, float("nan"), object(), b"x"])
+async def test_arguments_of_a_runtime_of_the_wrong_kind_are_refused_where_they_are_given(given: Any) -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(ECHO, "go", name="echo")
+        await entity.episode()
+        query = Query(Invocation((), ()))
+        for refused in (
+            lambda: runtime.ask(given, query),
+            lambda: runtime.ask(ECHO.crystal, given),
+            lambda: runtime.batch(given, ["go"], key="k"),
+            lambda: runtime.resume(entity.id, by=given),
+            lambda: runtime.prune("1d", dry_run=given),
+            lambda: entity.interrupt(now=given),
+        ):
+            with pytest.raises(ValueError, match="expected "):
+                await refused()
+        for use in (
+            lambda: runtime.derive_key(given),
+            lambda: runtime.entity("echo", cantrip=given),
+            lambda: runtime.find(entity.id, cantrip=given),
+            lambda: runtime.requests(follow=given),
+            lambda: runtime.add_request_source(given),
+            lambda: runtime.events(given),
+            lambda: runtime.events(entity=given),
+            lambda: runtime.use_server(given),
+            lambda: runtime.watch(given),
+        ):
+            with pytest.raises(ValueError, match="expected "):
+                use()
+        loom = runtime.loom
+        for read in (
+            lambda: loom.records(entity.id, after=given) if given != 3 else loom.records(entity.id, after=-2),
+            lambda: loom.records_since(entity.id, given) if given != 3 else loom.records_since(entity.id, -2),
+            lambda: loom.check_chain(entity.id, after=given) if given != 3 else loom.check_chain(entity.id, after=-2),
+            lambda: loom.attach(given),
+        ):
+            with pytest.raises(LoomError, match="expected "):
+                read()
+        assert (await entity.send("again")).result == "again"

@@ -68,8 +68,7 @@ class Limits:
     shared: str | None = None
 
     def __post_init__(self) -> None:
-        if self.concurrency is not None:
-            check_whole("limits: concurrency", self.concurrency, 1, error=InvalidCantrip)
+        check_whole("limits: concurrency", self.concurrency, 1, error=InvalidCantrip, or_none=True)
         for name in ("requests_per_minute", "tokens_per_minute"):
             value = getattr(self, name)
             expected = "a number > 0, or None for no limit"
