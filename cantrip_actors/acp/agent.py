@@ -16,21 +16,22 @@ from cantrip_actors.acp.commands import available_commands, command_in
 from cantrip_actors.acp.editor import Capabilities, Editor
 from cantrip_actors.acp.jsonrpc import (
     INTERNAL_ERROR,
-    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     NOT_FOUND,
     Answered,
     Connection,
+    InvalidParams,
     RequestError,
 )
 from cantrip_actors.acp.options import config_options, modes
-from cantrip_actors.acp.prompts import read_prompt
+from cantrip_actors.acp.prompts import read_prompt, read_text
 from cantrip_actors.acp.session import KEY, Session, list_entities, workspace_of
 from cantrip_actors.acp.tool_servers import servers_of
 from cantrip_actors.acp.updates import Update, title_of
 from cantrip_actors.machine.project import find_first_intent, get_time
 from cantrip_actors.observe import Upserts
 from cantrip_actors.records.records import Header
+from cantrip_actors.terms.arguments import check, check_kind
 
 VERSION: Final = 1
 PAGE: Final = 50
@@ -87,8 +88,7 @@ class Agent:
         if work is None:
             raise RequestError(METHOD_NOT_FOUND, f"no method is called {method!r}"[:200])
         given = {} if params is None else params
-        if not isinstance(given, Mapping):
-            raise RequestError(INVALID_PARAMS, "params: expected an object")
+        check_kind("params", given, Mapping, "an object", InvalidParams)
         try:
             return await work(self, given)
         except CantripError as error:
@@ -171,8 +171,7 @@ class Agent:
 
     def _open(self, key: str, params: Mapping[str, Any], known: list[str] | None = None, forks: int = 0) -> Session:
         cwd, further = _read_folder(params.get("cwd"), known), params.get("additionalDirectories") or (known or [])[1:]
-        if not isinstance(further, list):
-            raise RequestError(INVALID_PARAMS, "additionalDirectories: expected a list of folders")
+        check_kind("additionalDirectories", further, list, "a list of folders", InvalidParams)
         session_id = self._runtime.id_of_key(key)
         roots = [_read_folder(one, None) for one in further]
         servers = servers_of(params.get("mcpServers") or [], cwd)
@@ -195,7 +194,7 @@ class Agent:
         return session
 
     async def _reopen(self, params: Mapping[str, Any]) -> Session:
-        session_id, runtime = _read_text(params, "sessionId"), self._runtime
+        session_id, runtime = read_text(params, "sessionId"), self._runtime
 
         def look() -> tuple[str, list[str], int] | None:
             header = self._header(session_id)
@@ -260,7 +259,7 @@ class Agent:
         return {}
 
     async def _delete(self, params: Mapping[str, Any]) -> Any:
-        session_id = _read_text(params, "sessionId")
+        session_id = read_text(params, "sessionId")
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.server_prompts.close()
@@ -283,7 +282,7 @@ class Agent:
     async def _set_option(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
         before = session.choices
-        session.choices = before.change(self._recipe, _read_text(params, "configId"), params.get("value"))
+        session.choices = before.change(self._recipe, read_text(params, "configId"), params.get("value"))
         if session.choices.mode != before.mode:
             await session.tell({"sessionUpdate": "current_mode_update", "currentModeId": session.choices.mode})
         return {"configOptions": config_options(self._recipe, session.choices)}
@@ -293,7 +292,7 @@ class Agent:
         await session.tell({"sessionUpdate": "config_option_update", "configOptions": options})
 
     def _session(self, params: Mapping[str, Any]) -> Session:
-        session = self._sessions.get(_read_text(params, "sessionId"))
+        session = self._sessions.get(read_text(params, "sessionId"))
         if session is None:
             raise RequestError(NOT_FOUND, "no open session has this id")
         return session
@@ -321,24 +320,16 @@ def _is_session(header: Header) -> bool:
     return header.lasting and not header.forked and (header.key or "").startswith(KEY) and "/" not in (header.key or "")
 
 
-def _read_text(params: Mapping[str, Any], name: str) -> str:
-    value = params.get(name)
-    if not isinstance(value, str):
-        raise RequestError(INVALID_PARAMS, f"{name}: expected a text")
-    return value
-
-
 def _read_folder(given: Any, known: list[str] | None) -> Path:
     if given is None:
         return Path(known[0]) if known else Path.cwd()
-    if not isinstance(given, str) or not Path(given).is_absolute():
-        raise RequestError(INVALID_PARAMS, "cwd: expected an absolute path")
+    check(isinstance(given, str) and Path(given).is_absolute(), "cwd", "an absolute path", given, InvalidParams)
     return Path(given)
 
 
 def _read_cursor(given: Any) -> int:
     if given is None:
         return 0
-    if not (isinstance(given, str) and given.isdecimal() and int(given) % PAGE == 0):
-        raise RequestError(INVALID_PARAMS, "cursor: expected one of an earlier answer")
+    fits = isinstance(given, str) and given.isdecimal() and int(given) % PAGE == 0
+    check(fits, "cursor", "one of an earlier answer", given, InvalidParams)
     return int(given)

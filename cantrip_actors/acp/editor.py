@@ -20,7 +20,7 @@ from pydantic import Field
 
 from cantrip_actors import Cantrip, gate
 from cantrip_actors.acp.jsonrpc import Connection, PeerGone, RequestError
-from cantrip_actors.acp.options import replace_gates, replace_parts
+from cantrip_actors.acp.options import replace_gates
 from cantrip_actors.circle.gates.confine import place
 from cantrip_actors.gates import GateError
 from cantrip_actors.terms.gate import Gate
@@ -82,7 +82,7 @@ class Editor:
         has_files = any(made is not one for made, one in zip(gates, circle.gates, strict=False))
         folders = [str(root) for root in self.roots] if has_files else []
         servers = [server.with_folders(folders) for server in (*circle.servers, *self.servers)]
-        return replace_parts(cantrip, circle=replace_gates(circle, gates, servers))
+        return replace(cantrip, circle=replace_gates(circle, gates, servers))
 
     def _use_editor(self, own: Gate) -> Gate:
         if own.function is None or "root" not in own.injected:

@@ -6,6 +6,7 @@ A peer that sends an invalid line gets an error and stays connected. Notificatio
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -41,6 +42,9 @@ class RequestError(Exception):
         self.code = code
         self.message = message
         self.data = data
+
+
+InvalidParams: Final = partial(RequestError, INVALID_PARAMS)
 
 
 class PeerGone(Exception):

@@ -93,7 +93,7 @@ def with_choices(cantrip: Cantrip, choices: Choices) -> Cantrip:
         gates: list[Any] = [_guard(gate, choices.mode) for gate in circle.gates]
         guard = _GUARDS[choices.mode]
         circle = replace_gates(circle, gates, [replace(server, guard=guard) for server in circle.servers])
-    return replace_parts(cantrip, crystal=crystal, call=call, circle=circle)
+    return replace(cantrip, crystal=crystal, call=call, circle=circle)
 
 
 def _guard(gate: Gate, mode: Mode) -> Any:
@@ -122,20 +122,3 @@ def replace_gates(circle: Circle, gates: list[Any], servers: Sequence[ToolServer
     """Return a circle with other gates and, if given, other servers of tools."""
     kept = circle.servers if servers is None else servers
     return Circle(gates, circle.wards, circle.medium, circle.companion, circle.jail, kept)
-
-
-def replace_parts(cantrip: Cantrip, **parts: Any) -> Cantrip:
-    """Return a cantrip with some parts replaced."""
-    names = (
-        "crystal",
-        "call",
-        "circle",
-        "child_crystal",
-        "crystals",
-        "folding",
-        "retry",
-        "require_done_tool",
-        "name",
-        "needs",
-    )
-    return Cantrip(**{name: parts.get(name, getattr(cantrip, name)) for name in names})

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cantrip_actors import File, Image, InvalidFile
-from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
+from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, InvalidParams, RequestError
+from cantrip_actors.terms.arguments import check_kind
 
 
 class Prompt(NamedTuple):
@@ -45,14 +46,12 @@ def read_prompt(given: Any) -> Prompt:
         given = [{"type": "text", "text": given}]
     if isinstance(given, Mapping):
         given = [given]
-    if not isinstance(given, list):
-        raise RequestError(INVALID_PARAMS, "prompt: expected a list of content blocks")
+    check_kind("prompt", given, list, "a list of content blocks", InvalidParams)
     parts: list[str | File] = []
     resources: dict[str, Any] = {}
     for number, block in enumerate(given):
         where = f"prompt[{number}]"
-        if not isinstance(block, Mapping):
-            raise RequestError(INVALID_PARAMS, f"{where}: expected a content block")
+        check_kind(where, block, Mapping, "a content block", InvalidParams)
         part = _read_block(block, where, resources)
         if part is not None:
             parts.append(part)
@@ -65,11 +64,11 @@ def read_prompt(given: Any) -> Prompt:
 def _read_block(block: Mapping[str, Any], where: str, resources: dict[str, Any]) -> str | File | None:
     match block.get("type"):
         case "text":
-            return _read_text(block, "text", where)
+            return read_text(block, "text", where)
         case "image":
-            return _read_file(Image, _read_text(block, "data", where), where)
+            return _read_file(Image, read_text(block, "data", where), where)
         case "resource_link":
-            uri = _read_text(block, "uri", where)
+            uri = read_text(block, "uri", where)
             return f"[{block.get('name') or uri}]({uri})"
         case "resource":
             return _read_resource(block.get("resource"), f"{where}.resource", resources)
@@ -81,20 +80,20 @@ def _read_block(block: Mapping[str, Any], where: str, resources: dict[str, Any])
 
 def _read_resource(given: Any, where: str, resources: dict[str, Any]) -> str | File:
     resource = given if isinstance(given, Mapping) else {}
-    uri = _read_text(resource, "uri", where)
+    uri = read_text(resource, "uri", where)
     if isinstance(resource.get("text"), str):
         resources[uri] = resource["text"]
         return f"[{uri}]"
-    data = _read_text(resource, "blob", where)
+    data = read_text(resource, "blob", where)
     is_image = str(resource.get("mimeType") or "").startswith("image/")
     return _read_file(Image if is_image else File, data, where)
 
 
-def _read_text(block: Mapping[str, Any], name: str, where: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise RequestError(INVALID_PARAMS, f"{where}.{name}: expected a text")
-    return value
+def read_text(params: Mapping[str, Any], name: str, where: str = "") -> str:
+    """Return a text among parameters. Raises RequestError if it is missing or is not a text."""
+    value: Any = params.get(name)
+    check_kind(f"{where}.{name}".lstrip("."), value, str, "a text", InvalidParams)
+    return str(value)
 
 
 def _read_file(kind: type[File], data: str, where: str) -> File:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import orjson
 from cantrip_actors import Cantrip, LoomError, Runtime, scripted
 from cantrip_actors.acp.agent import Agent
 from cantrip_actors.acp.jsonrpc import Connection
-from cantrip_actors.acp.options import replace_parts
 
 PATIENCE = 30.0
 """Seconds that the whole check may take."""
@@ -23,7 +23,7 @@ async def check_agent(recipe: Cantrip) -> list[str]:
     answer = scripted([{"tool_calls": [{"gate": "done", "args": {"answer": "ready"}}]}] * 3)
     steps: list[str] = []
     async with Runtime.open("memory:") as runtime:
-        agent = Agent(runtime, replace_parts(recipe, crystal=answer))
+        agent = Agent(runtime, replace(recipe, crystal=answer))
         ask, lines = anyio.create_memory_object_stream[bytes](16)
         told, answers = anyio.create_memory_object_stream[bytes](1024)
         agent.connection = Connection(agent, told.send)

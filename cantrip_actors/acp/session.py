@@ -32,7 +32,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.acp.editor import Editor
 from cantrip_actors.acp.jsonrpc import INTERNAL_ERROR, PeerGone, RequestError
-from cantrip_actors.acp.options import Choices, replace_parts, with_choices
+from cantrip_actors.acp.options import Choices, with_choices
 from cantrip_actors.acp.prompts import Prompt
 from cantrip_actors.acp.server_prompts import ServerPrompts
 from cantrip_actors.acp.updates import (
@@ -132,7 +132,7 @@ class Session:
         if self._made is None or self._made[0] != wanted:
             chosen = with_choices(self._editor.lend(self.recipe, terminal=self._terminal), self.choices)
             if self._folds:
-                chosen = replace_parts(chosen, folding=replace(chosen.folding, trigger_after_turns=1, keep_turns=1))
+                chosen = replace(chosen, folding=replace(chosen.folding, trigger_after_turns=1, keep_turns=1))
             self._made = wanted, chosen
         return self._made[1]
 

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ValidationError
 from cantrip_actors import Usage
 from cantrip_actors.agentic.agents import AgentProtocol, Ask
 from cantrip_actors.agentic.schemas import AgentCallResult
+from cantrip_actors.terms.arguments import check_whole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,9 +57,7 @@ class AgentDispatcher(Generic[T, R, D]):
     max_retries: int = 3
 
     def __post_init__(self) -> None:
-        given: object = self.max_retries
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise ValueError(f"max_retries: expected the number of attempts, a whole number >= 0, got {given!r}")
+        check_whole("max_retries", self.max_retries, 0)
 
     async def plan(self, planner_input: BaseModel) -> AgentCallResult[Any]:
         """Ask the planner. Raises AgentExhausted, and any exception of the planner."""

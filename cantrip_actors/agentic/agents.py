@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from cantrip_actors import Crystal, Invocation, Message, Response, Retry, Usage
 from cantrip_actors.crystals import Query, resolve
 from cantrip_actors.crystals import ask as ask_crystal
+from cantrip_actors.terms.arguments import check
 
 Ask = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
 """A function that asks a crystal: directly, or through a runtime that shares its limits (`Runtime.ask`)."""
@@ -83,6 +84,7 @@ class FunctionAgent:
     output_schema: type[BaseModel] = field(default=BaseModel)
 
     def __post_init__(self) -> None:
+        check(callable(self.function), "agent", "a function of its typed input", self.function, TypeError)
         title = str(getattr(self.function, "__name__", type(self.function).__name__))
         given: dict[str, Any] = {"id": self.id or title, "name": self.name or self.id or title}
         hints: dict[str, Any] = {}

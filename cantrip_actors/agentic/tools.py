@@ -16,6 +16,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from cantrip_actors import Gate
+from cantrip_actors.terms.arguments import check
 
 RESERVED: Final = frozenset({"done", "call_agent", "call_agent_batch", "call_entity", "call_entity_batch"})
 """The gates that the runtime provides itself."""
@@ -67,10 +68,9 @@ class ToolRegistry:
             raise ValueError(f'tool "{name}" is registered already: a name registers once')
         if name in RESERVED:
             raise ValueError(f'tool "{name}": this name is the runtime\'s own: {", ".join(sorted(RESERVED))}')
-        if not callable(func):
-            raise TypeError(f'tool "{name}": expected a function of its arguments, got {func!r}')
-        if not (isinstance(arg_type, type) and issubclass(arg_type, BaseModel)):
-            raise TypeError(f'tool "{name}": expected a pydantic model as the type of its arguments, got {arg_type!r}')
+        check(callable(func), f'tool "{name}"', "a function of its arguments", func, TypeError)
+        fits = isinstance(arg_type, type) and issubclass(arg_type, BaseModel)
+        check(fits, f'tool "{name}"', "a pydantic model as the type of its arguments", arg_type, TypeError)
         waits = not inspect.iscoroutinefunction(func) if blocking is None else blocking
         schema = arg_type.model_json_schema()
         schema.pop("title", None)

@@ -156,15 +156,19 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find turns by their utterances, gate calls and observations. Exit code 1 if nothing is found."""
+    from dataclasses import asdict, replace
+    from itertools import islice
+
+    from cantrip_actors.loom.search import Query
+    from cantrip_actors.loom.search import search as search_loom
+    from cantrip_actors.terms.errors import LoomError
+
+    try:
+        query = Query(text=text, regex=regex, gate=gate, errors=errors)
+    except LoomError as error:
+        raise typer.BadParameter(str(error), param_hint="--regex") from error
     with open_for_reading(loom, json=as_json) as (opened, finder):
-        from dataclasses import asdict
-        from itertools import islice
-
-        from cantrip_actors.loom.search import Query
-        from cantrip_actors.loom.search import search as search_loom
-
-        entity = None if within is None else finder.owner(within)
-        query = Query(text=text, regex=regex, gate=gate, errors=errors, entity=entity)
+        query = replace(query, entity=None if within is None else finder.owner(within))
         seen = _redact(opened, as_it_is=as_it_is)
         hits = list(islice(search_loom(seen, query), limit + 1))
         if as_json:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.arguments import check, check_kind, check_whole
 from cantrip_actors.terms.errors import InvalidCantrip
 
 MOST: Final = 4
@@ -34,14 +34,12 @@ class CachePoints:
     messages: int | None = None
 
     def __post_init__(self) -> None:
-        if self.ttl not in ("5m", "1h"):
-            raise InvalidCantrip(f'cache: expected "5m", "1h" or None, got {self.ttl!r}')
+        check(self.ttl in ("5m", "1h"), "cache", '"5m", "1h" or None', self.ttl, InvalidCantrip)
         check_kind("cache: tools", self.tools, bool | None, "True, False or None", InvalidCantrip)
         check_kind("cache: system", self.system, bool, "True or False", InvalidCantrip)
-        marks = self.messages
-        if marks is not None and (isinstance(marks, bool) or not isinstance(marks, int) or marks < 0):
-            raise InvalidCantrip(f"cache: messages: expected a whole number >= 0, got {marks!r}")
-        if bool(self.tools) + self.system + (marks or 0) > MOST:
+        marks = 0 if self.messages is None else self.messages
+        check_whole("cache: messages", marks, 0, error=InvalidCantrip)
+        if bool(self.tools) + self.system + marks > MOST:
             raise InvalidCantrip(f"cache: tools, system and messages are more than {MOST} marks")
 
     @property

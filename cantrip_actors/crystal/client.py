@@ -46,6 +46,7 @@ from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
 from cantrip_actors.crystal.sse import Event
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
+from cantrip_actors.terms.arguments import check, is_number
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
 
@@ -82,8 +83,7 @@ class Timeouts:
     def __post_init__(self) -> None:
         for name in ("connect", "first", "between"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise InvalidCantrip(f"timeouts: {name}: expected seconds > 0, got {value!r}")
+            check(is_number(value) and value > 0, f"timeouts: {name}", "seconds > 0", value, InvalidCantrip)
 
 
 class Request(NamedTuple):

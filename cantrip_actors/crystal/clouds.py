@@ -18,6 +18,7 @@ from cantrip_actors.crystal.families.azure import AzureChat, AzureResponses, mak
 from cantrip_actors.crystal.families.bedrock import Bedrock, SignedAccess
 from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini, make_default_access
 from cantrip_actors.crystal.provider import ProviderCrystal
+from cantrip_actors.terms.arguments import check, check_kind, is_text
 from cantrip_actors.terms.errors import InvalidCantrip
 
 
@@ -41,6 +42,8 @@ def bedrock(
 
     Raises InvalidCantrip for an invalid setting, and if no region is known.
     """
+    for what, given in (("region", region), ("profile", profile)):
+        check(given is None or is_text(given), f"bedrock: {what}", "a name", given, InvalidCantrip)
     import_extra("bedrock", "botocore.eventstream")
     region = region or _read_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     region = region or import_extra("bedrock", "botocore.session").Session(profile=profile).get_config_variable(
@@ -85,8 +88,8 @@ def vertex(
     location = location or _read_environment("GOOGLE_CLOUD_LOCATION") or "global"
     if not project:
         raise InvalidCantrip(f'vertex "{model}": no project: set GOOGLE_CLOUD_PROJECT, or pass project="…"')
-    if not isinstance(model, str) or not model.startswith(("claude", "gemini")):
-        raise InvalidCantrip(f"vertex: expected a Gemini or Claude model, such as gemini-2.5-pro, got {model!r}")
+    fits = isinstance(model, str) and model.startswith(("claude", "gemini"))
+    check(fits, "vertex", "a Gemini or Claude model, such as gemini-2.5-pro", model, InvalidCantrip)
     if settings.get("base_url") is None:
         host = "aiplatform.googleapis.com" if location == "global" else f"{location}-aiplatform.googleapis.com"
         settings["base_url"] = f"https://{host}/v1/projects/{project}/locations/{location}"
@@ -113,6 +116,7 @@ def azure(
 
     Raises InvalidCantrip for an invalid setting, and if no endpoint is known.
     """
+    check_kind("azure: endpoint", endpoint, str | None, "a URL as a text", InvalidCantrip)
     endpoint = (endpoint or _read_environment("AZURE_OPENAI_ENDPOINT") or "").rstrip("/")
     api_version = api_version or _read_environment("OPENAI_API_VERSION")
     if settings.get("base_url") is None:

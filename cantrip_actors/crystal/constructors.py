@@ -21,12 +21,13 @@ Sampling parameters belong to the call (`Call(temperature=…, options={"effort"
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Unpack
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Unpack
 
 from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.cache_points import CachePoints, parse_cache_points
-from cantrip_actors.crystal.client import Connection
+from cantrip_actors.crystal.client import Connection, Timeouts
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.families.cohere import Cohere
@@ -42,7 +43,15 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import Family, ProviderCrystal
 from cantrip_actors.redact.urls import render_url
-from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.arguments import (
+    check,
+    check_choice,
+    check_kind,
+    check_whole,
+    is_list,
+    is_text,
+    is_texts_by_name,
+)
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
@@ -82,6 +91,7 @@ def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> P
 
     Raises InvalidCantrip for an invalid setting.
     """
+    check_kind("openai: chat", chat, bool, "True or False", InvalidCantrip)
     return make_crystal(Chat if chat else Responses, model, settings)
 
 
@@ -145,6 +155,19 @@ def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrys
     return make_crystal(Local, model, {**settings, "base_url": base_url})
 
 
+_KINDS: Final[Sequence[tuple[str, Any, str]]] = (
+    ("api_key", str | Callable, "a text, or a function that returns one"),
+    ("name", str, "a text"),
+    ("base_url", str, "a URL as a text"),
+    ("record", str | os.PathLike, "the path of a file"),
+    ("timeouts", Timeouts, "Timeouts(…)"),
+    ("prices", Prices, "Prices(…)"),
+    ("limits", Limits, "Limits(…)"),
+    ("breaker", Breaker, "Breaker(…)"),
+)
+"""The kinds of settings; None is the family's default."""
+
+
 def make_crystal(
     family: type[Family], model: str, settings: Settings, *, access: Access | None = None, **own: Any
 ) -> ProviderCrystal:
@@ -152,28 +175,27 @@ def make_crystal(
 
     Raises InvalidCantrip for an invalid setting.
     """
-    if not isinstance(model, str) or not model.strip():
-        raise InvalidCantrip(f"crystal: expected a model's name, got {model!r}")
+    check(is_text(model), "crystal", "a model's name", model, InvalidCantrip)
     names = Settings.__annotations__
     for name in settings:
         if name not in names:
             raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {suggest_nearest(name, names)}')
     given: dict[str, Any] = dict(settings)
+    for what, kind, expected in _KINDS:
+        check_kind(f'crystal "{model}": {what}', given.get(what), kind | None, expected, InvalidCantrip)
+    headers = given.get("headers")
+    if headers is not None and not is_texts_by_name(headers):  # the error shows no value: it may be a secret
+        raise InvalidCantrip(f'crystal "{model}": headers: expected texts by name, got {type(headers).__name__}')
+    what = f'crystal "{model}": context_window'
+    check_whole(what, given.get("context_window"), 1, error=InvalidCantrip, or_none=True)
     prices = given.pop("prices", None) or Prices()
     by_schema = given.pop("tools", "native")
-    if by_schema not in ("native", "schema"):
-        raise InvalidCantrip(f'crystal "{model}": tools: expected "native" or "schema", got {by_schema!r}')
+    check_choice(f'crystal "{model}": tools', by_schema, ("native", "schema"), InvalidCantrip)
     sees = given.pop("images", True)
-    if not isinstance(sees, bool):
-        raise InvalidCantrip(f'crystal "{model}": images: expected True or False, got {sees!r}')
+    check(isinstance(sees, bool), f'crystal "{model}": images', "True or False", sees, InvalidCantrip)
     kinds = given.pop("files", None)
-    if kinds is not None and (isinstance(kinds, str) or not all(isinstance(one, str) and "/" in one for one in kinds)):
-        problem = f'files: expected a list of media types as in "audio/*", got {kinds!r}'
-        raise InvalidCantrip(f'crystal "{model}": {problem}')
-    for what, kind in (("limits", Limits), ("breaker", Breaker)):
-        term = given.get(what)
-        if term is not None and not isinstance(term, kind):
-            raise InvalidCantrip(f'crystal "{model}": {what}: expected a {kind.__name__}, got {term!r}')
+    fits = kinds is None or (is_list(kinds) and all(isinstance(one, str) and "/" in one for one in kinds))
+    check(fits, f'crystal "{model}": files', 'a list of media types as in "audio/*"', kinds, InvalidCantrip)
     known = prices.model(model, seller=family.seller, address=render_url(given.get("base_url") or family.base_url))
     made = family(model, known, by_schema=by_schema == "schema", **own)
     if not sees:

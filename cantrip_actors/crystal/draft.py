@@ -39,6 +39,7 @@ from cantrip_actors.stream.wire import (
     StreamError,
     StreamUsage,
 )
+from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
 from cantrip_actors.terms.exact_json import has_long_number
 from cantrip_actors.terms.file import LARGEST
@@ -449,8 +450,7 @@ def _repair_surrogates(value: Any) -> Any:
 
 def tokens(value: Any) -> int:
     """Return a count of tokens; 0 for an invalid or impossible count, so that a wrong count never loses an answer."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return int(value) if is_number and 0 < value < _TOKENS else 0
+    return int(value) if is_number(value) and 0 < value < _TOKENS else 0
 
 
 _TOKENS: Final = 1 << 53

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors.crystal.draft import Counts
-from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.arguments import check, check_kind, is_finite
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Prices:
     def __init__(self, models: Mapping[str, Model | Mapping[str, Any]] | None = None, *, alone: bool = False) -> None:
         expected = "a table by model, or None; Prices.load(…) reads a file"
         check_kind("prices", models, Mapping | None, expected, InvalidCantrip)
+        check_kind("prices: alone", alone, bool, "True or False", InvalidCantrip)
         self._alone = alone
         self._own: dict[str, Model] = {}
         for name, given in (models or {}).items():
@@ -225,16 +226,15 @@ def _load_traits() -> Mapping[str, Mapping[str, Any]]:
         return tomllib.load(source)
 
 
-def _parse_model(name: str, row: object) -> Model:
-    if not isinstance(row, Mapping):
-        raise InvalidCantrip(f"prices: {name}: expected a table, got {row!r}")
+def _parse_model(name: str, row: Any) -> Model:
+    check(isinstance(row, Mapping), f"prices: {name}", "a table", row, InvalidCantrip)
     known = {f.name for f in fields(Model)}
     for key, value in row.items():
         if key not in known:
             raise InvalidCantrip(f"prices: {name}: unknown key {key!r}: {suggest_nearest(key, known)}")
         if key == "above":
-            if not isinstance(value, Mapping) or "tokens" not in value:
-                raise InvalidCantrip(f"prices: {name}: above: expected prices and `tokens`, got {value!r}")
-        elif not isinstance(value, (int, float)) or value < 0:
-            raise InvalidCantrip(f"prices: {name}: {key}: expected a number >= 0, got {value!r}")
+            fits = isinstance(value, Mapping) and "tokens" in value and all(is_finite(one, 0) for one in value.values())
+            check(fits, f"prices: {name}: above", "prices and `tokens`", value, InvalidCantrip)
+        else:
+            check(is_finite(value, 0), f"prices: {name}: {key}", "a number >= 0", value, InvalidCantrip)
     return Model(**row)

@@ -11,7 +11,6 @@ scripts exist to test them.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from cantrip_actors.crystal.signature import is_async
+from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_finite, is_list, is_text, is_whole
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, suggest_nearest
 from cantrip_actors.terms.messages import (
     NO_USAGE,
@@ -199,11 +199,13 @@ def scripted(
         default = Usage.of(usage)
     except CrystalError as error:
         raise InvalidCantrip(f"scripted crystal: {error}") from error
+    check(is_text(name), "scripted crystal: name", "a text", name, InvalidCantrip)
+    check_kind("scripted crystal: record", record, bool, "True or False", InvalidCantrip)
+    check_whole("scripted crystal: context_window", context_window, 1, error=InvalidCantrip, or_none=True)
     if callable(responses):
         return Scripted(None, responses, default, name, context_window, [], record, count())
-    if isinstance(responses, (str, bytes, Mapping)) or not isinstance(responses, Iterable):
-        kind = type(responses).__name__
-        raise InvalidCantrip(f"scripted crystal: expected a list of responses or a function of the context, got {kind}")
+    expected = "a list of responses or a function of the context"
+    check(is_list(responses), "scripted crystal", expected, responses, InvalidCantrip)
     steps = [_parse_step(one, str(index)) for index, one in enumerate(responses)]
     return Scripted(steps, None, default, name, context_window, [], record, count())
 
@@ -218,8 +220,8 @@ def _parse_step(given: Any, which: str) -> _Step:
         return _Step(given)
     if isinstance(given, str):
         return _Step(Response(content=given))
-    if not isinstance(given, Mapping):
-        raise _make_error(which, f"expected a mapping such as {{'content': …}}, got {type(given).__name__}")
+    expected = "a mapping such as {'content': …}"
+    check(isinstance(given, Mapping), f"scripted response {which}", expected, given, InvalidCantrip)
     for field in given:
         if field not in SHAPES:
             raise _make_error(which, f'unknown field "{field}": {suggest_nearest(str(field), SHAPES)}')
@@ -234,16 +236,14 @@ def _parse_step(given: Any, which: str) -> _Step:
 
 
 def _parse_failure(given: Any, which: str) -> tuple[str, int | None, float | None]:
-    if not isinstance(given, Mapping):
-        raise _make_error(which, f"error: expected {{'status': 429, 'message': …}}, got {given!r}")
+    where = f"scripted response {which}: error"
+    check(isinstance(given, Mapping), where, "{'status': 429, 'message': …}", given, InvalidCantrip)
     for field in given:
         if field not in _ERROR:
             raise _make_error(which, f'error: unknown field "{field}": {suggest_nearest(str(field), _ERROR)}')
     status = given.get("status")
-    if status is not None and (isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599):
-        raise _make_error(
-            which, f"error: status: expected an HTTP status, or none for no answer at all, got {status!r}"
-        )
+    fits = status is None or is_whole(status, 100, 599)
+    check(fits, f"{where}: status", "an HTTP status, or none for no answer at all", status, InvalidCantrip)
     message = given.get("message")
     text = str(message) if message is not None else "scripted failure"
     return text, status, _parse_seconds(given.get("retry_after"), which, "error: retry_after")
@@ -252,9 +252,7 @@ def _parse_failure(given: Any, which: str) -> tuple[str, int | None, float | Non
 def _parse_seconds(given: Any, which: str, what: str) -> float | None:
     if given is None:
         return None
-    number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not number or not 0 <= given < math.inf:
-        raise _make_error(which, f"{what}: expected seconds >= 0, got {given!r}")
+    check(is_finite(given, 0), f"scripted response {which}: {what}", "seconds >= 0", given, InvalidCantrip)
     return float(given)
 
 

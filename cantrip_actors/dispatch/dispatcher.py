@@ -33,6 +33,7 @@ from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 from cantrip_actors.loom.sealed_log import delete_log
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.arguments import check_kind
 
 CantripFor = Cantrip | Callable[[Contract], Cantrip]
 """The cantrip of a dispatch: one for all, or a function that picks one by the contract."""
@@ -67,6 +68,7 @@ class Dispatcher:
         strict: bool = False,
         poll: float = 1.0,
     ) -> None:
+        check_kind("runtime", runtime, Runtime, "a Runtime, as of Runtime.open(…)")
         key = runtime._tree.seal_key  # noqa: SLF001  # a secret: no part of the public face
         self.log = folder if isinstance(folder, Dispatches) else Dispatches(folder, seal_key=key)
         self.name = name

@@ -10,6 +10,7 @@ from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
 from cantrip_actors.dispatch.terms import Rule, Where
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import suggest_nearest
 
 
@@ -96,6 +97,7 @@ def status_of(text: str) -> Status | None:
     >>> status_of("In-Progress"), status_of("done"), status_of("banana")
     ('active', 'completed', None)
     """
+    check_kind("status_of", text, str, "a word as a text")
     word = text.strip().lower().replace(" ", "-").replace("_", "-")
     if word in ALIASES:
         return ALIASES[word]

@@ -7,6 +7,7 @@ The result is a contract, or all mistakes, each with its line. `parse_markdown.p
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, build_contract
 from cantrip_actors.dispatch.parse_markdown import SOURCE, read_markdown
 from cantrip_actors.dispatch.terms import Rule, Where, find_field
+from cantrip_actors.terms.arguments import check_kind
 
 LARGEST = 1_000_000
 """Bytes. A contract is written by hand; a larger file is not a contract."""
@@ -29,11 +31,13 @@ _VALUES = frozenset({"needs_approval", "budget", "max_iterations", "review_cap",
 """Fields whose scalars YAML converts; all others are texts, so that `priority: 1` and dates are texts."""
 
 
-def load_contract(path: Path) -> Contract:
+def load_contract(path: str | os.PathLike[str]) -> Contract:
     """Return the contract in a file that ends in .md, .yaml, .yml or .json.
 
     Raises UnreadableContract with every mistake and its line, also for a missing file.
     """
+    check_kind("load_contract", path, str | os.PathLike, "the path of a file")
+    path = Path(path)
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
@@ -62,11 +66,13 @@ def _make_unreadable(path: Path, text: str, line: int | None = None) -> Unreadab
 
 def from_markdown(text: str) -> Contract | tuple[Mistake, ...]:
     """Return the contract of a Markdown text in the layout of `contract_template`, or all its mistakes."""
+    check_kind("from_markdown", text, str, "a text")
     return build_contract(read_markdown(text))
 
 
 def from_yaml(text: str) -> Contract | tuple[Mistake, ...]:
     """Return the contract of a YAML text with fields' names, or all its mistakes."""
+    check_kind("from_yaml", text, str, "a text")
     read = Parsed()
     try:
         depth = 0

@@ -34,7 +34,7 @@ from functools import partial
 from posixpath import normpath
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
 
-from cantrip_actors.terms.arguments import is_number, is_whole
+from cantrip_actors.terms.arguments import check_kind, is_number, is_whole
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.problems import shorten
 
@@ -168,6 +168,7 @@ def check_terms(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violatio
 
     A field that is None is missing. The fields are a contract's only if there are no mistakes.
     """
+    check_kind("contract", data, Mapping, "a mapping of fields")
     clean: dict[str, Any] = {}
     found: list[Violation] = []
     for name, value in data.items():

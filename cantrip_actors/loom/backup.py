@@ -18,6 +18,7 @@ from cantrip_actors.loom.verify import Verified, verify_loom
 from cantrip_actors.own_files.claims import list_loom_files
 from cantrip_actors.own_files.modes import make_folder
 from cantrip_actors.redact.urls import render_url
+from cantrip_actors.terms.arguments import check, check_kind, is_finite
 from cantrip_actors.terms.errors import LoomError
 
 KEEP_KEYS = 7 * 86_400.0
@@ -93,6 +94,8 @@ def compact_loom(store: Store, now: float | None = None) -> Compacted:
 
     The loom is rewritten, so no other process should write to it for long meanwhile. Raises LoomError.
     """
+    check_kind("store", store, Store, "a store, as of open_store(…)", LoomError)
+    check(now is None or is_finite(now), "now", "seconds since 1970", now)
     before = _measure_size(store)
     blobs = store.drop_unused_blobs()
     then = datetime.fromtimestamp((time.time() if now is None else now) - KEEP_KEYS, UTC)

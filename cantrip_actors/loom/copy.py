@@ -27,6 +27,7 @@ from cantrip_actors.records.records import Record, get_images, get_snapshot, rep
 from cantrip_actors.records.seal import split_link
 from cantrip_actors.records.timers import FIRST, Timer
 from cantrip_actors.records.tombstone import is_tombstone
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
 
 BATCH = 1000
@@ -39,6 +40,8 @@ def copy_loom(source: Store, target: Store) -> Verified:
     Raises LoomError if an entity is in both (before anything is written), if `source` cannot be read or `target` cannot
     be written, and if the copy differs.
     """
+    for what, store in (("source", source), ("target", target)):
+        check_kind(what, store, Store, "a store, as of open_store(…)", LoomError)
     for header in source.headers():
         if target.header(header.entity_id) is not None:
             raise LoomError(

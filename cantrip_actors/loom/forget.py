@@ -16,6 +16,7 @@ from cantrip_actors.loom.erasure import Erasure, check_ended
 from cantrip_actors.loom.lease import NO_LEASES, Lease, this_process
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, as_forgotten, get_committed_turn, list_turns_quoting
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
 
 LEASE = 600.0
@@ -65,6 +66,7 @@ def forget_entities(store: Store, wanted: Wanted, leases: Mapping[str, int] = NO
 
     Raises LoomError for an entity that is not in the loom or has not ended, Held if another process runs its tree.
     """
+    check_kind("store", store, Store, "a store, as of open_store(…)", LoomError)
     return begin_forget(store, wanted, leases)()
 
 

@@ -8,6 +8,7 @@ loom with its snapshots, pass the key (`Runtime.open(…, snapshot_key=…)`).
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import secrets
@@ -38,7 +39,7 @@ def read_key(loom: Path, *, make: bool) -> bytes | None:
     try:
         if make:
             _make(path)
-        return _read(path)
+        return _derive_key(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -57,22 +58,32 @@ def _make(path: Path) -> None:
         os.close(fd)
 
 
-def _read(path: Path) -> bytes | None:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        secret = b""
-        for pause in (0.0, 0.001, 0.01, 0.1):  # another process may be about to write it
-            if not secret:
-                time.sleep(pause)
-                secret = os.pread(fd, SECRET + 1, 0)
-        facts = os.fstat(fd)
-    finally:
-        os.close(fd)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
-        why = "other users can read or change it: expected a file of this user with mode 0600"
-    elif len(secret) != SECRET:
-        why = f"expected {SECRET} bytes, found {len(secret)}: remove it, and a new one is made"
-    else:
+def _derive_key(path: Path) -> bytes | None:
+    secret, facts = read_private_file(path, SECRET + 1, os.O_NOFOLLOW)
+    for pause in (0.001, 0.01, 0.1):  # another process may be about to write it
+        if not secret:
+            time.sleep(pause)
+            secret, facts = read_private_file(path, SECRET + 1, os.O_NOFOLLOW)
+    if len(secret) == SECRET:
         return hmac.digest(secret, f"{facts.st_ino} {facts.st_ctime_ns}".encode(), "sha256")
+    why = f"expected {SECRET} bytes, found {len(secret)}: remove it, and a new one is made"
     _log.warning("loom.no_snapshot_key", path=str(path), error=why, hint=_HINT)
     return None
+
+
+def read_private_file(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_result]:
+    """Return the first bytes of a file that only this user may read and change, and facts about it.
+
+    Raises OSError for any other file, with what to do about it.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    try:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise PermissionError(errno.EPERM, "expected a regular file", str(path))
+        if sys.platform != "win32" and (facts.st_mode & 0o077 or facts.st_uid not in (os.geteuid(), 0)):
+            why = "others may read or change it, or it belongs to another user: expected this user's, with mode 0600"
+            raise PermissionError(errno.EPERM, f"{why}: chmod 600 {path}", str(path))
+        return os.read(fd, most), facts
+    finally:
+        os.close(fd)

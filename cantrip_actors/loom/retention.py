@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from cantrip_actors.loom.forget import Forgotten, Wanted, find_forks, forget_entities
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, get_time, is_for_lease_holder
-from cantrip_actors.terms.arguments import is_number
+from cantrip_actors.terms.arguments import check, check_choice, check_kind, is_number, show
+from cantrip_actors.terms.errors import LoomError
 
 Duration = str | float | timedelta
 """A duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta."""
@@ -50,31 +51,25 @@ NONE_PRUNED = Pruned(())
 
 def parse_seconds(duration: Duration) -> float:
     """Return a duration in seconds. Raises ValueError if it is not a duration, or is negative."""
-    expected = 'expected a duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta'
+    seconds: object = duration
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
-    elif isinstance(duration, str):
-        found = _TEXT.fullmatch(duration)
-        if found is None:
-            raise ValueError(f"{expected}, got {duration!r}")
+    elif isinstance(duration, str) and (found := _TEXT.fullmatch(duration)):
         seconds = float(found[1]) * _UNITS[found[2]]
-    else:
-        seconds = float(duration) if is_number(duration) else -1.0
-    if not seconds >= 0:
-        raise ValueError(f"{expected}, not negative, got {duration!r:.100}")
-    return seconds
+    if not is_number(seconds) or seconds < 0:
+        expected = 'a duration like "90d", "12h", "30m" or "45s", seconds, or a timedelta, not negative'
+        raise ValueError(f"expected {expected}, got {show(duration)}")
+    return float(seconds)
 
 
 def parse_retention(given: Mapping[str, Duration | None] | None) -> Retention:
     """Return the rules in a user's setting. Raises ValueError for an unknown kind of entity or a wrong duration."""
-    if given is not None and not isinstance(given, Mapping):
-        raise ValueError(f'retention: expected durations by kind, as in {{"one-shot": "90d"}}, got {given!r}')
-    rules: dict[EntityKind, float | None] = {}
+    fits = isinstance(given, Mapping | None)
+    check(fits, "retention", 'durations by kind, as in {"one-shot": "90d"}', given)
+    rules: dict[Any, float | None] = {}
     for kind, duration in (given or {}).items():
-        known = next((one for one in get_args(EntityKind) if one == kind), None)
-        if known is None:
-            raise ValueError(f'retention: expected "one-shot" and "long-lived" as kinds of entities, got {kind!r}')
-        rules[known] = None if duration is None else parse_seconds(duration)
+        check_choice("retention: kinds of entities", kind, get_args(EntityKind))
+        rules[kind] = None if duration is None else parse_seconds(duration)
     return rules
 
 
@@ -120,6 +115,8 @@ def prune_loom(
     process holds are left for another time. Raises ValueError for a wrong duration, LoomError if the loom cannot be
     written.
     """
+    check_kind("store", store, Store, "a store, as of open_store(…)", LoomError)
+    check_kind("dry_run", dry_run, bool, "True or False")
     rules = keep_for(older_than)
     pruned, after = NONE_PRUNED, None
     while True:

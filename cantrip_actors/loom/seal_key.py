@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from cantrip_actors.loom.key_file import read_private_file
 from cantrip_actors.own_files.claims import claim_file
 from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.terms.arguments import check_kind
@@ -106,20 +105,9 @@ def read_secret(key: SealKey) -> bytes:
     check_kind("seal_key", key, os.PathLike, "secret bytes, a text of them, or a pathlib.Path", LoomError)
     path = Path(key).expanduser()
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            found, data = os.fstat(fd), os.read(fd, LONGEST)
-        finally:
-            os.close(fd)
+        data, _ = read_private_file(path, LONGEST)
     except OSError as error:
         raise LoomError(f"cannot read the key in {path}: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise LoomError(f"the key in {path} cannot be used: expected a regular file")
-    if sys.platform != "win32" and (found.st_mode & 0o077 or found.st_uid not in (os.geteuid(), 0)):
-        raise LoomError(
-            f"the key in {path} cannot be used: others may read or change it, or it belongs to another user. "
-            f"Expected a file of this user with mode 0600: chmod 600 {path}"
-        )
     claim_file(path)
     return _check_length(data.rstrip(b"\r\n"), str(path))
 

@@ -35,6 +35,7 @@ from cantrip_actors.records.mail import get_key
 from cantrip_actors.records.records import Record, get_images, get_snapshot
 from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
 
 
@@ -163,6 +164,7 @@ def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
     `heads` are the result of `collect_heads` at an earlier time. Each of these trees must exist and have passed its
     earlier end; otherwise the loom, or the tree, was replaced by an older copy. This needs no key.
     """
+    check_kind("store", store, Store, "a store, as of open_store(…)", LoomError)
     return verify_trees(store, heads)[0]
 
 

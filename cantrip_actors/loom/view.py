@@ -7,7 +7,6 @@ because a store has one writer; `open_loom` is for code outside of any runtime.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -41,7 +40,7 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.terms.arguments import check_texts
+from cantrip_actors.terms.arguments import check, check_kind, check_texts, is_finite, is_whole
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -150,10 +149,12 @@ class Loom:
                 return records, before.position
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
+        check(is_whole(after, -1), "after", "a position, or -1 for the beginning", after, LoomError)
         return self._store.records(entity_id, after=after, limit=limit) if self._is_here(entity_id) else ()
 
     def check_chain(self, root: str, *, after: int = -1) -> None:
         """Raise DamagedLoom if a record of a root entity's tree was changed, moved or removed since a position."""
+        check(is_whole(after, -1), "after", "a position, or -1 for the beginning", after, LoomError)
         if self._is_here(root):
             self._store.check_chain(root, after)
 
@@ -171,6 +172,7 @@ class Loom:
 
     def attach(self, image: File) -> File:
         """Return an image whose bytes are read from the loom on first use."""
+        check_kind("image", image, File, "an Image or a File", LoomError)
         return bind_images((image,), self._store.blob)[0]
 
     def turns(self, entity_id: str) -> list[Turn]:
@@ -254,8 +256,7 @@ class Loom:
         `by` says who gives the reward, for the record. A reward with a `key` is given once: return False if this one
         was given before. Raises KeyUsed if another reward of the entity has that key.
         """
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
-            raise LoomError(f"a reward is a finite number, not {value!r}")
+        check(is_finite(value), "reward", "a finite number", value, LoomError)
         check_texts(LoomError, by=by, key=key)
         owner = await self._in_store(partial(self._find_rewarded, turn_id, float(value), by, key))
         if owner is None:
@@ -424,10 +425,3 @@ def open_loom(
 
 def _read_time(store: Store) -> str:
     return datetime.fromtimestamp(store.clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer that no float can represent
-        return False

@@ -25,6 +25,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
+from cantrip_actors.terms.arguments import check, is_number
 from cantrip_actors.terms.errors import InvalidSchedule
 from cantrip_actors.terms.wrapper import LONGEST
 
@@ -52,11 +53,8 @@ def make_rule(
     if every is not None:
         if zone is not None:
             raise InvalidSchedule("zone: expected with at or cron only, because `every` needs no zone; leave it out")
-        is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
-        if not is_number or not SHORTEST <= every <= LONGEST:
-            raise InvalidSchedule(
-                f"every: expected a number of seconds, at least {SHORTEST:g} and at most {LONGEST:,.0f}, got {every!r}"
-            )
+        expected = f"a number of seconds, at least {SHORTEST:g} and at most {LONGEST:,.0f}"
+        check(is_number(every) and SHORTEST <= every <= LONGEST, "every", expected, every, InvalidSchedule)
         return Rule(every=float(every), start=now)
     if at is not None:
         return Rule(at=parse_local_time(at, zone), zone=zone or "UTC")
@@ -67,11 +65,9 @@ def make_rule(
     return rule
 
 
-def _check_cron(cron: object) -> str:
-    if not isinstance(cron, str) or len(cron.split()) != _FIELDS:
-        raise InvalidSchedule(
-            f"cron: expected five fields (minute, hour, day, month, weekday), as in '0 9 * * MON', got {cron!r}"
-        )
+def _check_cron(cron: str) -> str:
+    expected = "five fields (minute, hour, day, month, weekday), as in '0 9 * * MON'"
+    check(isinstance(cron, str) and len(cron.split()) == _FIELDS, "cron", expected, cron, InvalidSchedule)
     try:
         CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:

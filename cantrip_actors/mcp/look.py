@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 import anyio
 
 from cantrip_actors.mcp.oauth import Login, OAuth
-from cantrip_actors.mcp.servers import McpServer, http, stdio
+from cantrip_actors.mcp.servers import McpServer, http, make_server_name, stdio
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.tool_server import Answered, Connection, Elicited, Host, LostServer, ToolServerError
 from cantrip_actors.terms.wrapper import GateCall
@@ -17,14 +18,14 @@ from cantrip_actors.terms.wrapper import GateCall
 T = TypeVar("T")
 
 
-def server_at(target: str, name: str = "server", auth: str | OAuth | Login | None = None) -> McpServer:
-    """Return the server for a URL, or for a command with its arguments. Raises InvalidCantrip."""
+def server_at(target: str, auth: str | OAuth | Login | None = None) -> McpServer:
+    """Return the server for a URL, or for a command with its arguments, with a name. Raises InvalidCantrip."""
     if target.startswith(("http://", "https://")):
-        return http(name, target, auth=auth)
+        return http(make_server_name(target.partition("//")[2].rpartition("@")[2]), target, auth=auth)
     words = shlex.split(target)
     if not words:
         raise InvalidCantrip("expected a URL, or a command with its arguments")
-    return stdio(name, words[0], *words[1:])
+    return stdio(make_server_name(PurePath(words[0]).name), words[0], *words[1:])
 
 
 def call_once(tool: str, args: Mapping[str, Any]) -> Callable[[Connection], Awaitable[Answered]]:

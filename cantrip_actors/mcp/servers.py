@@ -5,6 +5,7 @@ The SDK takes a second to import, so it is imported when a server is connected (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, Unpa
 from urllib.parse import urlsplit
 
 from cantrip_actors.mcp.oauth import Login
+from cantrip_actors.terms.arguments import check, check_choice, check_kind, is_text, is_texts_by_name
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.risk import Risk
@@ -158,13 +160,14 @@ def stdio(
 
     Raises InvalidCantrip for an invalid option.
     """
-    if not isinstance(command, str) or not command or not all(isinstance(one, str) for one in args):
-        raise InvalidCantrip(f"server {name}: expected a command and its arguments as texts, got {command!r}")
+    fits = is_text(command) and all(isinstance(one, str) for one in args)
+    check(fits, f"server {name}", "a command and its arguments as texts", command, InvalidCantrip)
+    check_kind(f"server {name}: cwd", cwd, str | None, "the path of a folder as a text", InvalidCantrip)
     return StdioServer(
         name=name,
         command=command,
         args=args,
-        env=tuple((env or {}).items()),
+        env=_read_pairs(f"server {name}: env", env),
         cwd=cwd,
         **_list_fields(options),
     )
@@ -195,7 +198,7 @@ def http(
     return HttpServer(
         name=name,
         url=url,
-        headers=tuple((headers or {}).items()),
+        headers=_read_pairs(f"server {name}: headers", headers),
         auth=auth,
         **_list_fields(options),
     )
@@ -208,11 +211,27 @@ def inproc(
 
     `era` is the era of the protocol to use. The other options are as for `stdio`.
     """
+    check_choice(f"server {name}: era", era, ("modern", "handshake"), InvalidCantrip)
     return InprocServer(name=name, server=server, era=era, **_list_fields(options))
+
+
+def make_server_name(given: str) -> str:
+    """Return a name for a server, as a prefix of gate names, that is like the given text."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", given)[:32]
+    return name if name[:1].isalpha() else f"s{name}"[:32]
+
+
+def _read_pairs(what: str, given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    pairs = {} if given is None else given
+    if not is_texts_by_name(pairs):  # the error shows no value: it may be a secret
+        raise InvalidCantrip(f"{what}: expected a mapping from names to texts, got {type(given).__name__}")
+    return tuple(pairs.items())
 
 
 def _list_fields(options: ServerOptions) -> dict[str, Any]:
     """Return options as the fields of a server, which checks them."""
+    elicit = options.get("elicit")
+    check(elicit is None or callable(elicit), "elicit", "a function of a question", elicit, InvalidCantrip)
     return {**options, "ask": options.get("ask") or ()}
 
 

@@ -13,10 +13,9 @@ Counting and adding cost only the new part, not the whole text (X9). Nothing her
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cantrip_actors.terms.arguments import check_kind, check_seconds, is_whole
+from cantrip_actors.terms.arguments import check, check_seconds, is_list, is_whole
 
 DEFAULT_GRADIENT = (10, 20, 40, 80, 120)
 
@@ -35,11 +34,9 @@ class Batching:
     max_wait: float | None = 2.0
 
     def __post_init__(self) -> None:
-        check_kind("gradient", self.gradient, Iterable, "whole numbers >= 1")
-        gradient = tuple(self.gradient) or DEFAULT_GRADIENT
-        if not all(is_whole(step, 1) for step in gradient):
-            raise ValueError(f"gradient: expected whole numbers >= 1, got {self.gradient!r}")
-        object.__setattr__(self, "gradient", gradient)
+        gradient = tuple(self.gradient) if is_list(self.gradient) else (None,)
+        check(all(is_whole(step, 1) for step in gradient), "gradient", "whole numbers >= 1", self.gradient)
+        object.__setattr__(self, "gradient", gradient or DEFAULT_GRADIENT)
         for name in ("timeout", "max_latency", "max_wait"):
             seconds = getattr(self, name)
             if seconds is not None:

@@ -23,7 +23,7 @@ from cantrip_actors.observe.measuring import Measuring
 from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
 from cantrip_actors.observe.settings import OnContent, Settings
 from cantrip_actors.runtime.instrument import EpisodeSpans, Fact, Instrument
-from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.arguments import check, check_choice, check_kind
 
 if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
@@ -85,10 +85,11 @@ class Telemetry(Instrument):
     _settings: Settings | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.content not in (None, *get_args(Content)):
-            raise ValueError(f"content: expected one of {', '.join(get_args(Content))}, got {self.content!r}")
-        if self.inputs not in ("new", "all"):
-            raise ValueError(f'inputs: expected "new" or "all", got {self.inputs!r}')
+        check_choice("content", self.content, (None, *get_args(Content)))
+        check_choice("inputs", self.inputs, ("new", "all"))
+        for name in ("turn_spans", "usage_on_agent", "legacy", "tenant_metrics", "otel", "outgoing_traceparent"):
+            check_kind(name, getattr(self, name), bool, "True or False")
+        check(self.on_content is None or callable(self.on_content), "on_content", "a function", self.on_content)
         counters = Counters(self._list_metrics())
         object.__setattr__(self, "counters", counters)
         check_kind("crash_dir", self.crash_dir, str | os.PathLike | None, "the path of a folder")

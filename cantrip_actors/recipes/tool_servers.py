@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cantrip_actors.mcp import OAuth, http, oauth, stdio
 from cantrip_actors.recipes.reader import describe, find_path
+from cantrip_actors.terms.arguments import is_texts_by_name, read_texts
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.tool_server import ToolServer
 
@@ -33,16 +34,13 @@ def tool_server(given: Any, folder: Path) -> ToolServer:
     if url is not None:
         return http(name, url, headers=_read_texts("headers", given.get("headers")), auth=_read_token(given), **options)
     words = [command] if isinstance(command, str) else command
-    if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
-        raise InvalidCantrip(f"mcp: command: expected a program, or a list of it and its arguments, got {command!r}")
+    words = read_texts("mcp: command", words or None, "a program, or a list of it and its arguments", InvalidCantrip)
     cwd = str(find_path(folder, str(given.get("cwd", "."))))
     return stdio(name, words[0], *words[1:], env=_read_environment(given.get("env")), cwd=cwd, **options)
 
 
 def _read_folders(given: Any, folder: Path) -> list[Path]:
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise InvalidCantrip(f"mcp: roots: expected a list of folders, got {describe(given)}")
-    return [find_path(folder, one) for one in given]
+    return [find_path(folder, one) for one in read_texts("mcp: roots", given, "a list of folders", InvalidCantrip)]
 
 
 def _read_environment(given: Any) -> dict[str, str]:
@@ -68,13 +66,11 @@ def _read_token(given: Mapping[str, Any]) -> str | OAuth | None:
     for key in login:
         if key not in _LOGIN:
             raise InvalidCantrip(f'mcp: oauth: unknown key "{key}": {suggest_nearest(str(key), _LOGIN)}')
-    secret, scopes = login.get("client_secret_env"), login.get("scopes", [])
-    if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
-        raise InvalidCantrip(f"mcp: oauth: scopes: expected a list of texts, got {describe(scopes)}")
+    secret = login.get("client_secret_env")
     return oauth(
         **_read_texts("oauth", {key: login[key] for key in ("client_id", "issuer") if key in login}),
         client_secret=None if secret is None else _read_variable("oauth: client_secret_env", secret),
-        scopes=scopes,
+        scopes=login.get("scopes", ()),
     )
 
 
@@ -88,6 +84,6 @@ def _read_variable(what: str, name: object) -> str:
 def _read_texts(what: str, given: Any) -> dict[str, str]:
     if given is None:
         return {}
-    if not isinstance(given, Mapping) or not all(isinstance(one, str) for pair in given.items() for one in pair):
+    if not is_texts_by_name(given):  # the error shows no value: it may be a secret
         raise InvalidCantrip(f"mcp: {what}: expected names and texts, got {describe(given)}")
     return dict(given)

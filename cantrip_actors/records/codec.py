@@ -23,6 +23,7 @@ import orjson
 from cantrip_actors.records import records
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Record
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -52,6 +53,8 @@ class Newer(LoomError):
 
 def encode(record: Record) -> bytes:
     """Return `record` as one line, without its newline. Raises LoomError for a value that JSON cannot express."""
+    if record.__class__ not in _FREE_FORM:
+        raise LoomError(f"encode: expected a record of a loom, got {type(record).__name__}")
     find = _FREE_FORM[record.__class__]
     line = encode_value(record, () if find is None else find(record))
     if SCHEMA > 1 and b'"schema":' not in line:
@@ -78,7 +81,7 @@ def decode(line: bytes) -> Record:
 
     Raises LoomError for a line that is not a record, and Newer for one that a later version wrote.
     """
-    if b'"wide":' not in line:
+    if line.__class__ is bytes and b'"wide":' not in line:
         try:
             record: Record = _DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -109,6 +112,7 @@ def dump_json(value: Mapping[str, Any], *, mark: bool = True) -> bytes:
 
 
 def _decode_carefully(line: bytes) -> Record:
+    check_kind("decode", line, bytes, "a line of a loom as bytes", LoomError)
     try:
         parsed = json.loads(line) if b'"wide"' in line else orjson.loads(line)
     except (ValueError, RecursionError) as error:

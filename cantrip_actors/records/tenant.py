@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from cantrip_actors.terms.arguments import SHORT, is_short_name
+from cantrip_actors.terms.arguments import check_short_name
 
 _BETWEEN: Final = "\x1f"
 """The separator of a tenant and a name: neither may contain it."""
 
 
-def check_tenant(name: object) -> str:
+def check_tenant(name: str) -> str:
     """Return the name of a tenant. Raises ValueError for anything but a text without control characters."""
-    if not is_short_name(name):
-        raise ValueError(f"tenant: expected a name of 1 to {SHORT} characters without control characters, got {name!r}")
+    check_short_name("tenant", name)
     return name
 
 

@@ -27,7 +27,7 @@ from cantrip_actors.runtime.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.log_feed import LogFeed, follow_turns
 from cantrip_actors.runtime.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.tree import Tree
-from cantrip_actors.terms.arguments import check_name, check_texts
+from cantrip_actors.terms.arguments import check_kind, check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.terms.file import File
@@ -244,6 +244,7 @@ class Entity:
         """
         self._tree.check_open()
         check_texts(why=why, by=by)
+        check_kind("now", now, bool, "True or False", InvalidIntent)
         cell = self._find_cell()
         if cell is not None:
             await cell.wait_until_begun()

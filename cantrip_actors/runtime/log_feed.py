@@ -14,6 +14,7 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.follower import Follower
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL
+from cantrip_actors.terms.arguments import check, is_whole
 from cantrip_actors.terms.errors import InvalidIntent
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ class LogFeed(Follower[T]):
 
 def follow_turns(tree: Tree, entity_id: str, after: int) -> LogFeed[Turn]:
     """Return the turns of an entity with a higher number than `after`, as they are recorded. Raises InvalidIntent."""
-    if isinstance(after, bool) or not isinstance(after, int) or after < 0:
-        raise InvalidIntent(f"story: after: expected the number of a turn, 0 for all of them, got {after!r}")
+    check(is_whole(after, 0), "story: after", "the number of a turn, 0 for all of them", after, InvalidIntent)
     reader = TurnReader()
 
     def read(records: Sequence[Record]) -> Iterable[Turn]:

@@ -14,7 +14,14 @@ import anyio
 from cantrip_actors.loom.nodes import NodeInfo, Unowned
 from cantrip_actors.machine.node import Action, Event, State, advance, begin, is_ready, may_look_for, may_sweep
 from cantrip_actors.machine.placement import Member
-from cantrip_actors.terms.arguments import SHORT, check_count, check_seconds, is_short_name
+from cantrip_actors.terms.arguments import (
+    check,
+    check_count,
+    check_seconds,
+    check_short_name,
+    is_text,
+    is_texts_by_name,
+)
 
 
 @dataclass(frozen=True)
@@ -44,21 +51,12 @@ class Node:
     passivate_after: float = 30.0
 
     def __post_init__(self) -> None:
-        if not is_short_name(self.name):
-            raise ValueError(
-                f"Node: expected a name of 1 to {SHORT} characters without control characters, got {self.name!r}"
-            )
+        check_short_name("Node", self.name)
         for what in ("release", "zone"):
-            if getattr(self, what) != "" and not is_short_name(getattr(self, what)):
-                raise ValueError(
-                    f"Node: {what}: expected a text of at most {SHORT} characters without control characters, "
-                    f"got {getattr(self, what)!r}"
-                )
-        labels: object = self.labels
-        if not isinstance(labels, Mapping) or not all(isinstance(one, str) for pair in labels.items() for one in pair):
-            raise ValueError(f'Node: labels: expected texts by name, as in {{"disk": "nfs1"}}, got {labels!r}')
-        if not all(name.strip() for name in labels):
-            raise ValueError(f"Node: labels: expected a name for each, got {dict(labels)!r}")
+            if getattr(self, what) != "":
+                check_short_name(f"Node: {what}", getattr(self, what))
+        fits = is_texts_by_name(self.labels) and all(map(is_text, self.labels))
+        check(fits, "Node: labels", 'texts by name, as in {"disk": "nfs1"}', self.labels)
         check_count("Node: capacity", self.capacity, "entities")
         for what in ("grace", "beat", "ttl", "stall", "passivate_after"):
             check_seconds(f"Node: {what}", getattr(self, what))

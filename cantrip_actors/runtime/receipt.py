@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +11,7 @@ import anyio
 from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.episode import Episode, make_episode
-from cantrip_actors.terms.arguments import check_texts, is_number
+from cantrip_actors.terms.arguments import check, check_texts, is_finite
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ MailState = Literal["waiting", "working", "settled", "refused", "withdrawn"]
 
 def check_timeout(timeout: float) -> None:
     """Raise ValueError for a timeout that is not a finite number of seconds from 0 on."""
-    if not (is_number(timeout) and 0 <= timeout < math.inf):
-        raise ValueError(f"timeout: expected a finite number of seconds >= 0, or None, got {timeout!r:.100}")
+    check(is_finite(timeout, 0), "timeout", "a finite number of seconds >= 0, or None", timeout)
 
 
 class NoAnswer(CantripError, TimeoutError):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 
 import anyio
 
@@ -27,7 +27,7 @@ from cantrip_actors.runtime.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.events import Bus, RequestedEvent
 from cantrip_actors.runtime.follower import Follower
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL, Inboxes
-from cantrip_actors.terms.arguments import check_name, check_texts
+from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.json_schema import find_misfits, load
 
@@ -59,6 +59,7 @@ class Request:
     expires_at: str | None
 
 
+@runtime_checkable
 class RequestSource(Protocol):
     """Requests that are not records of entities, for example of dispatches. Equal sources are used once."""
 
@@ -390,10 +391,9 @@ def check_decision(
 
     Raises InvalidDecision for one that does not fit the request.
     """
-    if remember not in get_args(Remember):
-        raise InvalidDecision(f'remember: expected "once" or "entity", got {remember!r}')
-    if decision not in ("allow", "deny", None):
-        raise InvalidDecision(f'decision: expected "allow" or "deny", or an answer to a question, got {decision!r}')
+    check_choice("remember", remember, get_args(Remember), InvalidDecision)
+    expected = '"allow" or "deny", or an answer to a question'
+    check(decision in ("allow", "deny", None), "decision", expected, decision, InvalidDecision)
     if args is not None and (decision != "allow" or not isinstance(args, Mapping)):
         raise InvalidDecision('args: expected an object with the changed arguments, together with "allow"')
     if request.kind != "question":

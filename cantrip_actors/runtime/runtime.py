@@ -57,11 +57,26 @@ from cantrip_actors.runtime.tool_servers import HeldServer
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.runtime.upgrades import Move, Upgrade
 from cantrip_actors.stream.wire import Envelope
-from cantrip_actors.terms.arguments import check_count, check_kind, check_name, check_seconds, check_texts
+from cantrip_actors.terms.arguments import (
+    check,
+    check_choice,
+    check_count,
+    check_kind,
+    check_name,
+    check_seconds,
+    check_texts,
+)
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripError, InvalidCantrip, InvalidDecision, LoomError, RuntimeClosed
+from cantrip_actors.terms.crystal import Crystal, check_crystal
+from cantrip_actors.terms.errors import (
+    CantripError,
+    InvalidCantrip,
+    InvalidDecision,
+    InvalidIntent,
+    LoomError,
+    RuntimeClosed,
+)
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.queue import Queue
@@ -204,12 +219,12 @@ class Runtime:
             raise LoomError(
                 f"snapshot_key: expected at least {SHORTEST_KEY} secret bytes, for example secrets.token_bytes(32)"
             )
-        _check_option("recover", recover, Recover)
-        _check_option("redact", redact, Redact)
-        _check_option("unattended", unattended, Unattended)
+        check_choice("recover", recover, get_args(Recover))
+        check_choice("redact", redact, get_args(Redact))
+        check_choice("unattended", unattended, get_args(Unattended))
         check_seconds("passivate_after", passivate_after)
         check_seconds("keep_keys", keep_keys)
-        check_seconds("stranded_after", stranded_after, is_positive=True)
+        check_seconds("stranded_after", stranded_after, above_zero=True)
         check_count("max_waiting", max_waiting, "mails")
         check_count("max_submitted", max_submitted, "casts")
         check_kind("repair", repair, bool, "True or False")
@@ -218,10 +233,9 @@ class Runtime:
         check_kind(
             "seal_key", seal_key, bytes | str | os.PathLike | None, "secret bytes, a text of them, or a pathlib.Path"
         )
-        if not isinstance(url, (str, os.PathLike)):
-            raise LoomError(f"expected the URL of a loom, as in sqlite:loom.db, or a path, got {url!r}")
-        if not isinstance(cantrips, Iterable):
-            raise InvalidCantrip(f"cantrips: expected a list of cantrips, got {type(cantrips).__name__}")
+        expected = "the URL of a loom, as in sqlite:loom.db, or a path"
+        check(isinstance(url, (str, os.PathLike)), "url", expected, url, LoomError)
+        check_kind("cantrips", cantrips, Iterable, "a list of cantrips", InvalidCantrip)
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
         kept_for = parse_retention(retention)
@@ -392,6 +406,7 @@ class Runtime:
         or the file next to the loom). A loom on Postgres has no such file: without `snapshot_key`, the bytes differ in
         each process.
         """
+        check_kind("purpose", purpose, str, "a text")
         return self._tree.derive_key(scope_name(self._tenant or "", purpose))
 
     async def read(self, work: Callable[[], T], /) -> T:
@@ -403,6 +418,7 @@ class Runtime:
         `schedules`, `interrupted` and `would_adopt`, and read the properties of what they return; it subscribes to
         nothing, and changes nothing.
         """
+        check(callable(work), "read", "a function without parameters", work)
         return await self._tree.in_store(work)
 
     async def crystals(self) -> list[CrystalStatus]:
@@ -433,6 +449,9 @@ class Runtime:
         `Cantrip`. Raises CrystalError, ProviderError if the provider failed for good, RuntimeClosed.
         """
         self._tree.check_open()
+        check_crystal("ask", crystal)
+        check_kind("query", query, Query, "a Query")
+        check_kind("retry", retry, Retry | None, "Retry(…)")
         crystals = self._tree.services.crystals
         used = crystals.find(crystal)
         self._tree.guard.learn(used.crystal, Circle())
@@ -471,6 +490,8 @@ class Runtime:
 
         Raises InvalidCantrip if the crystal's provider takes no batches.
         """
+        _check_cantrip("batch", cantrip)
+        check_kind("intents", intents, Iterable, "a list of intents", InvalidIntent)
         return await cast_all(self.cast, cantrip, intents, key, by)
 
     async def start(
@@ -574,6 +595,7 @@ class Runtime:
         For an entity that is not loaded it reads the loom in the calling thread: see `read`.
         """
         check_texts(LoomError, name=name)
+        check_kind("entity", cantrip, Cantrip | None, "a Cantrip", InvalidCantrip)
         entity_id = self._beginnings.find_named(name, self._tenant or "")
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
@@ -585,6 +607,7 @@ class Runtime:
         Raises LoomError for an id that is not in the loom, or is not a text.
         """
         self._check_here(entity_id)
+        check_kind("find", cantrip, Cantrip | None, "a Cantrip", InvalidCantrip)
         cell = self._tree.living.get(entity_id)
         name = self.loom.header(entity_id).name if cell is None else cell.plan.name
         return Entity(self._tree, entity_id, name, cell, cantrip=cantrip)
@@ -704,6 +727,7 @@ class Runtime:
         (`async for request in runtime.requests(follow=True)`). A list is read from the loom in the calling thread, as
         by `interrupted`; a feed reads it in another. Raises RuntimeClosed.
         """
+        check_kind("follow", follow, bool, "True or False")
         requests = self._tree.requests
         if follow:
             self._tree.check_open()
@@ -756,6 +780,7 @@ class Runtime:
 
     def add_request_source(self, source: RequestSource) -> None:
         """Add a source of requests that are not records of entities, to list and decide them. `Dispatcher` adds one."""
+        check_kind("source", source, RequestSource, "an object with has, open and decide, and a hash")
         self._tree.requests.add(source, self._tenant or "")
 
     def events(self, wanted: Callable[[EntityEvent], bool] | None = None, *, entity: str | None = None) -> Subscription:
@@ -763,6 +788,8 @@ class Runtime:
 
         With `entity`, an id, only to those of that entity, from now on. This reads nothing of the loom.
         """
+        check(wanted is None or callable(wanted), "wanted", "a function of an event", wanted)
+        check_kind("entity", entity, str | None, "the id of an entity")
         return self._tree.bus.subscribe(wanted if self._tenant is None else self._select_own(wanted), entity_id=entity)
 
     def _select_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
@@ -776,6 +803,7 @@ class Runtime:
         The server starts at once, and calls wait for the connection. Raises RuntimeClosed.
         """
         self._tree.check_open()
+        check_kind("server", server, ToolServer, "a server of tools, as from mcp.http(…)", InvalidCantrip)
         return self._tree.tool_servers.use(server)
 
     def inspect(self) -> System:
@@ -799,9 +827,10 @@ class Runtime:
         not opened.
         """
         self._check_not_tenant("the supervision tree")
-        sinks = self._tree.system.sinks
-        sinks.append(sink)
-        return lambda: sinks.remove(sink)
+        check(callable(sink), "sink", "a function of an event", sink)
+        sinks, own = self._tree.system.sinks, partial(sink)  # its own identity: one function may watch several times
+        sinks.append(own)
+        return lambda: sinks.remove(own) if own in sinks else None
 
     def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
         """Call `publish` with the canonical stream of every entity; return a function that stops the calls.
@@ -810,6 +839,7 @@ class Runtime:
         called any more. `observe.Upserts` is made for this, and lets each of its subscribers read at its own pace:
         `runtime.watch(upserts.publish)`.
         """
+        check(callable(publish), "publish", "a function of envelopes", publish)
         return self._tree.watchers.add(publish if self._tenant is None else self._limit_to_own(publish))
 
     def _limit_to_own(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[Sequence[Envelope]], None]:
@@ -900,8 +930,8 @@ class Runtime:
         Held if another process runs it; EntityEnded if it has ended.
         """
         await self._tree.in_store(partial(self._check_here, entity_id))
-        if cantrip is not None:
-            _check_cantrip("resume", cantrip)
+        check_kind("resume", cantrip, Cantrip | None, "a Cantrip", InvalidCantrip)
+        check_texts(by=by)
         before = self._tree.living.get(entity_id)
         cell = await self._tree.restore(entity_id, cantrip, lift=True, by=by)
         if cell is before and cantrip is not None and cantrip.id != cell.plan.cantrip.id:
@@ -948,6 +978,7 @@ class Runtime:
 
         With `dry_run` nothing is changed, and the result lists what would be forgotten. Raises ValueError, LoomError.
         """
+        check_kind("dry_run", dry_run, bool, "True or False")
         return await self._tree.prune(older_than, dry_run=dry_run, tenant=self._tenant)
 
     async def backup(self, file: str | os.PathLike[str]) -> Verified:
@@ -987,8 +1018,7 @@ class Runtime:
 
 
 def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
-    if not isinstance(cantrip, Cantrip):
-        raise InvalidCantrip(f"{what}: expected a Cantrip, got {type(cantrip).__name__}")
+    check_kind(what, cantrip, Cantrip, "a Cantrip", InvalidCantrip)
     return cantrip
 
 
@@ -1002,8 +1032,3 @@ def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
     if twice:
         raise ValueError(f"queues: expected each name once, got {', '.join(map(repr, twice))} several times")
     return found
-
-
-def _check_option(option: str, value: object, known: object) -> None:
-    if value not in get_args(known):
-        raise ValueError(f"{option}: expected one of {', '.join(map(repr, get_args(known)))}, got {value!r}")

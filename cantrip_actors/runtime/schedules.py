@@ -14,7 +14,7 @@ from cantrip_actors.machine.schedule import find_next, make_rule
 from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Scheduled, Target, Timer
 from cantrip_actors.runtime.cells import make_begin
-from cantrip_actors.terms.arguments import check_name
+from cantrip_actors.terms.arguments import check, check_choice, check_kind, check_name, is_text
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, InvalidIntent, InvalidSchedule, LoomError, suggest_nearest
 
@@ -180,10 +180,8 @@ class Schedules:
         tree = self._tree
         tree.check_accepting()
         for option, value, known in (("catch_up", catch_up, CatchUp), ("overlap", overlap, Overlap)):
-            if value not in get_args(known):
-                raise InvalidSchedule(f"{option}: expected one of {', '.join(get_args(known))}, got {value!r}")
-        if not isinstance(intent, str):
-            raise InvalidIntent(f"schedule: expected an intent that is a text, got {type(intent).__name__}")
+            check_choice(option, value, get_args(known), InvalidSchedule)
+        check_kind("schedule", intent, str, "an intent that is a text", InvalidIntent)
         make_begin(intent, None)
         name, kind = await self._resolve(target, to, tenant)
         now = tree.read_time_of_day()
@@ -219,8 +217,7 @@ class Schedules:
 
     async def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
         """Return the name that a schedule stores, and whether it names an entity or a cantrip."""
-        if to is not None and to not in get_args(Target):
-            raise InvalidSchedule(f"to: expected one of {', '.join(get_args(Target))}, got {to!r}")
+        check_choice("to", to, (*get_args(Target), None), InvalidSchedule)
         if isinstance(target, Cantrip):
             if target.name is None or to == "entity":
                 raise InvalidSchedule(
@@ -233,8 +230,8 @@ class Schedules:
             self._tree.cantrips.add(target)
             self._tree.scheduler.wake()  # a firing may have waited for it
             return target.name, "cantrip"
-        if not (isinstance(target, str) and target.strip()):
-            raise InvalidSchedule(f"expected a cantrip, or the name of an entity or a cantrip, got {target!r}")
+        expected = "a cantrip, or the name of an entity or a cantrip"
+        check(is_text(target), "schedule", expected, target, InvalidSchedule)
         if to is not None:
             return target, to
         with suppress(CantripError):

@@ -23,7 +23,7 @@ from cantrip_actors.runtime.cells import make_begin
 from cantrip_actors.runtime.entity import Entity
 from cantrip_actors.runtime.episode import Episode
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL
-from cantrip_actors.terms.arguments import check_name
+from cantrip_actors.terms.arguments import check_kind, check_name, check_whole
 from cantrip_actors.terms.errors import InvalidIntent, Withdrawn
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def submit(
     tree: Tree,
     beginnings: Beginnings,
     name: str,
-    intent: object,
+    intent: str,
     *,
     key: str | None,
     tenant: str,
@@ -106,10 +106,8 @@ async def submit(
     check_name("cantrip", name)
     if key is not None:
         check_name("key", key)
-    if not isinstance(intent, str):
-        raise InvalidIntent(f"submit: expected an intent that is a text, got {type(intent).__name__}")
-    if not isinstance(priority, int) or isinstance(priority, bool) or not -HIGHEST <= priority <= HIGHEST:
-        raise InvalidIntent(f"priority: expected a whole number from {-HIGHEST} to {HIGHEST}, got {priority!r}")
+    check_kind("submit", intent, str, "an intent that is a text", InvalidIntent)
+    check_whole("priority", priority, -HIGHEST, HIGHEST, InvalidIntent)
     text = make_begin(intent, None).intent
     bounds = None if queue == "" else await tree.scheduler.queues.get_bounds(queue)
     most = (bounds and bounds.max_waiting) or tree.limits.max_submitted

@@ -15,6 +15,7 @@ from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import CantripRef, Life
 from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.loading import find_cantrip_in_force
+from cantrip_actors.terms.arguments import check
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import InvalidCantrip, LoomError
 from cantrip_actors.user_code.attempt import Failure, attempt_now, text_of
@@ -47,8 +48,8 @@ class Upgrades:
     """
 
     def __init__(self, cantrips: Iterable[Cantrip], upgrade: Upgrade) -> None:
-        if not callable(upgrade) and upgrade not in ("idle", "never"):
-            raise ValueError(f"upgrade: expected 'idle', 'never' or a function of a Move, got {upgrade!r}")
+        fits = callable(upgrade) or upgrade in ("idle", "never")
+        check(fits, "upgrade", "'idle', 'never' or a function of a Move", upgrade)
         if callable(upgrade) and is_async(upgrade):  # its coroutine would count as True
             raise ValueError(f"upgrade: expected a function that returns True or False at once, got async {upgrade!r}")
         self._upgrade = upgrade

@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
-from cantrip_actors.terms.arguments import is_number, is_whole, read_texts
+from cantrip_actors.terms.arguments import check, check_choice, check_kind, check_whole, is_number, is_text, read_texts
 from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
 from cantrip_actors.terms.json_schema import find_dangling_reference, find_schema_fault
 from cantrip_actors.terms.messages import ToolChoice, make_encodable, parse_tool_choice
@@ -59,21 +59,18 @@ class _Conditioning:
     reasoning_summary: str | None = None
 
     def __post_init__(self) -> None:
-        if self.system_prompt is not None and not isinstance(self.system_prompt, str):
-            raise InvalidCantrip(f"system_prompt: expected text, got {type(self.system_prompt).__name__}")
+        check_kind("system_prompt", self.system_prompt, str | None, "text", InvalidCantrip)
         for name, low, high in _RANGES:
             value = getattr(self, name)
-            if value is not None and not (is_number(value) and low <= value <= high):
-                raise InvalidCantrip(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
-        if self.max_tokens is not None and not is_whole(self.max_tokens, 1):
-            raise InvalidCantrip(f"max_tokens: expected a whole number >= 1, got {self.max_tokens!r}")
+            fits = value is None or (is_number(value) and low <= value <= high)
+            check(fits, name, f"a number from {low:g} to {high:g}", value, InvalidCantrip)
         parse_tool_choice(self.tool_choice)
-        if not isinstance(self.require_done_tool, bool):
-            raise InvalidCantrip(f"require_done_tool: expected true or false, got {self.require_done_tool!r}")
         object.__setattr__(self, "stop", _stop(self.stop))
         self._check_typed()
         object.__setattr__(self, "options", _freeze_options(self.options))
-        _check_effort(self.options.get("effort"))
+        effort = self.options.get("effort")
+        expected = 'a level such as "none", "low" or "high"'
+        check(effort is None or is_text(effort), "options: effort", expected, effort, InvalidCantrip)
         _check_schema(self.options.get("output_schema"))
         for name in TYPED:
             if name in self.options and getattr(self, name) is not None:
@@ -81,19 +78,14 @@ class _Conditioning:
         object.__setattr__(self, "server_tools", parse_server_tools(self.server_tools))
 
     def _check_typed(self) -> None:
-        if self.parallel_tool_calls is not None and not isinstance(self.parallel_tool_calls, bool):
-            raise InvalidCantrip(f"parallel_tool_calls: expected true or false, got {self.parallel_tool_calls!r}")
-        for name, most in (("logprobs", 20), ("seed", 2**63 - 1)):
-            value = getattr(self, name)
-            if value is not None and not is_whole(value, 0, most):
-                raise InvalidCantrip(f"{name}: expected a whole number from 0 to {most}, got {value!r}")
+        check_kind("require_done_tool", self.require_done_tool, bool, "true or false", InvalidCantrip)
+        check_kind("parallel_tool_calls", self.parallel_tool_calls, bool | None, "true or false", InvalidCantrip)
+        for name, least, most in (("max_tokens", 1, math.inf), ("logprobs", 0, 20), ("seed", 0, 2**63 - 1)):
+            check_whole(name, getattr(self, name), least, most, InvalidCantrip, or_none=True)
         for name, known in _WORDS.items():
-            value = getattr(self, name)
-            if value is not None and value not in known:
-                expected = ", ".join(f'"{word}"' for word in known)
-                raise InvalidCantrip(f"{name}: expected one of {expected}, got {value!r}")
-        if self.service_tier is not None and (not isinstance(self.service_tier, str) or not self.service_tier):
-            raise InvalidCantrip(f"service_tier: expected text, got {self.service_tier!r}")
+            check_choice(name, getattr(self, name), (*known, None), InvalidCantrip)
+        tier = self.service_tier
+        check(tier is None or is_text(tier), "service_tier", "text", tier, InvalidCantrip)
 
 
 _RANGES: Final = (
@@ -113,27 +105,22 @@ def _stop(stop: object) -> tuple[str, ...]:
     return read_texts("stop", given, "texts that are not empty", InvalidCantrip)
 
 
-def _freeze_options(options: object) -> Mapping[str, Any]:
+def _freeze_options(options: Any) -> Mapping[str, Any]:
     """Return a read-only copy of the options. Refuse settings that have a field, because fields are checked."""
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise InvalidCantrip(f"options: expected a mapping from names to values, got {options!r}")
+    fits = isinstance(options, Mapping) and all(isinstance(name, str) for name in options)
+    check(fits, "options", "a mapping from names to values", options, InvalidCantrip)
     for own in fields(_Conditioning):
         if own.name in options and own.name not in TYPED:
             raise InvalidCantrip(f"options: {own.name} is a field of Call itself: Call({own.name}=…)")
     return MappingProxyType({name: _freeze(value, f"options: {name}") for name, value in options.items()})
 
 
-def _check_effort(effort: object) -> None:
-    if effort is not None and not (isinstance(effort, str) and effort):
-        raise InvalidCantrip(f'options: effort: expected a level such as "none", "low" or "high", got {effort!r}')
-
-
 def _check_schema(schema: object) -> None:
     """Raise InvalidCantrip for a schema that no answer can be held against: that is found before one is paid for."""
     if schema is None:
         return
-    if not isinstance(schema, Mapping):
-        raise InvalidCantrip(f"options: output_schema: expected a JSON Schema as an object, got {schema!r:.80}")
+    fits = isinstance(schema, Mapping)
+    check(fits, "options: output_schema", "a JSON Schema as an object", schema, InvalidCantrip)
     thawed = _thaw(schema)
     fault = find_schema_fault(thawed)
     if fault is None and (reference := find_dangling_reference(thawed)) is not None:

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from types import MappingProxyType, MethodType
 from typing import Any
 
-from cantrip_actors.terms.arguments import check_name, is_whole
+from cantrip_actors.terms.arguments import check, check_kind, check_name, is_text, is_texts_by_name, is_whole
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
@@ -70,10 +70,8 @@ class Cantrip:
             raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
         if circle is None:
             raise InvalidCantrip("cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)])")
-        if crystals is not None and not isinstance(crystals, Mapping):
-            raise InvalidCantrip(
-                f"cantrip: crystals: expected a mapping of names or depths to crystals, got {type(crystals).__name__}"
-            )
+        expected = "a mapping of names or depths to crystals"
+        check_kind("cantrip: crystals", crystals, Mapping | None, expected, InvalidCantrip)
         named = crystals or {}
         for what, one in (("crystal", crystal), *((f"crystals[{key!r}]", one) for key, one in named.items())):
             check_crystal(what, one)
@@ -89,8 +87,7 @@ class Cantrip:
             ("needs", needs, Mapping),
         )
         for what, part, kind in kinds:
-            if part is not None and not isinstance(part, kind):
-                raise InvalidCantrip(f"cantrip: {what}: expected a {kind.__name__}, got {type(part).__name__}")
+            check_kind(f"cantrip: {what}", part, kind | None, f"a {kind.__name__}", InvalidCantrip)
         if name is not None:
             check_name("cantrip: name", name, InvalidCantrip)
         _check_keys(named, needs or {})
@@ -206,15 +203,10 @@ class Cantrip:
 def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> None:
     """Raise InvalidCantrip for a crystal that is neither for a name nor for a depth, and for a label without a text."""
     for key in crystals:
-        if not isinstance(key, str) and not is_whole(key, 1):
-            raise InvalidCantrip(
-                f"cantrip: crystals: expected a name, or a depth from 1 on (1: the children), got {key!r}"
-            )
-    for label, value in needs.items():
-        if not (isinstance(label, str) and label.strip() and isinstance(value, str)):
-            raise InvalidCantrip(
-                f"cantrip: needs: expected names of labels, and a text for each, got {label!r}: {value!r}"
-            )
+        expected = "a name, or a depth from 1 on (1: the children)"
+        check(isinstance(key, str) or is_whole(key, 1), "cantrip: crystals", expected, key, InvalidCantrip)
+    fits = is_texts_by_name(needs) and all(map(is_text, needs))
+    check(fits, "cantrip: needs", "names of labels, and a text for each", needs, InvalidCantrip)
 
 
 def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:

@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
-from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.arguments import check, check_kind, is_list
 from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.gate import Gate, standard
@@ -70,14 +70,13 @@ class Circle:
         jail: JailName | None = None,
         servers: Iterable[ToolServer] = (),
     ) -> None:
-        lists = (gates, wards, servers)
-        if not all(isinstance(one, Iterable) and not isinstance(one, (str, Mapping)) for one in lists):
-            raise InvalidCantrip("circle: expected lists, as in Circle(gates=['done'], wards=[max_turns(50)])")
+        for what, one in (("gates", gates), ("wards", wards), ("servers", servers)):
+            expected = "a list, as in Circle(gates=['done'], wards=[max_turns(50)])"
+            check(is_list(one), f"circle: {what}", expected, one, InvalidCantrip)
         if medium not in get_args(MediumName):
             raise InvalidCantrip(f'unknown medium "{medium}": {suggest_nearest(str(medium), get_args(MediumName))}')
         _check_jail(jail, medium)
-        if companion is not None and not isinstance(companion, Companion):
-            raise InvalidCantrip(f"circle: companion: expected a Companion, got {type(companion).__name__}")
+        check_kind("circle: companion", companion, Companion | None, "a Companion", InvalidCantrip)
         servers = tuple(servers)
         for server in servers:
             check_kind("circle: servers", server, ToolServer, "servers of tools, as from mcp.http(…)", InvalidCantrip)
@@ -309,8 +308,7 @@ def _find_gate(one: str | Gate | Callable[..., Any]) -> Gate:
     if isinstance(one, str):
         one = standard(one)
     elif not isinstance(one, Gate):
-        if not callable(one):
-            raise InvalidCantrip(f"gate {one!r}: expected a name, a gate or an annotated function")
+        check(callable(one), "gate", "a name, a gate or an annotated function", one, InvalidCantrip)
         one = gate(one)
     if one.name in DELEGATION or one.name == "done":
         kind: Literal["delegate", "done"] = "delegate" if one.name in DELEGATION else "done"

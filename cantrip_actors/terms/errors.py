@@ -148,7 +148,7 @@ class RuntimeClosed(CantripError):
     """The runtime is not open yet, or is closed."""
 
 
-def suggest_nearest(name: str, known: Iterable[str]) -> str:
+def suggest_nearest(name: object, known: Iterable[str]) -> str:
     """Return the hint that ends a message about an unknown name: the nearest known name, and all known names.
 
     >>> suggest_nearest("max_turn", ["max_turns", "max_depth"])
@@ -156,5 +156,5 @@ def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(set(known))
     listed = f"known: {', '.join(names)}" if names else "there are none"
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(str(name), names, n=1)
     return f'did you mean "{close[0]}"? {listed}' if close else listed

@@ -20,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar
 
+from cantrip_actors.terms.arguments import check, check_kind, is_text
 from cantrip_actors.terms.errors import InvalidFile, LoomError
 from cantrip_actors.terms.file_header import TEXT, detect_file_type, guess_type, is_textual
 from cantrip_actors.terms.image_header import detect_media_type
@@ -92,8 +93,7 @@ class File:
     file_id: str | None
 
     def __init__(self, data: bytes, *, filename: str | None = None, media_type: str | None = None) -> None:
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise InvalidFile(f"file: expected bytes, got {type(data).__name__}; read one with File.read(path)")
+        check_kind("file", data, bytes | bytearray | memoryview, "bytes, as of File.read(path)", InvalidFile)
         data = bytes(data)
         filename = _clean_name(filename)
         kind = _check_media_type(data, filename, media_type)
@@ -127,10 +127,8 @@ class File:
         Other providers do not get the file. Raises InvalidFile.
         """
         for what, given in (("file_id", file_id), ("provider", provider)):
-            if not isinstance(given, str) or not given.strip() or len(given) > _LONGEST:
-                raise InvalidFile(
-                    f'file: {what}: expected a text as in File.uploaded("file_1", "openai"), got {given!r}'
-                )
+            fits = is_text(given) and len(given) <= _LONGEST
+            check(fits, f"file: {what}", 'a text as in File.uploaded("file_1", "openai")', given, InvalidFile)
         kind, name = _check_type_name(media_type), _clean_name(filename)
         return File.known(kind, "", 0, filename=name, provider=provider, file_id=file_id)
 
@@ -314,10 +312,10 @@ def read_file(path: str | Path, make: Callable[[bytes], F], what: str, error: ty
         raise error(f"{path}: {problem}") from None
 
 
-def check_url(url: object, what: str, example: str) -> str:
+def check_url(url: str, what: str, example: str) -> str:
     """Return an https address. Raises InvalidFile for anything else."""
-    if not isinstance(url, str) or not url.startswith("https://") or len(url) > _LONGEST or len(url.split()) != 1:
-        raise InvalidFile(f'{what}: expected an address as in "https://example.org/{example}", got {url!r:.200}')
+    fits = isinstance(url, str) and url.startswith("https://") and len(url) <= _LONGEST and len(url.split()) == 1
+    check(fits, what, f'an address as in "https://example.org/{example}"', url, InvalidFile)
     return url
 
 
@@ -361,12 +359,11 @@ def _check_type_name(given: object) -> str:
     return f"{kind}/{rest}".lower()
 
 
-def _clean_name(filename: object) -> str | None:
+def _clean_name(filename: str | None) -> str | None:
     """Return a file's name for use in texts: without folders, brackets, commas and line breaks."""
     if filename is None:
         return None
-    if not isinstance(filename, str) or not filename.strip():
-        raise InvalidFile(f"file: filename: expected a text, got {filename!r:.200}")
+    check(is_text(filename), "file: filename", "a text", filename, InvalidFile)
     name = Path(filename.replace("\\", "/")).name.encode("utf-8", "replace").decode()
     return "".join("_" if sign in '[],"' or not sign.isprintable() else sign for sign in name)[:_FILENAME] or None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_actors.terms.arguments import is_number, is_whole
+from cantrip_actors.terms.arguments import check, check_whole, is_positive
 from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip
 
@@ -30,10 +30,9 @@ class Folding:
 
     def __post_init__(self) -> None:
         for name, value in (("trigger_after_turns", self.trigger_after_turns), ("keep_turns", self.keep_turns)):
-            if value is not None and not is_whole(value, 1):
-                raise InvalidCantrip(f"folding: {name}: expected a whole number >= 1, got {value!r}")
-        if not is_number(self.trigger_at) or not 0 < self.trigger_at <= 1:
-            raise InvalidCantrip(f"folding: trigger_at: expected a share from 0 to 1, got {self.trigger_at!r}")
+            check_whole(f"folding: {name}", value, 1, error=InvalidCantrip, or_none=True)
+        fits = is_positive(self.trigger_at) and self.trigger_at <= 1
+        check(fits, "folding: trigger_at", "a share from 0 to 1", self.trigger_at, InvalidCantrip)
         if not isinstance(self.summary, bool):
             check_crystal("folding: summary", self.summary)
 

@@ -9,7 +9,6 @@ boundary for exceptions. `gate_function.py` makes gates from annotated functions
 from __future__ import annotations
 
 import inspect
-import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cantrip_actors.terms.arguments import is_number, is_whole
+from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_positive, read_texts
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
@@ -107,15 +106,12 @@ class Gate:
     def __post_init__(self) -> None:
         for flag in ("ephemeral", "idempotent", "read_only", "blocking"):
             given = getattr(self, flag)
-            if not isinstance(given, bool):
-                raise InvalidCantrip(f"gate {self.name}: {flag}: expected True or False, got {given!r:.100}")
-        seconds, queries = self.timeout, self.visible_for
-        if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
-            expected = "expected seconds > 0, or None for no limit"
-            raise InvalidCantrip(f"gate {self.name}: timeout: {expected}, got {seconds!r:.100}")
-        if not is_whole(queries, 0):
-            expected = "expected a whole number of queries >= 0"
-            raise InvalidCantrip(f"gate {self.name}: visible_for: {expected}, got {queries!r}")
+            check(isinstance(given, bool), f"gate {self.name}: {flag}", "True or False", given, InvalidCantrip)
+        check_kind(f"gate {self.name}: description", self.description, str, "a text", InvalidCantrip)
+        fits = self.timeout is None or is_positive(self.timeout)
+        expected = "seconds > 0, or None for no limit"
+        check(fits, f"gate {self.name}: timeout", expected, self.timeout, InvalidCantrip)
+        check_whole(f"gate {self.name}: visible_for", self.visible_for, 0, error=InvalidCantrip)
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -162,8 +158,8 @@ class Gate:
 
         Raises InvalidCantrip if the schema is not valid, or does not describe an object.
         """
-        if not isinstance(parameters, Mapping | None):
-            raise InvalidCantrip(f"gate {name}: parameters: expected a JSON Schema, got {shorten(parameters)}")
+        fits = isinstance(parameters, Mapping | None)
+        check(fits, f"gate {name}: parameters", "a JSON Schema", parameters, InvalidCantrip)
         schema = dict(parameters) if parameters is not None else {"type": "object"}
         fault = find_schema_fault(schema)
         if fault is not None:
@@ -321,11 +317,8 @@ def complete_settings(settings: GateSettings, function: Callable[..., Any] | Non
 
 
 def _check_patterns(name: str, to: Any) -> Any:
-    if isinstance(to, str) or not isinstance(to, Iterable) or not all(isinstance(one, str) for one in to):
-        raise InvalidCantrip(
-            f'gate {name}: to: expected a list of names, ids or patterns, as in ["archive", "reviewer-*"], got {to!r}'
-        )
-    return to
+    expected = 'a list of names, ids or patterns, as in ["archive", "reviewer-*"]'
+    return read_texts(f"gate {name}: to", to, expected, InvalidCantrip)
 
 
 _DEPENDENCIES: dict[tuple[Kind, str], Callable[[str, Any], Any]] = {
@@ -372,8 +365,8 @@ def provide(*gates: Gate) -> None:
 
 def standard(name: str) -> Gate:
     """Return the gate registered as `name`. Raises InvalidCantrip with the nearest known name."""
-    name = ALIASES.get(name, name)
-    if name not in _standard:
+    name = ALIASES.get(name, name) if isinstance(name, str) else name
+    if not isinstance(name, str) or name not in _standard:
         raise InvalidCantrip(
             f'unknown gate "{name}": {suggest_nearest(name, _standard)}; a function of yours is passed itself'
         )

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, get_args
 
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent, suggest_nearest
 from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, check_url, read_file, render_size
 from cantrip_actors.terms.image_header import detect_media_type, read_size
@@ -36,10 +37,7 @@ class Image(File):
     kind: ClassVar[str] = "image"
 
     def __init__(self, data: bytes, *, detail: Detail | None = None) -> None:
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise InvalidImage(
-                f"image: expected bytes, got {type(data).__name__}; a file is read with Image.read(path)"
-            )
+        check_kind("image", data, bytes | bytearray | memoryview, "bytes, as of Image.read(path)", InvalidImage)
         data = bytes(data)
         kind = _check_picture(data)
         width, height = read_size(data, kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cantrip_actors.terms.arguments import SHORT, is_short_name, is_whole
+from cantrip_actors.terms.arguments import check_short_name, check_whole
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,6 @@ class Queue:
     max_waiting: int | None = None
 
     def __post_init__(self) -> None:
-        if not is_short_name(self.name):
-            raise ValueError(
-                f"Queue: expected a name of 1 to {SHORT} characters without control characters, got {self.name!r}"
-            )
+        check_short_name("Queue", self.name)
         for what in ("max_running", "per_node", "max_waiting"):
-            given = getattr(self, what)
-            if given is not None and not is_whole(given, 1):
-                raise ValueError(f'Queue "{self.name}": {what}: expected a whole number, at least 1, got {given!r}')
+            check_whole(f'Queue "{self.name}": {what}', getattr(self, what), 1, or_none=True)

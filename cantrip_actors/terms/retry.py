@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cantrip_actors.terms.arguments import is_number, is_whole
+from cantrip_actors.terms.arguments import check, check_whole, is_list, is_number, is_whole
 from cantrip_actors.terms.errors import InvalidCantrip
 
 _NEVER_RETRIED = (400, 401, 403, 404)
@@ -24,16 +24,12 @@ class Retry:
     max_delay: float = 60.0
 
     def __post_init__(self) -> None:
-        if not is_whole(self.max_retries, 0):
-            raise InvalidCantrip(f"retry: max_retries: expected a whole number >= 0, got {self.max_retries!r}")
-        delays: tuple[object, ...] = (self.base_delay, self.max_delay)
-        if not all(map(is_number, delays)) or not 0 <= self.base_delay <= self.max_delay:
-            raise InvalidCantrip(
-                f"retry: expected 0 <= base_delay <= max_delay, got {self.base_delay!r} and {self.max_delay!r}"
-            )
-        given: object = self.retryable_status_codes
-        if not isinstance(given, (tuple, list, set, frozenset)):
-            raise InvalidCantrip(f"retry: retryable_status_codes: expected a list of HTTP statuses, got {given!r}")
+        check_whole("retry: max_retries", self.max_retries, 0, error=InvalidCantrip)
+        delays = (self.base_delay, self.max_delay)
+        fits = all(map(is_number, delays)) and 0 <= self.base_delay <= self.max_delay
+        check(fits, "retry", "0 <= base_delay <= max_delay", delays, InvalidCantrip)
+        given = self.retryable_status_codes
+        check(is_list(given), "retry: retryable_status_codes", "a list of HTTP statuses", given, InvalidCantrip)
         for status in (codes := tuple(given)):
             if not is_whole(status, 0) or status in _NEVER_RETRIED:
                 raise InvalidCantrip(f"retry: retryable_status_codes: {status!r} cannot be retried (SPEC 7.3)")

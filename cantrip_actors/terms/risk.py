@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, get_args
 
+from cantrip_actors.terms.arguments import check, is_list
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 Risk = Literal["private_data", "untrusted_content", "way_out"]
@@ -34,8 +35,7 @@ class LethalTrifecta(UserWarning):
 
 def read_risks(gate: str, given: Iterable[str]) -> frozenset[Risk]:
     """Return the risks that the author of a gate declared. Raises InvalidCantrip for an unknown one."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InvalidCantrip(f'gate {gate}: risks: expected a list such as ["way_out"], got {given!r}')
+    check(is_list(given), f"gate {gate}: risks", 'a list such as ["way_out"]', given, InvalidCantrip)
     wanted = list(given)
     for one in wanted:
         if one not in RISKS:

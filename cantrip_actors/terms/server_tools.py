@@ -10,12 +10,12 @@ A turn has the provider's calls and citations: `Turn.server_calls` and `Turn.cit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from cantrip_actors.terms.arguments import is_whole
+from cantrip_actors.terms.arguments import check, check_whole, is_list, is_text, read_texts
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
@@ -90,8 +90,8 @@ def mcp_connector(
 
     Raises InvalidCantrip for an invalid name or address.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise InvalidCantrip(f"mcp_connector: name: expected letters, digits, - and _, got {name!r}")
+    fits = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name)
+    check(fits, "mcp_connector: name", "letters, digits, - and _", name, InvalidCantrip)
     if not isinstance(url, str) or not url.startswith("https://"):
         raise InvalidCantrip('mcp_connector: url: expected "https://…", without a token in it')
     return _make_tool("mcp_connector", name=name, url=url, token_variable=token_variable, allowed_tools=allowed_tools)
@@ -105,23 +105,18 @@ def _make_tool(kind: str, **settings: Any) -> ServerTool:
     return ServerTool(kind, MappingProxyType(made))
 
 
-def _read_whole(what: str, given: object) -> int:
-    if not is_whole(given, 1):
-        raise InvalidCantrip(f"{what}: expected a whole number >= 1, got {given!r}")
+def _read_whole(what: str, given: Any) -> Any:
+    check_whole(what, given, 1, error=InvalidCantrip)
     return given
 
 
-def _read_text(what: str, given: object) -> str:
-    if not isinstance(given, str) or not given:
-        raise InvalidCantrip(f"{what}: expected text, got {given!r}")
+def _read_text(what: str, given: Any) -> Any:
+    check(is_text(given), what, "text", given, InvalidCantrip)
     return given
 
 
 def _read_texts(what: str, given: object) -> tuple[str, ...]:
-    made = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
-    if not all(isinstance(one, str) and one for one in made):
-        raise InvalidCantrip(f"{what}: expected a list of texts, got {given!r}")
-    return made
+    return read_texts(what, (given,) if isinstance(given, str) else given, "a list of texts", InvalidCantrip)
 
 
 _READ: Final[Mapping[str, Callable[[str, object], Any]]] = {
@@ -136,14 +131,13 @@ _MAKERS: Final[Mapping[str, Callable[..., ServerTool]]] = {
 }
 
 
-def parse_server_tools(given: object) -> tuple[ServerTool, ...]:
+def parse_server_tools(given: Any) -> tuple[ServerTool, ...]:
     """Return the server tools of a call from `ServerTool`s, names, or mappings with a `type`, as recipes have them.
 
     Raises InvalidCantrip for an unknown tool, and for unknown settings.
     """
-    if isinstance(given, (str, Mapping, ServerTool)) or not isinstance(given, Iterable):
-        raise InvalidCantrip(f"server_tools: expected a list such as [web_search()], got {given!r}")
-    tools = tuple(_parse_server_tool(one) for one in given)
+    check(is_list(given), "server_tools", "a list such as [web_search()]", given, InvalidCantrip)
+    tools = tuple(map(_parse_server_tool, given))
     kinds = [tool.settings.get("name", tool.kind) for tool in tools]
     for kind in kinds:
         if kinds.count(kind) > 1:

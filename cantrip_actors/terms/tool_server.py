@@ -13,7 +13,6 @@ This module makes no connections. `cantrip_actors.mcp` makes servers that speak 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from cantrip_actors.terms.arguments import is_number, read_texts
+from cantrip_actors.terms.arguments import check, check_kind, is_list, is_positive, read_texts
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate
@@ -220,26 +219,23 @@ class ToolServer:
     """The transport to the server, in OpenTelemetry's terms."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise InvalidCantrip(
-                f"server of tools {self.name!r}: expected a name of letters, digits and _, at most 32 long"
-            )
+        fits = isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None
+        check(fits, "server of tools", "a name of letters, digits and _, at most 32 long", self.name, InvalidCantrip)
         for what in ("only", "ask"):
             given = getattr(self, what)
             if given is None or given == "all":
                 continue
             texts = read_texts(f"server {self.name}: {what}", given, "a list of names of tools", InvalidCantrip)
             object.__setattr__(self, what, texts)
-        if self.pin is not None and not (isinstance(self.pin, str) and _PIN.fullmatch(self.pin)):
-            raise InvalidCantrip(f'server {self.name}: pin: expected "sha256:" and 64 hex digits, got {self.pin!r}')
-        if self.timeout is not None and not (is_number(self.timeout) and 0 < self.timeout < math.inf):
-            raise InvalidCantrip(
-                f"server {self.name}: timeout: expected seconds > 0, or None for no limit, got {self.timeout!r:.100}"
-            )
+        fits = self.pin is None or (isinstance(self.pin, str) and _PIN.fullmatch(self.pin) is not None)
+        check(fits, f"server {self.name}: pin", '"sha256:" and 64 hex digits', self.pin, InvalidCantrip)
+        fits = self.timeout is None or is_positive(self.timeout)
+        expected = "seconds > 0, or None for no limit"
+        check(fits, f"server {self.name}: timeout", expected, self.timeout, InvalidCantrip)
+        check_kind(f"server {self.name}: trust_hints", self.trust_hints, bool, "True or False", InvalidCantrip)
         roots: Any = self.roots
         if roots is not None:
-            is_list = isinstance(roots, Iterable) and not isinstance(roots, (str, bytes))
-            given = [str(one) if isinstance(one, Path) else one for one in roots] if is_list else roots
+            given = [str(one) if isinstance(one, Path) else one for one in roots] if is_list(roots) else roots
             folders = read_texts(f"server {self.name}: roots", given, "a list of folders", InvalidCantrip)
             object.__setattr__(self, "roots", tuple(str(Path(one).absolute()) for one in folders))
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))

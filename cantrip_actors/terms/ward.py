@@ -9,12 +9,11 @@ This module measures nothing. `Wards.exhausted` is a pure function of a given us
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from cantrip_actors.terms.arguments import is_number, is_whole
+from cantrip_actors.terms.arguments import check, check_whole, is_positive, is_text
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.messages import ALIASES, Usage
 
@@ -45,10 +44,10 @@ class Ward:
     value: Any
 
     def __post_init__(self) -> None:
-        check = _CHECKS.get(self.name)
-        if check is None:
-            raise InvalidCantrip(f'unknown ward "{self.name}": {suggest_nearest(str(self.name), _CHECKS)}')
-        object.__setattr__(self, "value", check(self.name, self.value))
+        read = _CHECKS.get(self.name) if isinstance(self.name, str) else None
+        if read is None:
+            raise InvalidCantrip(f'unknown ward "{self.name}": {suggest_nearest(self.name, _CHECKS)}')
+        object.__setattr__(self, "value", read(self.name, self.value))
 
     def __str__(self) -> str:
         return f"{self.name}({self.value:g})" if isinstance(self.value, float) else f"{self.name}({self.value})"
@@ -230,8 +229,8 @@ NUMBERS = tuple(f.name for f in fields(Wards) if f.name not in ("require_done_to
 
 def parse(ward: Mapping[str, Any]) -> list[Ward]:
     """Return the wards in a mapping such as `{"max_turns": 10}`. Raises InvalidCantrip for anything else."""
-    if not isinstance(ward, Mapping) or not ward:
-        raise InvalidCantrip(f"ward {ward!r}: expected for example max_turns(50) or {{'max_turns': 50}}")
+    fits = isinstance(ward, Mapping) and ward
+    check(fits, "ward", "for example max_turns(50) or {'max_turns': 50}", ward, InvalidCantrip)
     made: list[Ward] = []
     for name, value in ward.items():
         values = value if name == "remove_gate" and isinstance(value, (list, tuple)) else (value,)
@@ -245,36 +244,27 @@ def _choose_least(a: Any, b: Any) -> Any:
     return a if b is None or a <= b else b
 
 
-def _make_whole_check(least: int) -> Callable[[str, object], int]:
-    def check(name: str, value: object) -> int:
-        if not is_whole(value, least):
-            raise InvalidCantrip(f"{name}: expected a whole number >= {least}, got {value!r}")
+def _make_whole_check(least: int) -> Callable[[str, Any], int]:
+    def read(name: str, value: int) -> int:
+        check_whole(name, value, least, error=InvalidCantrip)
         return value
 
-    return check
+    return read
 
 
-def _check_positive(name: str, value: object) -> float:
-    if not is_number(value) or not 0 < value <= sys.float_info.max:
-        raise InvalidCantrip(f"{name}: expected a number > 0, got {_cut_excerpt(value)}")
+def _check_positive(name: str, value: Any) -> float:
+    check(is_positive(value), name, "a number > 0", value, InvalidCantrip)
     return float(value)
 
 
-def _cut_excerpt(value: object) -> str:
-    text = repr(value) if isinstance(value, (int, float, str)) else f"a {type(value).__name__}"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
-def _check_gate_name(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidCantrip(f"{name}: expected a gate's name, got {value!r}")
+def _check_gate_name(name: str, value: Any) -> str:
+    check(is_text(value), name, "a gate's name", value, InvalidCantrip)
     return ALIASES.get(value, value)
 
 
-def _check_truth(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidCantrip(f"{name}: expected true or false, got {value!r}")
-    return value
+def _check_truth(name: str, value: Any) -> bool:
+    check(isinstance(value, bool), name, "true or false", value, InvalidCantrip)
+    return bool(value)
 
 
 _CHECKS: Mapping[str, Callable[[str, object], Any]] = {

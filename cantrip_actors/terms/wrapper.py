@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from cantrip_actors.terms.arguments import is_number
+from cantrip_actors.terms.arguments import check, check_choice, is_positive
 from cantrip_actors.terms.errors import InvalidCantrip
 
 Unattended = Literal["wait", "deny"]
@@ -100,17 +100,14 @@ class AskFirst:
 
 def check_expires(what: str, seconds: object) -> object:
     """Return the seconds after which a request is denied, None for never. Raises InvalidCantrip."""
-    if seconds is not None and not (is_number(seconds) and 0 < seconds <= LONGEST):
-        raise InvalidCantrip(
-            f"{what}: expires: expected seconds > 0, at most {LONGEST:,.0f}, or None for never, got {seconds!r}"
-        )
+    fits = seconds is None or (is_positive(seconds) and seconds <= LONGEST)
+    check(fits, f"{what}: expires", f"seconds > 0, at most {LONGEST:,.0f}, or None for never", seconds, InvalidCantrip)
     return seconds
 
 
 def check_unattended(what: str, setting: object) -> object:
     """Return what becomes of a request that no program follows. Raises InvalidCantrip."""
-    if setting is not None and setting not in get_args(Unattended):
-        raise InvalidCantrip(f'{what}: unattended: expected "wait" or "deny", got {setting!r}')
+    check_choice(f"{what}: unattended", setting, (*get_args(Unattended), None), InvalidCantrip)
     return setting
 
 

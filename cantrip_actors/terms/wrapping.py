@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cantrip_actors.terms.arguments import check, is_text
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.wrapper import (
@@ -60,14 +61,12 @@ def wrap(
     Raises InvalidCantrip without any step, and for a step that cannot be called.
     """
     for when, given in (("pre", pre), ("post", post)):
-        if not isinstance(given, (list, tuple)):
-            raise InvalidCantrip(f"wrap: {when}: expected a list of functions, as in {when}=[…], got {given!r}")
+        fits = isinstance(given, (list, tuple)) and all(map(callable, given))
+        check(fits, f"wrap: {when}", f"a list of functions, as in {when}=[…]", given, InvalidCantrip)
     steps = (*pre, *post)
     if not steps:
         raise InvalidCantrip("wrap: expected a step before or after the gate: pre=[…], post=[…]")
-    for step in steps:
-        if not callable(step):
-            raise InvalidCantrip(f"wrap: expected functions as steps, got {step!r}")
+    check(name is None or is_text(name), "wrap: name", "a text", name, InvalidCantrip)
     named = name or "+".join(str(getattr(step, "__name__", type(step).__name__)) for step in steps)
     return Wrap(target, Wrapper(named, tuple(pre), tuple(post)))
 

@@ -111,11 +111,14 @@ class TestSearch:
         assert len(cantrip("loom", "search", "--gate", "done", "--in", told[1], "--json").json) == 1
         assert "good" in cantrip("loom", "search", "--regex", "go+d").out
 
-    def test_search_exits_with_1_without_matches_or_with_an_invalid_expression(self, cantrip, told):
+    def test_search_exits_with_1_without_matches(self, cantrip, told):
         assert cantrip("loom", "search", "nowhere to be found").code == 1
-        said = cantrip("loom", "search", "--regex", "(")
-        assert said.code == 1
-        assert "is not a regular expression" in said.err
+
+    @pytest.mark.parametrize(("words", "why"), [(("(",), "is not a regular expression"), (("a", "b"), "not for both")])
+    def test_search_exits_with_2_for_an_invalid_expression(self, cantrip, told, words, why):
+        said = cantrip("loom", "search", "--regex", *words)
+        assert said.code == 2
+        assert why in said.err
 
     def test_a_limit_says_that_there_is_more(self, cantrip, told):
         said = cantrip("loom", "search", "--limit", "1")

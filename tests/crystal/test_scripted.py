@@ -231,10 +231,10 @@ class TestInvocations:
         ([{"content": "x", "delay": "1"}], "delay: expected seconds"),
         ([{"content": "x", "usage": 7}], "usage of type int"),
         ([{"content": "x", "usage": {"prompt_tokens": "7"}}], "prompt_tokens='7'"),
-        ("text", "expected a list of responses or a function of the context, got str"),
-        ({"content": "x"}, "got dict"),
-        (None, "got NoneType"),
-        (7, "got int"),
+        ("text", "expected a list of responses or a function of the context, got 'text'"),
+        ({"content": "x"}, "got {'content': 'x'}"),
+        (None, "got None"),
+        (7, "got 7"),
     ],
 )
 def test_a_malformed_script_is_refused_when_it_is_made(script, told):

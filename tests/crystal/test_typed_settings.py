@@ -173,8 +173,8 @@ class TestCalls:
             ("presence_penalty", True, "from -2 to 2"),
             ("logprobs", 21, "from 0 to 20"),
             ("seed", -1, "from 0"),
-            ("verbosity", "loud", '"low", "medium", "high"'),
-            ("reasoning_summary", "long", '"none", "auto"'),
+            ("verbosity", "loud", "'low', 'medium', 'high', None"),
+            ("reasoning_summary", "long", "'none', 'auto'"),
         ],
     )
     def test_an_invalid_value_is_refused(self, name: str, value: Any, message: str) -> None:

@@ -385,7 +385,7 @@ async def test_rewards_survive_reopening(tmp_path):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), "1", None, True, 1j, 10**400])
 async def test_a_reward_that_is_not_a_finite_number_is_refused(family, value):
-    with pytest.raises(LoomError, match="a reward is a finite number, not"):
+    with pytest.raises(LoomError, match="reward: expected a finite number, got"):
         await family.reward("a1", value)
     assert family["a1"].reward is None
 

@@ -1,6 +1,7 @@
 """`cantrip mcp ls`, `call` and `check`, and servers in recipes."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cantrip_actors.recipes import InvalidRecipe, load_recipe
 pytestmark = pytest.mark.real_time
 
 ROOT = Path(__file__).parent.parent.parent
+NAME = re.sub(r"\W", "_", Path(sys.executable).name)
 TARGET = f"{sys.executable} {ROOT / 'tests' / 'mcp' / 'tools.py'}"
 
 
@@ -28,7 +30,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 def test_ls_shows_the_tools_as_gates_and_the_digest_to_pin(capsys: Any) -> None:
     code, out, _ = run(capsys, "ls", TARGET)
     assert code == 0
-    assert "server__add(a: integer, b: integer)\n    Add two numbers.\n" in out
+    assert f"{NAME}__add(a: integer, b: integer)\n    Add two numbers.\n" in out
     pin = out.splitlines()[-1]
     assert pin.startswith('pin="sha256:')
     code, out, _ = run(capsys, "ls", TARGET, "--json")

@@ -215,7 +215,7 @@ class TestMistakes:
             "deadline: expected seconds > 0",
             "unknown key 'inptu'",
             "context_window: expected a whole number, got the text",
-            'tools: expected "native" or "schema"',
+            "tools: expected one of 'native', 'schema'",
             "images: expected true or false",
             'cache: expected "5m", "1h" or None',
             "record: expected text, got the number 5",

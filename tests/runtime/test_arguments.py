@@ -13,10 +13,12 @@ from cantrip_actors import (
     InvalidDecision,
     InvalidIntent,
     InvalidSchedule,
+    Invocation,
     LoomError,
     Queue,
     Runtime,
 )
+from cantrip_actors.crystals import Query
 from cantrip_actors.loom import verify_loom
 from tests.loom.test_store import KINDS, Place
 from tests.runtime.spells import cantrip, done, say
@@ -225,3 +227,67 @@ async def test_a_fork_that_is_neither_lasting_nor_not_is_refused_before_it_is_re
         with pytest.raises(ValueError, match="lasting: expected True or False, got "):
             await runtime.start_fork(turn.id, intent="go", lasting=lasting)
         assert len(runtime.loom.entities()) == 1
+
+
+@pytest.mark.parametrize("given", [None, 3, "entities"])
+async def test_work_that_is_not_a_function_is_refused(given: Any) -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(ValueError, match="read: expected a function without parameters, got "):
+            await runtime.read(given)
+        with pytest.raises(ValueError, match="sink: expected a function of an event, got "):
+            runtime.watch_actors(given)
+
+
+async def test_the_function_that_stops_watching_actors_does_nothing_the_second_time() -> None:
+    async with Runtime.open() as runtime:
+        seen: list[object] = []
+        stop, stop_other = runtime.watch_actors(seen.append), runtime.watch_actors(seen.append)
+        stop()
+        stop()
+        await runtime.cast(ECHO, "go")
+        assert len(seen) > 0
+        stop_other()
+        seen.clear()
+        await runtime.cast(ECHO, "go")
+        assert seen == []
+
+
+@pytest.mark.parametrize("given", [3, float("nan"), object(), b"x"])
+async def test_arguments_of_a_runtime_of_the_wrong_kind_are_refused_where_they_are_given(given: Any) -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(ECHO, "go", name="echo")
+        await entity.episode()
+        query = Query(Invocation((), ()))
+        for refused in (
+            lambda: runtime.ask(given, query),
+            lambda: runtime.ask(ECHO.crystal, given),
+            lambda: runtime.batch(given, ["go"], key="k"),
+            lambda: runtime.resume(entity.id, by=given),
+            lambda: runtime.prune("1d", dry_run=given),
+            lambda: entity.interrupt(now=given),
+        ):
+            with pytest.raises(ValueError, match="expected "):
+                await refused()
+        for use in (
+            lambda: runtime.derive_key(given),
+            lambda: runtime.entity("echo", cantrip=given),
+            lambda: runtime.find(entity.id, cantrip=given),
+            lambda: runtime.requests(follow=given),
+            lambda: runtime.add_request_source(given),
+            lambda: runtime.events(given),
+            lambda: runtime.events(entity=given),
+            lambda: runtime.use_server(given),
+            lambda: runtime.watch(given),
+        ):
+            with pytest.raises(ValueError, match="expected "):
+                use()
+        loom = runtime.loom
+        for read in (
+            lambda: loom.records(entity.id, after=given) if given != 3 else loom.records(entity.id, after=-2),
+            lambda: loom.records_since(entity.id, given) if given != 3 else loom.records_since(entity.id, -2),
+            lambda: loom.check_chain(entity.id, after=given) if given != 3 else loom.check_chain(entity.id, after=-2),
+            lambda: loom.attach(given),
+        ):
+            with pytest.raises(LoomError, match="expected "):
+                read()
+        assert (await entity.send("again")).result == "again"

@@ -71,7 +71,7 @@ def test_an_office_document_is_detected_by_name_and_any_format_by_a_given_type()
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: File("text"), "expected bytes, got str"),
+        (lambda: File("text"), "file: expected bytes, as of File.read"),
         (lambda: File(b""), "got no bytes at all"),
         (lambda: File(bytes(LARGEST + 1)), "expected at most 20,000,000 bytes"),
         (lambda: File(b"\x00\x01\x02"), r"expected a PDF, text in UTF-8, audio or video, got bytes that begin with"),

@@ -48,7 +48,7 @@ class TestReading:
             (b"", "got no bytes at all"),
             (b"%PDF-1.7", r"expected a PNG, JPEG, GIF or WebP picture, got bytes that begin with b'%PDF-1.7'"),
             (png() + bytes(LARGEST), "at most 20,000,000 bytes"),
-            ("a text", "expected bytes, got str"),
+            ("a text", "image: expected bytes, as of Image.read"),
         ],
     )
     def test_bytes_that_are_not_an_image_are_refused(self, data, why):

@@ -8,7 +8,6 @@ have the known differences; a crystal learns the others when a server refuses a 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -22,6 +21,7 @@ from cantrip_actors.crystal.provider import Asked, Family
 from cantrip_actors.crystal.schemas import fit_for_openai
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.typed_settings import CHAT, Table, read_logprobs
+from cantrip_actors.terms.arguments import is_finite
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -462,7 +462,7 @@ def read_counts(given: Any) -> Counts:
     if reasoning and tokens(given.get("total_tokens")) == prompt + completion + reasoning:
         completion += reasoning  # xAI does not include it
     cost = given.get("cost")
-    priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost < math.inf
+    priced = is_finite(cost, 0)
     return Counts(
         prompt,
         completion,

@@ -33,6 +33,7 @@ from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.arguments import check, is_finite, is_whole
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Response
@@ -280,8 +281,6 @@ def batched(
     inner = resolve(crystal)
     endpoint = make_endpoint(inner, bucket=bucket, role=role)
     assert isinstance(inner, ProviderCrystal), "only these have an endpoint"
-    if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 <= every < inf:
-        raise InvalidCantrip(f"batch: every: expected seconds >= 0, got {every!r}")
-    if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
-        raise InvalidCantrip(f"batch: at_most: expected a number of queries >= 1, got {at_most!r}")
+    check(is_finite(every, 0), "batch: every", "seconds >= 0", every, InvalidCantrip)
+    check(is_whole(at_most, 1), "batch: at_most", "a number of queries >= 1", at_most, InvalidCantrip)
     return Batched(inner, endpoint, every, at_most)

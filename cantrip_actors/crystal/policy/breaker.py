@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.crystal.policy.limits import Outcome
+from cantrip_actors.terms.arguments import check, check_whole, is_positive
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
 Phase = Literal["closed", "open", "half-open"]
@@ -45,17 +45,11 @@ class Breaker:
 
     def __post_init__(self) -> None:
         for name in ("failures", "window", "probes"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidCantrip(f"breaker: {name}: expected a whole number >= 1, got {value!r}")
-        rate, numbers = self.rate, (int, float)
-        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, numbers) or not 0 < rate < 1):
-            raise InvalidCantrip(f"breaker: rate: expected a share between 0 and 1, or None, got {rate!r}")
+            check_whole(f"breaker: {name}", getattr(self, name), 1, error=InvalidCantrip)
+        fits = self.rate is None or (is_positive(self.rate) and self.rate < 1)
+        check(fits, "breaker: rate", "a share between 0 and 1, or None", self.rate, InvalidCantrip)
         times = self.open_for, self.longest
-        if any(isinstance(one, bool) or not isinstance(one, numbers) for one in times):
-            raise InvalidCantrip(f"breaker: open_for and longest: expected seconds, got {times!r}")
-        if not all(0 < one < inf for one in times):
-            raise InvalidCantrip(f"breaker: open_for and longest: expected seconds > 0, got {times!r}")
+        check(all(map(is_positive, times)), "breaker: open_for and longest", "seconds > 0", times, InvalidCantrip)
 
 
 class CircuitOpen(ProviderError):

@@ -19,7 +19,7 @@ from typing import Any, Final
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, Watch, ask
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.terms.crystal import Crystal, get_crystal_name
+from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
@@ -151,8 +151,7 @@ def fallback(*crystals: Crystal | str, when: Callable[[CrystalError], bool] = wo
         posts = one.startswith(("batch:", "background:")) if isinstance(one, str) else isinstance(one, PostingCrystal)
         if posts:
             raise InvalidCantrip("fallback: expected crystals that answer at once: a batch takes hours to fail")
-        if not isinstance(one, str) and not callable(getattr(one, "invoke", None)):
-            raise InvalidCantrip(f"fallback: expected 'family:model' or an object with invoke, got {one!r}")
+        check_crystal("fallback", one)
     return Fallback(crystals, when)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 from typing import Final, NamedTuple
 
 from cantrip_actors.crystal.policy.breaker import Breaker
@@ -18,7 +18,8 @@ from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, ask
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.terms.crystal import Crystal, get_crystal_name
+from cantrip_actors.terms.arguments import check, check_kind, is_finite, is_number, is_positive
+from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.retry import Retry
@@ -41,11 +42,10 @@ class Hedge:
     quantile: float = 0.95
 
     def __post_init__(self) -> None:
-        after, numbers = self.after, (int, float)
-        if after is not None and (isinstance(after, bool) or not isinstance(after, numbers) or not 0 <= after < inf):
-            raise InvalidCantrip(f"hedge: after: expected seconds >= 0, or None, got {after!r}")
-        if isinstance(self.quantile, bool) or not isinstance(self.quantile, numbers) or not 0 < self.quantile < 1:
-            raise InvalidCantrip(f"hedge: quantile: expected a share between 0 and 1, got {self.quantile!r}")
+        fits = self.after is None or is_finite(self.after, 0)
+        check(fits, "hedge: after", "seconds >= 0, or None", self.after, InvalidCantrip)
+        fits = is_positive(self.quantile) and self.quantile < 1
+        check(fits, "hedge: quantile", "a share between 0 and 1", self.quantile, InvalidCantrip)
 
     def threshold(self, waits: Sequence[float]) -> float | None:
         """Return the seconds of silence before a second attempt, None for never. `waits`: those of the last answers."""
@@ -72,11 +72,10 @@ def read_terms(crystal: object) -> Terms:
     """Return the terms that a crystal has as attributes. Attributes of other types (a mock's, say) are ignored."""
     limits, breaker = getattr(crystal, "limits", None), getattr(crystal, "breaker", None)
     deadline, hedge = getattr(crystal, "deadline", None), getattr(crystal, "hedge", None)
-    seconds = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
     terms = Terms(
         limits if isinstance(limits, Limits) else None,
         breaker if isinstance(breaker, Breaker) else None,
-        deadline if seconds else None,
+        deadline if is_number(deadline) else None,
         hedge if isinstance(hedge, Hedge) else None,
     )
     return NO_TERMS if terms == NO_TERMS else terms
@@ -131,18 +130,14 @@ def limited(
         raise InvalidCantrip(f"limited: {get_crystal_name(inner)} answers hours later: its provider limits it")
     if read_terms(inner) is not NO_TERMS:
         raise InvalidCantrip(f"limited: {get_crystal_name(inner)} has terms already: give all of them at once")
-    if not callable(getattr(inner, "invoke", None)):
-        raise InvalidCantrip(f"limited: expected 'family:model' or an object with invoke, got {crystal!r}")
+    check_crystal("limited", inner)
     fields = (concurrency, requests_per_minute, tokens_per_minute)
     if any(field is not None for field in fields):
         if limits is not None:
             raise InvalidCantrip("limited: give either limits=Limits(…) or its fields, not both")
         limits = Limits(*fields)
-    if deadline is not None and (
-        isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline < inf
-    ):
-        raise InvalidCantrip(f"limited: deadline: expected seconds > 0, got {deadline!r}")
+    fits = deadline is None or is_positive(deadline)
+    check(fits, "limited: deadline", "seconds > 0", deadline, InvalidCantrip)
     for name, given, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker), ("hedge", hedge, Hedge)):
-        if given is not None and not isinstance(given, kind):
-            raise InvalidCantrip(f"limited: {name}: expected a {kind.__name__}, got {given!r}")
+        check_kind(f"limited: {name}", given, kind | None, f"a {kind.__name__}", InvalidCantrip)
     return Limited(inner, Terms(limits, breaker, deadline, hedge))

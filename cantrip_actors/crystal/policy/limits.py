@@ -37,6 +37,7 @@ from math import inf
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
+from cantrip_actors.terms.arguments import check, check_whole, is_finite, is_positive, is_text
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 
 _MINUTE: Final = 60.0
@@ -67,17 +68,15 @@ class Limits:
     shared: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("concurrency", 1), ("requests_per_minute", 0), ("tokens_per_minute", 0)):
+        check_whole("limits: concurrency", self.concurrency, 1, error=InvalidCantrip, or_none=True)
+        for name in ("requests_per_minute", "tokens_per_minute"):
             value = getattr(self, name)
-            whole = isinstance(value, int) or (isinstance(value, float) and name != "concurrency")
-            if value is not None and (isinstance(value, bool) or not whole or not least <= value < inf or not value):
-                expected = "a whole number >= 1" if least else "a number > 0"
-                raise InvalidCantrip(f"limits: {name}: expected {expected}, or None for no limit, got {value!r}")
+            expected = "a number > 0, or None for no limit"
+            check(value is None or is_positive(value), f"limits: {name}", expected, value, InvalidCantrip)
         pause = self.longest_pause
-        if isinstance(pause, bool) or not isinstance(pause, (int, float)) or not 0 <= pause < inf:
-            raise InvalidCantrip(f"limits: longest_pause: expected seconds >= 0, got {pause!r}")
-        if self.shared is not None and not (isinstance(self.shared, str) and self.shared.strip()):
-            raise InvalidCantrip(f"limits: shared: expected a name, or None, got {self.shared!r}")
+        check(is_finite(pause, 0), "limits: longest_pause", "seconds >= 0", pause, InvalidCantrip)
+        fits = self.shared is None or is_text(self.shared)
+        check(fits, "limits: shared", "a name, or None", self.shared, InvalidCantrip)
 
 
 UNLIMITED: Final = Limits()
