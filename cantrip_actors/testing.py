@@ -20,7 +20,7 @@ from anyio.lowlevel import current_token
 
 from cantrip_actors.loom import MemoryStore, Store
 from cantrip_actors.runtime.runtime import Runtime
-from cantrip_actors.terms.arguments import check_kind, is_whole
+from cantrip_actors.terms.arguments import check_kind, check_whole
 from cantrip_actors.terms.errors import LoomError
 from supervisors.testing import Stuck, virtual
 
@@ -55,8 +55,7 @@ class Crash:
     recorded: bool = False
 
     def __post_init__(self) -> None:
-        if not is_whole(self.write, 1):
-            raise ValueError(f"write: expected the number of a write, from 1 on, got {self.write!r:.100}")
+        check_whole("write", self.write, 1)
         check_kind("recorded", self.recorded, bool, "True or False")
 
 

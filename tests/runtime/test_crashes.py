@@ -183,8 +183,8 @@ async def test_a_cancelled_caller_ends_the_program() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: Crash(0), "write: expected the number of a write, from 1 on, got 0"),
-        (lambda: Crash(True), "write: expected the number of a write, from 1 on, got True"),
+        (lambda: Crash(0), "write: expected a whole number >= 1, got 0"),
+        (lambda: Crash(True), "write: expected a whole number >= 1, got True"),
         (lambda: Crash(1, recorded="no"), "recorded: expected True or False, got str"),  # type: ignore[arg-type]
         (lambda: Process(3), "crash: expected a Crash, or None, got int"),  # type: ignore[arg-type]
         (lambda: Process().attach("memory:"), "runtime: expected a Runtime, got str"),  # type: ignore[arg-type]
