@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_actors import open_loom
+from tests.forked import COMMAND, Forked
 
 pytestmark = pytest.mark.real_time
 
@@ -121,12 +122,8 @@ class TestCtrlC:
     def test_ctrl_c_stops_a_process_without_a_terminal(self, place):
         (place / "slow.yaml").write_text(SLOW)
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "cantrip_actors.cli.main", "cast", "slow.yaml", "wait"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            pipe = subprocess.PIPE
+            process = Forked(COMMAND, "cast", "slow.yaml", "wait", stdout=pipe, stderr=pipe, text=True)
             while "three" not in process.stderr.readline():
                 pass
             process.send_signal(number)
