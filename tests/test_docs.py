@@ -153,9 +153,7 @@ def test_every_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("name", ["loom", "export", "approvals"])
-def test_a_page_runs_again_in_the_same_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_runs_again_in_the_same_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = ROOT / "docs" / f"{name}.md"
     text = page.read_text(encoding="utf-8")
