@@ -109,7 +109,7 @@ class TestCtrlC:
         assert sorted(ended(place).values()) == ["cancelled", "parent_ended", "parent_ended", "parent_ended"]
 
     @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-    @pytest.mark.parametrize("moment", ["thinking", "list", "call_agent_batch", "Read the file", "1 failed", "✓"])
+    @pytest.mark.parametrize("moment", ["thinking", "1 turn ·", "call_agent_batch", "Read the file", "1 failed", "✓"])
     def test_ctrl_c_stops_the_demo_at_any_moment(self, terminal, place, moment, backend):
         (place / "other.txt").write_text("words\n")
         # a busy machine has to draw each moment before the next
