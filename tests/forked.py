@@ -30,8 +30,14 @@ PRELOADED = (
     "cantrip_actors.runtime.runtime",
     "cantrip_actors.loom.opening",
     "cantrip_actors.cli.app",
+    "cantrip_actors.cli.entities",
     "cantrip_actors.cli.loom",
+    "cantrip_actors.cli.session",
+    "cantrip_actors.cli.serve",
+    "cantrip_actors.http.server",
     "cantrip_actors.recipes",
+    "jsonschema",
+    "httpx",
     "anyio._backends._asyncio",
 )
 
@@ -42,10 +48,12 @@ _server: socket.socket | None = None
 class Forked(subprocess.Popen):
     """A process that runs `script`, with `arguments` in `sys.argv`; the options are those of Popen.
 
-    It is no child of this process: one that is killed leaves no zombie here.
+    With `start_new_session` its terminal, if it has one, is its controlling terminal: ctrl-C interrupts it. It is no
+    child of this process: one that is killed leaves no zombie here.
     """
 
     def __init__(self, script: str, *arguments: object, **options: Any) -> None:
+        self._is_session = options.get("start_new_session", False)
         super().__init__([script, *map(str, arguments)], **options)
 
     def _execute_child(self, args: Any, *given: Any) -> None:
@@ -57,6 +65,7 @@ class Forked(subprocess.Popen):
                 "argv": args,
                 "cwd": os.fspath(cwd or Path.cwd()),
                 "env": dict(os.environ if env is None else env),
+                "is_session": self._is_session,
             }
         )
         server = _started()
@@ -119,6 +128,7 @@ def _serve(server: socket.socket) -> None:
     import gc
     import importlib
 
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # as in conftest.py
     for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()
@@ -156,7 +166,9 @@ def _keep(told: dict[str, Any], descriptors: list[int]) -> None:
 def _run(told: dict[str, Any], streams: list[int]) -> None:
     """Be the process."""
     import atexit
+    import fcntl
     import io
+    import termios
     import threading
     import traceback
     import types
@@ -167,6 +179,10 @@ def _run(told: dict[str, Any], streams: list[int]) -> None:
     for one in streams:
         if one > 2:
             os.close(one)
+    if told["is_session"]:
+        os.setsid()
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(told["cwd"])
     os.environ.clear()
     os.environ.update(told["env"])

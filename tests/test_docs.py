@@ -15,6 +15,7 @@ import doctest
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -22,13 +23,15 @@ import types
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from tests.forked import COMMAND, Forked
+
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`\n]*)$")
-COMMAND = re.compile(r"^\$ (?P<line>(?:cantrip|python)\b.*?)(?:\s+# exit (?P<code>\d+))?$")
+COMMAND_LINE = re.compile(r"^\$ (?P<line>(?:cantrip|python)\b.*?)(?:\s+# exit (?P<code>\d+))?$")
 SECONDS = 60
 
 
@@ -76,12 +79,13 @@ def commands(text: str) -> Iterator[Command]:
         if line.startswith("$"):
             if found:
                 yield Command(found["line"], int(found["code"] or 0), "\n".join(shown).strip())
-            found, shown = COMMAND.match(line), []
+            found, shown = COMMAND_LINE.match(line), []
         else:
             shown.append(line)
 
 
 def run_command(command: Command) -> None:
+    """Run a command: `cantrip` as a fork that has imported most of it, another or one with pipes in a shell."""
     scripts = sysconfig.get_path("scripts")
     environment = {
         **os.environ,
@@ -89,12 +93,23 @@ def run_command(command: Command) -> None:
         "COLUMNS": "120",
         "NO_COLOR": "1",
     }
-    done = subprocess.run(
-        command.line, shell=True, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    if done.returncode != command.code:
-        pytest.fail(f"$ {command.line}\nexited with {done.returncode}:\n{done.stdout}{done.stderr}")
-    printed = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    program, *arguments = shlex.split(command.line.removesuffix(" 2>&1"))
+    if program == "cantrip" and not re.search(r"[|&;<>$`*]", command.line.removesuffix(" 2>&1")):
+        errors = subprocess.STDOUT if command.line.endswith(" 2>&1") else subprocess.PIPE
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": errors}
+        process: subprocess.Popen[str] = Forked(COMMAND, *arguments, env=environment, text=True, **options)
+    else:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command.line, shell=True, env=environment, text=True, **options)
+    with process:
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    if process.returncode != command.code:
+        pytest.fail(f"$ {command.line}\nexited with {process.returncode}:\n{out}{err}")
+    printed = "\n".join(line.rstrip() for line in out.strip().splitlines())
     if command.output and not doctest.OutputChecker().check_output(command.output, printed, doctest.ELLIPSIS):
         pytest.fail(f"$ {command.line}\nthe page shows:\n{command.output}\nit printed:\n{printed}")
 
@@ -137,15 +152,13 @@ def test_every_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("name", ["loom", "export"])
-def test_a_page_about_looms_runs_again_in_the_same_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", ["loom", "export", "approvals"])
+def test_a_page_runs_again_in_the_same_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = ROOT / "docs" / f"{name}.md"
     text = page.read_text(encoding="utf-8")
     run_page(page, text)
-    for written in (*tmp_path.glob("loom.jsonl*"), *tmp_path.glob("heads.json")):  # as the page says
+    for written in (*tmp_path.glob("loom.jsonl*"), *tmp_path.glob("heads.json")):  # as pages about looms say
         written.unlink()
     run_page(page, text)
 

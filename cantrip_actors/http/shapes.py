@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
 from cantrip_actors import Cantrip, Episode, Loom, Request, Usage
+from cantrip_actors.loom.view import find_state
 from cantrip_actors.machine.project import find_first_intent, find_outcome, get_committed_turn
 from cantrip_actors.machine.project.measured import Ran, read_facts
-from cantrip_actors.records.records import Header
+from cantrip_actors.records.records import Header, Record
 from cantrip_actors.terms.outcome import Outcome
 
 
@@ -70,7 +71,7 @@ def request_shape(request: Request) -> dict[str, Any]:
     return {**shape, "args": dict(request.args)}
 
 
-def _build_header(loom: Loom, header: Header) -> dict[str, Any]:
+def _build_header(loom: Loom, header: Header, records: Sequence[Record]) -> dict[str, Any]:
     return {
         "id": header.entity_id,
         "name": header.name,
@@ -84,7 +85,7 @@ def _build_header(loom: Loom, header: Header) -> dict[str, Any]:
         "forked": header.forked,
         "depth": header.depth,
         "began": header.at,
-        "state": loom.state(header.entity_id),
+        "state": find_state(records),  # read with its episode, which may end meanwhile
         "over": loom.is_over(header.entity_id),
     }
 
@@ -99,7 +100,7 @@ def entity_shape(
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
     ran = [fact for _, _, fact in read_facts(records) if isinstance(fact, Ran) and fact.call_id is not None]
     shape = {
-        **_build_header(loom, header),
+        **_build_header(loom, header, records),
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
         "turns": sum(get_committed_turn(record) is not None for record in records),

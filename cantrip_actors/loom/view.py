@@ -51,6 +51,12 @@ InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Returns what a function reads in the store, without blocking the event loop if the store is on a server."""
 
 
+def find_state(records: Sequence[Record]) -> State:
+    """Return what `Loom.state` returns for an entity with these records."""
+    status = find_status(records)
+    return "truncated" if status in {"timeout", "budget"} else status
+
+
 async def _read_at_once(work: Callable[[], Any]) -> Any:
     return work()
 
@@ -188,8 +194,7 @@ class Loom:
         A timeout and a budget are wards: an entity that exceeds one between turns is truncated too. Its `Ended` record
         says which.
         """
-        status = find_status(self.records(entity_id))
-        return "truncated" if status in {"timeout", "budget"} else status
+        return find_state(self.records(entity_id))
 
     def is_over(self, entity_id: str) -> bool:
         """Return whether the entity has ended for good by its log; a long-lived one outlives its episodes."""

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
     import trio.testing
 
-#: Real seconds between two looks at a working thread. Its result wakes the loop at once; this only bounds how late
-#: the clock notices that a thread has begun to wait for the loop.
+#: Real seconds between two looks at a thread that has something to do. Its result wakes the loop at once; this only
+#: bounds how late the clock notices that the thread waits for the loop. Most threads are done before the first look,
+#: which costs a millisecond.
 _LOOK_AGAIN = 0.005
 
 #: Real seconds of silence after which a thread that waits for the loop has had the time to take its answer.
@@ -141,18 +142,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _executor_done(self, _: asyncio.Future[Any]) -> None:
         self._in_executors -= 1
 
-    def count_threads(self) -> tuple[int, int]:
-        """Return how many worker threads of this loop are at work, and how many of all threads wait for the loop."""
-        working = self._in_executors
+    def count_threads(self) -> int:
+        """Return how many worker threads of this loop have something to do: they work, or wait for the loop."""
+        count = self._in_executors
         if threading.active_count() > 1:
             for thread in threading.enumerate():
                 # anyio's worker threads refer to their pool; a thread that is not in the pool is at work. It returns to
                 # the pool on the loop, after its result was delivered, so there is no gap between the two.
                 pool = getattr(thread, "idle_workers", None)
                 if pool is not None and getattr(thread, "loop", None) is self and thread not in pool:
-                    working += 1
-        waiting = _count_waiting_for_the_loop() if working else 0
-        return working - waiting, waiting
+                    count += 1
+        return count
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -171,21 +171,27 @@ class _JumpingSelector(selectors.DefaultSelector):
             return events
         if timeout is None:
             return self._select_without_timers()
-        working, waiting = self._loop.count_threads()
-        if working > 0:
+        patience = self._patience
+        if threads := self._loop.count_threads():
             began = time.monotonic()
             events = super().select(min(timeout / self._thread_rate, _LOOK_AGAIN))
-            self._loop.virtual_now += min(timeout, (time.monotonic() - began) * self._thread_rate)
-            return events
-        patience = max(self._patience, _SETTLED) if waiting else self._patience
+            if events or threads > _count_waiting_for_the_loop():
+                self._loop.virtual_now += min(timeout, (time.monotonic() - began) * self._thread_rate)
+                return events
+            patience = max(patience, _SETTLED)
         if patience and (events := super().select(patience)):
             return events
         self._loop.virtual_now += timeout
         return []
 
     def _select_without_timers(self) -> Any:
-        if self._stuck_after == math.inf or self._loop.count_threads()[0] > 0:
+        if self._stuck_after == math.inf:
             return super().select(None)
+        if threads := self._loop.count_threads():
+            if events := super().select(_LOOK_AGAIN):
+                return events
+            if threads > _count_waiting_for_the_loop():
+                return super().select(None)
         if events := super().select(self._stuck_after):
             return events
         raise Stuck(_STUCK.format(self._stuck_after))
@@ -211,26 +217,32 @@ def _make_trio_clock(patience: float, stuck_after: float, thread_rate: float) ->
     def raise_stuck(*_: object) -> NoReturn:
         raise Stuck(_STUCK.format(stuck_after))
 
+    def wait(seconds: float) -> bool:
+        # Waits as trio does itself, but here: where trio is a guest, as in anyio's plugin, it would wait in a thread.
+        io = GLOBAL_RUN_CONTEXT.runner.io_manager
+        events = io.get_events(seconds)
+        io.process_events(events)
+        return bool(events)
+
     def jump_unless_a_thread_works() -> None:
         # Called by trio when nothing has happened for `autojump_threshold` real seconds.
-        working = trio.testing.active_thread_count()
-        if working and working > _count_waiting_for_the_loop():
-            clock.rate = thread_rate
-            clock.autojump_threshold = max(patience, _LOOK_AGAIN)
-            return
-        clock.rate = 0.0
-        if working and clock.autojump_threshold < _SETTLED:
-            clock.autojump_threshold = _SETTLED
-            return
-        if trio.lowlevel.current_statistics().seconds_to_next_deadline < math.inf:
-            clock.autojump_threshold = patience
+        timeout = trio.lowlevel.current_statistics().seconds_to_next_deadline
+        threads = trio.testing.active_thread_count()
+        if threads:
+            began = time.monotonic()
+            if wait(min(timeout / thread_rate, _LOOK_AGAIN)) or threads > _count_waiting_for_the_loop():
+                clock.jump(min(timeout, (time.monotonic() - began) * thread_rate))
+                return
+            if wait(max(patience, _SETTLED)):
+                return
+        if timeout < math.inf:
             jump()
         elif clock.autojump_threshold == stuck_after:
             clock.autojump_threshold = math.inf
             main_task = GLOBAL_RUN_CONTEXT.runner.main_task
             if main_task is not None:
                 main_task._attempt_abort(raise_stuck)  # noqa: SLF001 - as trio delivers a KeyboardInterrupt
-        elif not working:
+        elif not threads:
             clock.autojump_threshold = stuck_after
             trio.lowlevel.add_instrument(Silence())
 

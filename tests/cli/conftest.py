@@ -7,7 +7,6 @@ import re
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable
@@ -103,14 +102,14 @@ def terminal(place):
     def run(*arguments: str, when: str | None = None, do=None, height: int = 40, **environment: str) -> Seen:
         ours, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, 100, 0, 0))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cantrip_actors.cli.main", *arguments],
+        process = Forked(
+            COMMAND,
+            *arguments,
             env={**{k: v for k, v in os.environ.items() if k not in NOT_OURS}, "TERM": "xterm", **environment},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # ctrl-C needs a controlling terminal
         )
         os.close(theirs)
         said, ends = b"", time.monotonic() + 60

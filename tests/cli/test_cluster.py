@@ -16,6 +16,7 @@ import pytest
 
 from cantrip_actors import Runtime
 from cantrip_actors.recipes import load_recipe
+from tests.forked import COMMAND, Forked
 from tests.loom import postgres
 
 pytestmark = pytest.mark.real_time
@@ -41,8 +42,11 @@ def start(place: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     (place / "keeper.yaml").write_text(RECIPE)
 
     def run(*arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
-        command = [*before, sys.executable, "-m", "cantrip_actors.cli.main", *arguments]
-        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        if before:
+            command = [*before, sys.executable, "-m", "cantrip_actors.cli.main", *arguments]
+            started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        else:
+            started.append(Forked(COMMAND, *arguments, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
     yield run

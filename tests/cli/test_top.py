@@ -34,6 +34,7 @@ from cantrip_actors.observe.overview import Overview
 from cantrip_actors.runtime.gates_actor import GatesActor
 from cantrip_actors.wards import max_turns
 from tests.drawings import folder_for, screen_svg
+from tests.forked import COMMAND, Forked
 from tests.http.serving import ADMIN, echo, served
 from tests.observe.test_metrics import look
 from tests.runtime.spells import cantrip, done, say
@@ -69,7 +70,7 @@ def loom(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Pty:
     """A command in a terminal, and the screen that it draws."""
 
-    def __init__(self, command: list[str], columns: int, rows: int) -> None:
+    def __init__(self, code: str, arguments: tuple[str, ...], columns: int, rows: int) -> None:
         self.ours, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(theirs)
@@ -77,14 +78,14 @@ class Pty:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.bytes = b""
-        self.process = subprocess.Popen(
-            command,
+        self.process = Forked(
+            code,
+            *arguments,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "", "LINES": ""},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # ctrl-C needs a controlling terminal
         )
 
     def read(self, seconds: float = 0.05) -> None:
@@ -129,9 +130,8 @@ class Pty:
 
 
 @contextmanager
-def on_terminal(*arguments: str, columns: int = 80, rows: int = 24, code: str = "") -> Iterator[Pty]:
-    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "cantrip_actors.cli.main", *arguments]
-    shown = Pty(command, columns, rows)
+def on_terminal(*arguments: str, columns: int = 80, rows: int = 24, code: str = COMMAND) -> Iterator[Pty]:
+    shown = Pty(code, arguments, columns, rows)
     try:
         yield shown
     finally:

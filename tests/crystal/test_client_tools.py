@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import openai.types.responses as openai_types
 import pytest
 from pydantic import TypeAdapter
 
@@ -33,6 +32,8 @@ def answered(kind: str, fields: dict[str, Any], content: str, *, is_error: bool 
     said = Message("assistant", None, (made,), blocks=response.blocks)
     result = Message("tool", content, (), "c1", made.gate, is_error, images=images)
     item = request(GPT, [Message("user", "go"), said, result])["input"][-1]
+    import openai.types.responses as openai_types  # takes a second: only in the process that runs this
+
     TypeAdapter(openai_types.ResponseInputItemParam).validate_python(item)
     return item
 

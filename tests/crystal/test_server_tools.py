@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anthropic.types.beta as anthropic_types
-import openai.types.responses as openai_types
 import orjson
 import pytest
-from google.genai import types as google_types
 from pydantic import TypeAdapter
 
 from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, Retry, Runtime, gate, scripted
@@ -59,6 +56,8 @@ class TestRequests:
         assert body["tools"][2]["allowed_domains"] == ["example.org"]
         assert body["tools"][5]["configs"] == {"find": {"enabled": True}}
         assert body["mcp_servers"][0]["authorization_token"] == "a-secret-token"
+        import anthropic.types.beta as anthropic_types  # takes two seconds: only in the process that runs this
+
         for tool in body["tools"]:
             strict(anthropic_types.BetaToolUnionParam, tool)
         strict(anthropic_types.BetaRequestMCPServerURLDefinitionParam, body["mcp_servers"][0])
@@ -78,6 +77,8 @@ class TestRequests:
         assert body["tools"][2]["filters"] == {"allowed_domains": ["example.org"]}
         assert {"reasoning.encrypted_content", "web_search_call.action.sources"} <= set(body["include"])
         if make is openai:
+            import openai.types.responses as openai_types
+
             for tool in body["tools"]:
                 strict(openai_types.ToolParam, tool)
 
@@ -95,6 +96,8 @@ class TestRequests:
             "fileSearch",
         ]
         assert body["toolConfig"] == {"includeServerSideToolInvocations": True}
+        from google.genai import types as google_types
+
         for tool in body["tools"][1:]:
             google_types.Tool.model_validate(tool)
         google_types.ToolConfig.model_validate(body["toolConfig"])

@@ -21,6 +21,7 @@ from cantrip_actors.http import Limits, Service, Settings, Token, Tokens, make_a
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.http.tokens import SCOPES, digest_of
 from cantrip_actors.wards import max_turns
+from tests.forked import COMMAND, Forked
 
 ADMIN = "admin-token"
 ROOT = Path(__file__).parent.parent.parent
@@ -242,12 +243,14 @@ def process(
     folder: Path, backend: str, *more: str, serves: str = "tests.http.serving:ECHO", path: Path = ROOT
 ) -> Iterator[Process]:
     """Run `cantrip serve` on `loom.db` in a folder until the block ends, with the packages that lie at `path`."""
-    command = [sys.executable, "-m", "cantrip_actors.cli.main", "serve", serves]
-    command += ["--loom", f"sqlite:{folder / 'loom.db'}", "--bind", "127.0.0.1:0", "--health", "127.0.0.1:0"]
-    environment = {**os.environ, "PYTHONPATH": str(path), "NO_COLOR": "1"}
-    child = subprocess.Popen(
-        [*command, "--backend", backend, *more], stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
-    )
+    arguments = ["serve", serves, "--loom", f"sqlite:{folder / 'loom.db'}", "--backend", backend, *more]
+    arguments += ["--bind", "127.0.0.1:0", "--health", "127.0.0.1:0"]
+    options: dict[str, Any] = {"stderr": subprocess.PIPE, "text": True, "cwd": folder}
+    options["env"] = {**os.environ, "PYTHONPATH": str(path), "NO_COLOR": "1"}
+    if path == ROOT:
+        child = Forked(COMMAND, *arguments, **options)
+    else:
+        child = subprocess.Popen([sys.executable, "-m", "cantrip_actors.cli.main", *arguments], **options)
     try:
         assert child.stderr is not None
         said: list[str] = []

@@ -6,7 +6,7 @@ import gc
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -246,7 +246,7 @@ async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() 
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         path = f"/api/v1/entities/{begun['entity_id']}/events"
         deaf.sendall(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer admin-token\r\n\r\n".encode())
-        with anyio.fail_after(20):
+        with closing(deaf), anyio.fail_after(60):
             while not on.service._feeds:  # whether the reader is there
                 await anyio.sleep(0.01)
             (feed,) = on.service._feeds.values()  # likewise
@@ -255,7 +255,6 @@ async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() 
                 assert feed.frames.size < 9 << 20  # the bytes that the feed keeps
             while feed.readers:
                 await anyio.sleep(0.05)
-        deaf.close()
 
 
 def long_winded(context: Any) -> dict[str, Any]:

@@ -1,0 +1,26 @@
+"""Entities as JSON values: all fields of one are of one moment."""
+
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Loom, Runtime, scripted
+from cantrip_actors.http.shapes import entity_shape
+from cantrip_actors.wards import max_turns
+from tests.runtime.spells import done, say
+
+
+@pytest.mark.rule("HTTP-01")
+async def test_the_state_and_the_episode_of_an_entity_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    spell = Cantrip(scripted([done(1), say("done"), say("done")]), circle=Circle(["done"], [max_turns(1)]))
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(spell, "one", name="bob")
+        await entity.episode()
+        loom, before = runtime.loom, list(runtime.loom.records(entity.id))
+        assert (await entity.send("two")).reason == "truncated"
+        read, earlier = Loom.records, [before]
+
+        def records(self: Loom, entity_id: str) -> object:
+            return earlier.pop() if earlier else read(self, entity_id)
+
+        monkeypatch.setattr(Loom, "records", records)  # the second episode ends after the first look
+        shape = entity_shape(loom, loom.header(entity.id), [])
+    assert (shape["state"], shape["episode"]["reason"]) == ("terminated", "terminated")
