@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors import Cantrip, CantripError, Entity, Request, Runtime
-from cantrip_actors.acp.commands import available_commands, command_in
+from cantrip_actors import Cantrip, CantripError, Entity, InvalidCantrip, Request, Runtime
+from cantrip_actors.acp.commands import available_commands, command_in, read_number
 from cantrip_actors.acp.editor import Capabilities, Editor
 from cantrip_actors.acp.jsonrpc import (
     INTERNAL_ERROR,
@@ -92,7 +92,8 @@ class Agent:
         try:
             return await work(self, given)
         except CantripError as error:
-            raise RequestError(INTERNAL_ERROR, title_of(self._runtime.redact(str(error)))) from error
+            code = INVALID_PARAMS if isinstance(error, InvalidCantrip) else INTERNAL_ERROR
+            raise RequestError(code, title_of(self._runtime.redact(str(error)))) from error
 
     async def notice(self, method: str, params: Any) -> None:
         """Handle a notification; an unknown one is ignored."""
@@ -331,7 +332,7 @@ def _read_text(params: Mapping[str, Any], name: str) -> str:
 def _read_folder(given: Any, known: list[str] | None) -> Path:
     if given is None:
         return Path(known[0]) if known else Path.cwd()
-    if not isinstance(given, str) or not Path(given).is_absolute():
+    if not isinstance(given, str) or not Path(given).is_absolute() or "\0" in given:
         raise RequestError(INVALID_PARAMS, "cwd: expected an absolute path")
     return Path(given)
 
@@ -339,6 +340,7 @@ def _read_folder(given: Any, known: list[str] | None) -> Path:
 def _read_cursor(given: Any) -> int:
     if given is None:
         return 0
-    if not (isinstance(given, str) and given.isdecimal() and int(given) % PAGE == 0):
+    start = read_number(given) if isinstance(given, str) else None
+    if start is None or start % PAGE:
         raise RequestError(INVALID_PARAMS, "cursor: expected one of an earlier answer")
-    return int(given)
+    return start
