@@ -33,6 +33,11 @@ def command_in(text: str) -> Callable[[Session], Awaitable[str]] | None:
     return None if command is None else lambda session: command.run(session, rest.strip())
 
 
+def read_number(text: str) -> int | None:
+    """Return the number that a text of at most nine digits says; None for another text, such as thousands of digits."""
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
 async def _undo(session: Session, _: str) -> str:
     def look() -> tuple[list[str], str]:
         begun = [turn.id for turn in session.thread()]
@@ -63,8 +68,8 @@ def _find_first_turn_of_last_intent(session: Session) -> str:
 
 async def _fork(session: Session, rest: str) -> str:
     turns = await session.runtime.read(session.thread)
-    number = int(rest) if rest.isdecimal() else 0
-    if not 1 <= number <= len(turns):
+    number = read_number(rest)
+    if number is None or not 1 <= number <= len(turns):
         return f"/fork N: expected the number of a turn from 1 to {len(turns)}; /tree shows them."
     session.go_back(turns[number - 1].id)
     return f"The next prompt continues from turn {number} of {len(turns)}. What came after stays in the loom."

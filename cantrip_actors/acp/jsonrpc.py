@@ -14,6 +14,7 @@ import anyio
 import orjson
 
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.exact_json import replace_half_characters
 from cantrip_actors.terms.messages import as_text
 
 PARSE_ERROR: Final = -32700
@@ -126,20 +127,21 @@ class Connection:
 
     async def _take(self, line: bytes, tasks: anyio.abc.TaskGroup) -> None:
         try:
-            message = orjson.loads(line)
+            message = _read_line(line)
         except orjson.JSONDecodeError:
             await self._fail(None, RequestError(PARSE_ERROR, "expected a line of JSON"))
             return
         self._trace("<-", message)
-        if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
+        if isinstance(message, dict) and "method" not in message and ("result" in message or "error" in message):
+            self._take_answer(message)
+            return
+        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
             await self._fail(
                 None, RequestError(INVALID_REQUEST, "expected a JSON-RPC request, an object with a method")
             )
             return
-        method, params, id = message.get("method"), message.get("params"), message.get("id")
-        if method is None:
-            self._take_answer(message)
-        elif "id" not in message:
+        method, params, id = message["method"], message.get("params"), message.get("id")
+        if "id" not in message:
             if method == "$/cancel_request":
                 self._cancel(params)
             else:
@@ -239,6 +241,14 @@ class Connection:
         if answer is not None and answer.message is None:
             answer.message = message
             answer.arrived.set()
+
+
+def _read_line(line: bytes) -> Any:
+    """Return the message of a line. Raises JSONDecodeError."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:  # it may have half a character, and its sender waits for an answer
+        return orjson.loads(replace_half_characters(line))
 
 
 async def _do_nothing() -> None:

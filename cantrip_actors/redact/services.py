@@ -46,7 +46,7 @@ class Service(NamedTuple):
 def _row(
     name: str, prefixes: str, alphabet: str, least: int, source: str = "gitleaks", *, most: int = 0, digit: bool = True
 ) -> Service:
-    is_wordy = "_" in alphabet or "-" in alphabet
+    is_wordy = "_" in alphabet or alphabet.endswith("-")  # the others have a hyphen too, between the ends of a range
     return Service(name, tuple(prefixes.split()), alphabet, least, source, most, digit and is_wordy)
 
 

@@ -14,6 +14,10 @@ import orjson
 
 _LONG: Final = re.compile(r"\d{19}", re.ASCII)
 _LONG_IN_BYTES: Final = re.compile(rb"\d{19}")
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
+"""An escape in a JSON text: of a whole character in two halves, of half a character (the group), or another one."""
 
 
 def has_long_number(text: str | bytes) -> bool:
@@ -29,6 +33,14 @@ def parse_exactly(text: str | bytes) -> Any:
         return json.loads(text, parse_constant=_refuse, parse_float=_parse_float)
     except RecursionError:
         raise ValueError("expected JSON, got a text that nests too deeply") from None
+
+
+def replace_half_characters(text: bytes) -> str:
+    r"""Return a JSON text in which `\ufffd` replaces escapes of half a character, which JSON allows and UTF-8 does not.
+
+    Programs in JavaScript write them for a text that was cut within an emoji.
+    """
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text.decode("utf-8", "replace"))
 
 
 def dump_exactly(value: Any) -> bytes:

@@ -120,7 +120,13 @@ def test_the_sdks_client_works_with_the_agent(backend: str, tmp_path: Path) -> N
 def test_invalid_input_and_printed_output_do_not_break_the_connection() -> None:
     with agent("--loom", "memory:", general=["--log-level", "debug"]) as on:
         assert on.ask("a", "initialize", protocolVersion=65535)["result"]["protocolVersion"] == 1
-        for line, code in (("rubbish", -32700), ("[]", -32600), ("3", -32600), ('{"id": 7, "method": 3}', -32600)):
+        for line, code in (
+            ("rubbish", -32700),
+            ("[]", -32600),
+            ("{}", -32600),
+            ("3", -32600),
+            ('{"id": 7, "method": 3}', -32600),
+        ):
             on.send(line)
             answered = on.read()
             assert (answered["id"], answered["error"]["code"]) == (None, code)

@@ -360,10 +360,35 @@ async def test_sessions_are_listed_by_folder_and_by_page(tmp_path: Path) -> None
         assert (len(rest["sessions"]), rest.get("nextCursor")) == (2, None)
         assert len((await editor.ask("session/list", cwd=str(tmp_path)))["sessions"]) == 2
         assert (await editor.ask("session/list", cwd="/nowhere"))["sessions"] == []
-        for strange in ("x", "3", 50):
+        for strange in ("x", "3", 50, "9" * 5000):
             with pytest.raises(Refused) as refused:
                 await editor.ask("session/list", cursor=strange)
             assert refused.value.code == -32602
+
+
+@pytest.mark.rule("ACP-08")
+@pytest.mark.parametrize("text", ["/fork " + "9" * 5000, "a text that is cut within an emoji: \ud83d"])
+async def test_a_strange_prompt_is_answered(text: str) -> None:
+    async with edited(helper()) as editor:
+        session = (await editor.ask("session/new", cwd="/", mcpServers=[]))["sessionId"]
+        assert await editor.prompt(session, "begin") == "end_turn"
+        assert await editor.prompt(session, text) == "end_turn"
+
+
+@pytest.mark.rule("ACP-08")
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"cwd": "/nul\0within", "mcpServers": []},
+        {"cwd": "/", "mcpServers": [{"name": "one", "command": "a", "args": [], "env": []}] * 2},
+    ],
+    ids=["NUL in a path", "two servers with one name"],
+)
+async def test_a_mistake_in_a_new_session_is_an_error_of_its_params(params: dict[str, Any]) -> None:
+    async with edited(helper()) as editor:
+        with pytest.raises(Refused) as refused:
+            await editor.ask("session/new", **params)
+        assert refused.value.code == -32602
 
 
 @pytest.mark.rule("ACP-14")

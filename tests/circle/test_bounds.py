@@ -140,6 +140,21 @@ def measure_peak(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.rule("X-01")
+def test_a_snapshot_does_not_copy_unchanged_memory() -> None:
+    box = medium("javascript").open([], Limits())
+    box.begin("var zeros = new ArrayBuffer(40_000_000)")
+    assert measure_peak(box.dump) < 2_000_000
+
+
+@pytest.mark.rule("X-01")
+@pytest.mark.parametrize("part", ["name", "message"])
+def test_a_part_of_an_exception_over_its_bound_is_cut(part: str) -> None:
+    step = opened("javascript").begin(f"const e = new Error(); e.{part} = 'x'.repeat(900_000); throw e")
+    assert isinstance(step, Raised)
+    assert len(step.error) < 11_000
+
+
 class Text(str):
     """A text of another type."""
 

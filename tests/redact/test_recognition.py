@@ -138,6 +138,12 @@ def test_an_unregistered_secret_is_found(text: str, secret: str) -> None:
 
 
 @pytest.mark.rule("X-31")
+@pytest.mark.parametrize("key", ["hf_aBcdEfGhJkLmNpQrStUvWxYzAbCdEfGhJk", "gsk_" + "aBcdEfGhJkLmNpQrStUvWxYz" * 2])
+def test_a_key_of_letters_only_is_found_when_its_alphabet_has_no_word_separator(key: str) -> None:
+    assert key not in Redactor().text(f"the key is {key}")
+
+
+@pytest.mark.rule("X-31")
 @pytest.mark.parametrize("around", ['{"k":"%s"}', "KEY=%s", "(%s)", "%s", "a=%s&b", "x\n%s\ny", "`%s`", r"\"%s\""])
 def test_a_key_is_found_in_any_surroundings(around: str) -> None:
     missed = [what for what, key in WORDS if "PRIVATE" not in key and key in Redactor().text(around % key)]

@@ -28,7 +28,7 @@ import math
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final, TypeVar
@@ -381,10 +381,14 @@ class Guest:
             self.call("qjs_free", pointer, size)
         return bool(pointer)
 
-    def memory(self) -> bytes:
-        """Return a copy of the memory between two calls, without the stack, which is then empty."""
+    def memory(self) -> Iterator[bytes]:
+        """Yield the memory between two calls in pieces of 64 KiB, without the stack, which is then empty.
+
+        A copy of the whole memory would stop all threads while it is made (X-01).
+        """
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
-        return ctypes.string_at(base, self.size)
+        for start in range(0, self.size, _PAGE):
+            yield ctypes.string_at(base + start, min(_PAGE, self.size - start))
 
     @property
     def size(self) -> int:
@@ -635,11 +639,11 @@ def get_pristine() -> Pristine:
 def _prepare() -> Pristine:
     engine = _compile()
     guest = Guest(engine, 256 * _PAGE, lambda _text: "")
-    fresh = guest.memory()
+    fresh = b"".join(guest.memory())
     make = complete(guest.evaluate(_read_prelude()))
     assert make is not None, "the prelude compiles"
     parts = complete(guest.run(make, guest.function("host")))
     functions = tuple(guest.item(parts, index) for index in range(5))
-    memory = guest.memory()
+    memory = b"".join(guest.memory())
     guest.close()
-    return Pristine(engine, memory, compute_difference(fresh, memory, PAGE), functions, compute_identity())
+    return Pristine(engine, memory, compute_difference(fresh, [memory], PAGE), functions, compute_identity())

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Final
 
 LONGEST: Final = 10_000
-"""Characters of a message that are kept."""
+"""Characters that are kept of a name or a message."""
 
 NEAR: Final = 200
 """Characters before a call that are searched for the called expression."""
@@ -70,12 +70,15 @@ def describe(name: str, message: str, stack: str, code: str, gates: Collection[s
         message = f"not a function: {called}" if called else message
         if re.search(r"\.(?:then|catch|finally)$", called):
             advice = "a gate returns its result, not a promise: use it as it is, or write await before it"
-    if len(message) > LONGEST:
-        message = f"{message[:LONGEST]}… ({len(message) - LONGEST} more characters)"
+    name, message = (_shorten(text) for text in (name, message))
     error = f"{name}: {message}" if name else f"uncaught {message}"
     if advice:
         error += f"; instead: {advice}"
     return f"{error} ({_render_place(frames)})" if frames else error
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST} more characters)"
 
 
 def _render_place(frames: list[tuple[str, str, str]]) -> str:

@@ -150,9 +150,10 @@ class JavaScriptSandbox(LiveSandbox):
 
     def dump(self) -> bytes | None:
         """Return a snapshot of some kilobytes; None while a program is suspended."""
-        self._check_open()
-        pristine = self._pristine
-        return None if self._pending is not None else pack(pristine.engine, pristine.memory, self._guest.memory())
+        with self._stepping:  # `close` must not release the memory meanwhile
+            self._check_open()
+            pristine = self._pristine
+            return None if self._pending is not None else pack(pristine.engine, pristine.memory, self._guest.memory())
 
     def load(self, image: bytes) -> None:
         """Restore a `dump`. Raises ValueError, and changes nothing, for another engine's snapshot."""

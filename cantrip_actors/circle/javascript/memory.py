@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,25 +30,28 @@ class Difference:
     pages: tuple[tuple[int, bytes], ...]
 
 
-def compute_difference(before: bytes, now: bytes, page: int) -> Difference:
-    """Return the change from `before`, extended with zeros, to `now`."""
-    old, new, zeros = memoryview(before), memoryview(now), bytes(page)
-    pages = []
-    for start in range(0, len(now), page):
-        part = new[start : start + page]
-        if part != (old[start : start + page] if start < len(before) else zeros):
-            pages.append((start, bytes(part)))
-    return Difference(len(now), page, tuple(pages))
+def compute_difference(before: bytes, now: Iterable[bytes], page: int) -> Difference:
+    """Return the change from `before`, extended with zeros, to the memory whose pieces are `now`.
+
+    Each piece is a whole number of pages.
+    """
+    pages, size = list[tuple[int, bytes]](), 0
+    for piece in now:
+        old = before[size : size + len(piece)].ljust(len(piece), b"\0")
+        if piece != old:
+            for start in range(0, len(piece), page):
+                part = piece[start : start + page]
+                if part != old[start : start + page]:
+                    pages.append((size + start, part))
+        size += len(piece)
+    return Difference(size, page, tuple(pages))
 
 
-def pack(engine: str, pristine: bytes, memory: bytes) -> bytes:
-    """Return the snapshot of a guest of `engine` whose memory was `pristine` and is now `memory`."""
-    parts = [
-        part
-        for start, page in compute_difference(pristine, memory, _PAGE).pages
-        for part in (_OFFSET.pack(start), page)
-    ]
-    return f"{engine}\n".encode() + _SIZE.pack(len(memory)) + zlib.compress(b"".join(parts), 1)
+def pack(engine: str, pristine: bytes, memory: Iterable[bytes]) -> bytes:
+    """Return the snapshot of a guest of `engine` whose memory was `pristine` and now has the pieces `memory`."""
+    change = compute_difference(pristine, memory, _PAGE)
+    parts = [part for start, page in change.pages for part in (_OFFSET.pack(start), page)]
+    return f"{engine}\n".encode() + _SIZE.pack(change.size) + zlib.compress(b"".join(parts), 1)
 
 
 def unpack(engine: str, pristine: bytes, snapshot: bytes, most: int) -> Difference:

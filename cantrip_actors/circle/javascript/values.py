@@ -22,6 +22,7 @@ from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.terms.bounds import TooLarge, can_nest_too_deeply, check_json, check_value
+from cantrip_actors.terms.exact_json import replace_half_characters
 
 SPOILT: Final = (
     "globalThis must stay extensible and the gates definable, because later programs need that: do not freeze them"
@@ -46,8 +47,6 @@ _DIGITS: Final = re.compile(r"-?[0-9]+")
 _MOST_DIGITS: Final = len(str(-(2**63)))
 """The most characters of an integer of 64 bits."""
 
-_HALF: Final = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)")
-
 
 def decode_incoming(text: bytes) -> Any:
     """Return the value of a program's JSON. Raises ValueError, for example TooLarge, with the reason."""
@@ -56,7 +55,7 @@ def decode_incoming(text: bytes) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
-            value = orjson.loads(_HALF.sub(_replace_surrogate, text.decode("utf-8", "replace")))
+            value = orjson.loads(replace_half_characters(text))
         except orjson.JSONDecodeError:
             raise ValueError("expected JSON, got text that is not, or that is nested too deeply") from None
     if can_nest_too_deeply(text):  # its bytes and its values are bounded already
@@ -107,10 +106,6 @@ def _mark(value: Any) -> Any:
     if isinstance(value, int) and abs(value) > EXACT:
         return f"\0n{value}"
     return f"\0{value}" if isinstance(value, str) and value[:1] == "\0" else value
-
-
-def _replace_surrogate(escape: re.Match[str]) -> str:
-    return r"\ufffd" if len(escape.group()) > 2 else escape.group()
 
 
 def read_arguments(gate: str, text: bytes) -> Mapping[str, Any]:
