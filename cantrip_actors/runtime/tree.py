@@ -395,8 +395,7 @@ class Tree(Core):
         return self.guard.redact_events(make_events(records, time.time()))
 
     def _publish(self, records: Sequence[Record]) -> None:
-        """Publish the events of written records to subscribers, and have the askers that they answer loaded."""
-        self.inboxes.note_written(records)
+        """Publish the events of written records to subscribers."""
         if self.instrument is not None:
             self.instrument.written(records)
         if not self.bus:
@@ -660,4 +659,6 @@ class Tree(Core):
         if self.living.get(entity_id) is not None:
             raise Held(f"entity {entity_id} is being loaded: stop it instead")
         await self.append([Ended(one, "abandoned", at, why, sender=sender or None) for one in unfinished])
+        for one in unfinished:
+            await self.inboxes.settle_from_log(one)
         self.writer.cast(Release(entity_id))
