@@ -33,8 +33,6 @@ class LeaseStore(ABC):
     expires: bool = False
     """Whether time alone ends a lease, even of a living process: then a thread must renew it."""
     _known: Known
-    _owners: set[str]
-    """The owners that have claimed through this store: a loom actor that was killed left its leases to the next one."""
     _contended: tuple[type[Exception], ...] = ()
     """The driver's error for a claim at the same moment as another one."""
 
@@ -58,8 +56,7 @@ class LeaseStore(ABC):
             raise make_not_root(entity, place.tree.root)
         held, deaths = self._find_holder(db, entity), 0
         if held is not None:
-            is_own = held.owner == owner or held.owner in self._owners
-            if held.owner is not None and not is_own and self._is_live(held.owner, held.left):
+            if held.owner is not None and held.owner != owner and self._is_live(held.owner, held.left):
                 raise Held.by(entity, held.owner, held.left)
             if held.owner is None and not lift:
                 return Quarantined.after(held.deaths, entity)

@@ -43,6 +43,8 @@ class NodeTables(Tables):
     _table_place: tuple[str, ...] = ()
     _locked: ClassVar[str]
     """The end of a query that locks the leases that it finds."""
+    _owners: set[str]
+    """The owners that have claimed through this store."""
     _row_locked: ClassVar[str] = ""
     """The end of a query whose row is locked against changes."""
     _beats: int = 0

@@ -46,6 +46,7 @@ from cantrip_actors.loom import (
     Wanted,
     backup_loom,
     keep_for,
+    mark_gone,
     name_lease,
     open_store,
 )
@@ -369,6 +370,8 @@ class Tree(Core):
         )
 
     def _make_writer(self, store: Store) -> LoomWriter:
+        if self.loom_actor is not None:
+            mark_gone(self.loom_actor.owner)  # one that was killed has released no lease
         deliver, load, note = self.inboxes.deliver, self.inboxes.load, self.scheduler.note
         self.loom_actor = LoomWriter(store, self._publish, deliver, load, note, self.instrument, self.membership)
         return self.loom_actor
