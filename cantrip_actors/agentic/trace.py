@@ -21,7 +21,6 @@ from cantrip_actors import CrystalError, Message, Turn
 from cantrip_actors.agentic.controller import ControllerState
 from cantrip_actors.agentic.schemas import AgentCallResult
 from cantrip_actors.agentic.tools import as_json
-from cantrip_actors.machine.context import NO_GATE
 
 _CONTEXT: Final = "context:\n"
 _FOLDED: Final = "[folded: turns "
@@ -71,7 +70,8 @@ def read(wanted: TypeAdapter[Any], text: str) -> Any:
 def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
     """Return the task of the current run, as text, and its steps so far.
 
-    An intent begins a run. If data came with it, the data are the task.
+    An intent begins a run. If data came with it, the data are the task. A steering message changes nothing: the next
+    step follows from the results alone.
 
     Raises CrystalError if the first steps were folded away.
     """
@@ -80,7 +80,7 @@ def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
         content = message.content or ""
         if message.role == "user" and content.startswith(_FOLDED):
             raise CrystalError("a controller needs to see all of its steps: its cantrip may not fold them away")
-        if message.role == "user" and content != NO_GATE:
+        if message.role == "user" and not message.is_steering:
             task, steps = content.removeprefix(_CONTEXT), []
         elif message.role == "assistant":
             steps.append(_build_step(content))

@@ -135,7 +135,7 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
 
 
 def _steer(shape: Shape, state: State, record: Steered) -> None:
-    _append(shape, state, Message("user", record.text, images=record.images))
+    _append(shape, state, Message("user", record.text, images=record.images, is_steering=True))
     if record.images:
         state.conversation.images = state.conversation.images.extend(record.images)
 
@@ -273,7 +273,7 @@ def _commit(shape: Shape, state: State, record: Committed) -> None:
         state.phase = Phase.WAITING
     else:
         if not turn.calls and not turn.coded:
-            _append(shape, state, Message("user", NO_GATE))
+            _append(shape, state, Message("user", NO_GATE, is_steering=True))
         state.phase = Phase.IDLE if record.truncated else Phase.ASKING
     if record.terminated or record.truncated:
         state.episode.end = record

@@ -91,6 +91,7 @@ class Inbox:
         "_intents",
         "_is_signalled",
         "_known",
+        "_listeners",
         "_load",
         "_notify_processes",
         "_waiters",
@@ -125,6 +126,7 @@ class Inbox:
         """Mail that the actor has claimed and no record has taken yet, by key."""
         self._is_signalled = False
         self._waiters: dict[str, list[Waiter]] = {}
+        self._listeners: dict[str, list[Callable[[], object]]] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -314,6 +316,11 @@ class Inbox:
         """The keys of the intents whose episodes callers wait for; "" stands for the first intent."""
         return [key for key, waiting in self._waiters.items() if any(one.callers for one in waiting)]
 
+    @property
+    def expected(self) -> list[str]:
+        """The keys of the intents whose episodes callers wait for, or whose ends have listeners."""
+        return [*dict.fromkeys([*self.awaited, *self._listeners])]
+
     def get_variables(self, key: str) -> ContextVariables:
         """Return the context variables of the first caller that waits for an intent."""
         return next((waiter.context_variables for waiter in self._waiters.get(key, ())), ())
@@ -322,6 +329,12 @@ class Inbox:
         """Settle `waiter` when the episode of the intent with this key has ended."""
         self._waiters.setdefault(key, []).append(waiter)
         return waiter
+
+    def listen(self, key: str, listener: Callable[[], object]) -> None:
+        """Call `listener` once the episode of the intent with this key has ended; an unloaded entity stays unloaded."""
+        listeners = self._listeners.setdefault(key, [])
+        if listener not in listeners:
+            listeners.append(listener)
 
     def forget(self, key: str, waiter: Waiter) -> None:
         """Forget a caller that no longer waits."""
@@ -353,7 +366,9 @@ class Inbox:
         return late
 
     def settle(self, key: str, outcome: Outcome | None, error: CantripError | None = None) -> None:
-        """Give the callers that wait for an episode its outcome or error."""
+        """Give the callers that wait for an episode its outcome or error, and call the listeners to its end."""
+        for listener in self._listeners.pop(key, ()):
+            listener()
         waiters = self._waiters.pop(key, ())
         for waiter in waiters:
             waiter.settle(outcome, error)
@@ -362,7 +377,7 @@ class Inbox:
 
     def settle_refused(self, records: Sequence[Record]) -> None:
         """Give the callers whose intents these records refused or withdrew their errors."""
-        for key in self.awaited:
+        for key in self.expected:
             refusal = find_refusal(records, key)
             if refusal is not None:
                 self.settle(key, None, make_refusal_error(refusal))

@@ -3,7 +3,10 @@
 Mail is made durable first. If its entity is loaded here, the entity's actor gets the mail at once. If no process runs
 the entity and its cantrip is known here, the mail actor loads it. Otherwise the process that runs it takes the mail. If
 several processes write the loom, the mail actor polls it every `POLL_INTERVAL` seconds for mail that others posted, and
-for the ends of episodes that a caller here waits for.
+for the ends of episodes that are expected here.
+
+The end of an episode is expected by callers, which wait, and by listeners, for which nothing is loaded: the schedule of
+the next firing, and the tree of each asker, which is loaded by its answer if it has stopped meanwhile.
 """
 
 from __future__ import annotations
@@ -11,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 
 from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store, Taken
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
-from cantrip_actors.machine.project import Life, find_episode, find_refusal, fold_state, has_taken
+from cantrip_actors.machine.project import Life, find_asked, find_episode, find_refusal, fold_state, has_taken
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
-from cantrip_actors.records.records import MailRefused, Record
+from cantrip_actors.records.records import Asked, MailRefused
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
@@ -55,23 +58,6 @@ _EXPIRE = object()
 _log = get_logger("cantrip_actors.runtime")
 
 
-class _Answers:
-    """The answers of one entity for which askers are loaded: `roots` has the tree of each, by the key of its intent.
-
-    `position` is where the entity's log was searched for them, while another process runs it.
-    """
-
-    def __init__(self) -> None:
-        self.roots: dict[str, str] = {}
-        self.position = 0
-
-
-class _LoadAskers(NamedTuple):
-    """Load the askers of an entity whose answers are in its log."""
-
-    asked: str
-
-
 class Inboxes:
     """The inboxes of the entities that are loaded here, or whose episodes a caller here waits for."""
 
@@ -89,8 +75,8 @@ class Inboxes:
         self._polls = 0
         self._last_read = 0
         """The number of the newest mail that was read."""
-        self._answers: dict[str, _Answers] = {}
-        """For each asked entity: the answers for which askers that no process runs are loaded."""
+        self._answered: set[str] = set()
+        """The roots of trees that may have an answer in the loom for which one of their entities waits."""
 
     # Inboxes and cells
 
@@ -117,6 +103,10 @@ class Inboxes:
     def detach(self, cell: Cell) -> None:
         """Detach the inbox of a cell that has ended, and fail the callers that will get no outcome here."""
         inbox, core, entity_id = cell.inbox, self._core, cell.entity_id
+        if entity_id in self._answered:
+            self._answered.discard(entity_id)
+            if cell.episode is not None and not cell.is_over:
+                self.note_answer(entity_id)
         if inbox is None:
             return
         for mail in inbox.close(lambda key: has_taken(core.loom.records(entity_id), key)):
@@ -124,7 +114,7 @@ class Inboxes:
         if core.is_open:
             inbox.settle_all(lambda waiter: self._make_error(waiter, cell))
             inbox.forget_unawaited()
-            if inbox.awaited or cell.is_for_episode:
+            if inbox.awaited or cell.is_for_episode or (cell.is_over and inbox.expected):
                 self.load(entity_id)
         self._drop(entity_id)
 
@@ -160,7 +150,7 @@ class Inboxes:
 
     def _drop(self, entity_id: str) -> None:
         inbox = self._inboxes.get(entity_id)
-        if inbox is not None and inbox.is_empty and self._core.living.get(entity_id) is None:
+        if inbox is not None and inbox.is_empty and not inbox.expected and self._core.living.get(entity_id) is None:
             del self._inboxes[entity_id]
 
     # Posting
@@ -310,7 +300,7 @@ class Inboxes:
             if not is_offered:
                 row = await self.post(mail)
                 if row.taken is not None:
-                    await self._settle_from_log(entity_id, inbox)
+                    await self.settle_from_log(entity_id)
                 if self._core.living.get(entity_id) is None:
                     self.load(entity_id)
             return await waiter.wait()
@@ -338,7 +328,7 @@ class Inboxes:
         try:
             row = await self._core.in_store(partial(self._core.store.find_mail, entity_id, key))
             if row is None or row.taken is not None:
-                await self._settle_from_log(entity_id, inbox)
+                await self.settle_from_log(entity_id)
         except BaseException:
             self.forget(entity_id, key, waiter)
             raise
@@ -389,46 +379,54 @@ class Inboxes:
         self.get_inbox(entity_id).forget(key, waiter)
         self._drop(entity_id)
 
-    async def _settle_from_log(self, entity_id: str, inbox: Inbox) -> None:
-        """Settle the waiters whose episodes have ended according to the log."""
-        for ended in await self._core.in_store(partial(self._find_ends, entity_id, inbox.awaited)):
-            inbox.settle(*ended)
-
-    # Askers that are not loaded
-
-    async def watch_answer(self, asked: str, key: str, root: str) -> None:
-        """Load a tree that no process runs as soon as the episode of the intent with this key has ended.
-
-        The tree asked for it. The asked entity is not loaded for this: it may be for a person to resume it.
-        """
-        self._answers.setdefault(asked, _Answers()).roots[key] = root
-        await self.load_askers(asked)
-
-    def note_written(self, records: Sequence[Record]) -> None:
-        """Look for answers to askers that are not loaded, if entities that they asked are among these records'."""
-        if self._answers:
-            for asked in {record.entity_id: None for record in records if record.entity_id in self._answers}:
-                self.actor.cast(_LoadAskers(asked))
-
-    async def load_askers(self, asked: str) -> None:
-        """Load the askers whose answers are in the log of an entity now."""
-        answers = self._answers.get(asked)
-        if answers is None:
+    async def settle_from_log(self, entity_id: str) -> None:
+        """Settle those that wait for episodes of an entity which have ended according to the log."""
+        inbox = self._inboxes.get(entity_id)
+        if inbox is None:
             return
-        for key, *_ in await self._core.in_store(partial(self._find_ends, asked, [*answers.roots])):
-            root = answers.roots.pop(key, None)
-            if root is not None:
-                self.load(root)
-        if not answers.roots:
-            self._answers.pop(asked, None)
+        for ended in await self._core.in_store(partial(self._find_ends, entity_id, inbox.expected)):
+            inbox.settle(*ended)
+        self._drop(entity_id)
 
-    async def _poll_answers(self) -> None:
-        """Load the askers whose answers other processes have written."""
-        for asked, answers in list(self._answers.items()):
-            tip = await self._core.in_store(partial(self._core.store.tip, asked))
-            if tip is not None and tip.position != answers.position:
-                answers.position = tip.position
-                await self.load_askers(asked)
+    # Waiting without a caller
+
+    async def listen(self, entity_id: str, key: str, listener: Callable[[], object]) -> None:
+        """Call `listener` once the episode of the intent with this key has ended, in any process.
+
+        "" is the key of the first intent. The entity is not loaded for this: it may be for a person to resume it.
+        """
+        cell = self._core.living.get(entity_id)
+        inbox = self.get_inbox(entity_id) if cell is None else self.attach(cell)
+        inbox.listen(key, listener)
+        await self.settle_from_log(entity_id)
+
+    def listen_for_asker(self, asked: str, key: str, root: str) -> None:
+        """Load the tree of an asker at the end of that episode, if it has stopped by then: an answer is like mail."""
+        self.get_inbox(asked).listen(key, partial(self.note_answer, root))
+
+    def note_answer(self, root: str) -> None:
+        """Load a tree that no process runs if one of its entities has an answer; else wait for the answers."""
+        self._answered.add(root)
+        if self._core.living.get(root) is None:
+            self.actor.send(_HINT)
+
+    async def _load_answered(self) -> None:
+        for root in [one for one in self._answered if self._core.living.get(one) is None]:
+            is_answered, asks = await self._core.in_store(partial(self._read_asks, root))
+            self._answered.discard(root)
+            if is_answered:
+                self.load(root)
+                continue
+            for asked in asks:
+                await self.listen(asked.to, asked.key, partial(self.note_answer, root))
+
+    def _read_asks(self, root: str) -> tuple[bool, list[Asked]]:
+        """Return whether an entity of a tree has an answer for which it waits, and the questions without an answer."""
+        loom = self._core.loom
+        found = [find_asked(loom.records(one)) for one in loom.subtree(root) if not loom.is_over(one)]
+        asks = [one for one in found if one is not None]
+        open_asks = [one for one in asks if not self._find_ends(one.to, [one.key])]
+        return len(open_asks) < len(asks), open_asks
 
     def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:
         """Return the keys whose intents have ended according to the log, each with its outcome or its error."""
@@ -457,6 +455,7 @@ class Inboxes:
         """
         store = self._core.store
         self._polls += not is_hinted
+        await self._load_answered()
         self._last_read, rows = await self._core.in_store(partial(store.new_mail, self._last_read))
         roots = {row.entity_id: None for row in rows if row.loads or self._core.living.get(row.entity_id)}
         if self._polls % FULL_POLL_EVERY == 0 and not is_hinted:
@@ -464,19 +463,18 @@ class Inboxes:
         for entity_id in roots:
             self.load(entity_id)
         for entity_id, inbox in list(self._inboxes.items()):
-            if inbox.awaited and self._core.living.get(entity_id) is not None:
+            if not inbox.expected:
+                continue
+            if self._core.living.get(entity_id) is not None:
                 await self._settle_withdrawn(entity_id, inbox)
-            elif inbox.awaited:
+            else:
                 tip = await self._core.in_store(partial(store.tip, entity_id))
                 if tip is not None and tip.position != inbox.position:
                     inbox.position = tip.position
-                    await self._settle_from_log(entity_id, inbox)
+                    await self.settle_from_log(entity_id)
                 if inbox.awaited:
                     self.load(entity_id)
                     await self._fail_stranded(entity_id, inbox)
-                else:
-                    self._drop(entity_id)
-        await self._poll_answers()
 
     async def _settle_withdrawn(self, entity_id: str, inbox: Inbox) -> None:
         """Settle the callers here whose intents, for an entity that is loaded here, another process has withdrawn."""
@@ -515,8 +513,7 @@ class Inboxes:
         try:
             facts = await core.in_store(partial(core.loom.facts, entity_id, "always" if is_placed else "unless_held"))
             if facts.life >= Life.OVER:
-                if inbox is not None:
-                    await self._settle_from_log(entity_id, inbox)
+                await self.settle_from_log(entity_id)
                 return False
             if facts.is_held or not core.is_clear(facts):
                 return False
@@ -596,12 +593,10 @@ class MailActor(Actor):
             self._hints.start()
             self._inboxes.hints = self._hints
 
-    async def handle_cast(self, message: str | Mail | _LoadAskers) -> None:
-        """Load the entity with that id, or those that it answered, or post that mail."""
+    async def handle_cast(self, message: str | Mail) -> None:
+        """Load the entity with that id, or post that mail."""
         if isinstance(message, Mail):
             self.tasks.start_soon(self._inboxes.post_again, message)
-        elif isinstance(message, _LoadAskers):
-            self.tasks.start_soon(self._inboxes.load_askers, message.asked)
         else:
             self.tasks.start_soon(self._inboxes.load_now, message)
 

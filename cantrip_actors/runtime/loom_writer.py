@@ -158,7 +158,8 @@ class LoomWriter(Actor):
         self._instrument = instrument
         self._group: list[Caller] = []
         self._posts: list[Caller] = []
-        self._owner = this_process()
+        self.owner = this_process()
+        """The holder of its leases."""
         self._leases: dict[str, Lease] = {}
         self._tokens: dict[str, int] = {}
         self._membership = membership
@@ -182,9 +183,9 @@ class LoomWriter(Actor):
     async def init(self) -> None:
         """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
         if self._membership is not None:
-            join = partial(cast("NodeTables", self._store).join, self._owner, self._ttl, self._membership.info)
+            join = partial(cast("NodeTables", self._store).join, self.owner, self._ttl, self._membership.info)
             await self._run_in_store(join)
-            self._membership.advance(Joined(self._owner))
+            self._membership.advance(Joined(self.owner))
             if self._store.expires:
                 self._renewal.start()
         if self._store.shared:
@@ -204,11 +205,11 @@ class LoomWriter(Actor):
                     "leases could not be released", partial(self._store.release, *leases)
                 )
             if self._membership is not None:
-                leave = partial(cast("NodeTables", self._store).leave, self._owner)
+                leave = partial(cast("NodeTables", self._store).leave, self.owner)
                 may_hold = not await self._attempt("a node could not leave", leave) or may_hold
         finally:
             if leases or may_hold:
-                mark_gone(self._owner)
+                mark_gone(self.owner)
 
     async def handle_call(self, message: Append | Post | ReplaceTimers | Keep | Claim | Forget, caller: Caller) -> Any:
         """Add a message to the group, and write the group when nothing else has arrived."""
@@ -268,7 +269,7 @@ class LoomWriter(Actor):
         released: list[str] = []
 
         def release() -> None:
-            released.extend(release_strays(self._store, self._owner, known))
+            released.extend(release_strays(self._store, self.owner, known))
 
         if await self._attempt("leases could not be compared with those of the loom", release):
             self._connections = connections
@@ -281,10 +282,10 @@ class LoomWriter(Actor):
         node = self._membership
         if node is not None:
             beat = cast("NodeTables", self._store).beat
-            is_asked = beat(self._owner, self._ttl, node.info, busy=node.busy, is_draining=node.is_draining)
+            is_asked = beat(self.owner, self._ttl, node.info, busy=node.busy, is_draining=node.is_draining)
             node.advance(Renewed(is_asked))
         elif self._leases:
-            self._store.renew(self._owner, self._ttl)
+            self._store.renew(self.owner, self._ttl)
 
     def write_now(
         self, records: Sequence[Record], taken: Sequence[tuple[int, int]], outgoing: Sequence[Mail | Timer]
@@ -394,7 +395,7 @@ class LoomWriter(Actor):
             self._is_forgetting = False
 
     async def _claim(self, message: Claim, caller: Caller) -> None:
-        claim = partial(claim_lease, self._store, message.entity_id, self._owner, self._ttl, lift=message.lift)
+        claim = partial(claim_lease, self._store, message.entity_id, self.owner, self._ttl, lift=message.lift)
         try:
             lease = await self._run_in_store(claim)
         except LoomError as error:

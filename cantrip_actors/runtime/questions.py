@@ -19,7 +19,7 @@ from cantrip_actors.machine.actions import Await, Contact
 from cantrip_actors.machine.events import Observed, Questioned
 from cantrip_actors.machine.project import find_asked
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Asked, Observation
+from cantrip_actors.records.records import Observation
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.awaited import Awaited
 from cantrip_actors.runtime.cell import Cell
@@ -119,17 +119,6 @@ class Questions:
     def _find_names(self, entities: Sequence[str]) -> list[str]:
         return [self._core.find_name(one) or one for one in entities]
 
-    async def watch_answers(self, root: str) -> None:
-        """Have a tree that no process runs loaded when an answer comes for which one of its entities waits."""
-        for asked in await self._core.in_store(partial(self._read_asks, root)):
-            await self._inboxes.watch_answer(asked.to, asked.key, root)
-
-    def _read_asks(self, root: str) -> list[Asked]:
-        """Return the questions whose answers the entities of a tree wait for according to their logs."""
-        loom = self._core.loom
-        asks = [find_asked(loom.records(one)) for one in loom.subtree(root) if not loom.is_over(one)]
-        return [asked for asked in asks if asked is not None]
-
     def _read_awaited(self, entities: Sequence[str]) -> dict[str, Sequence[str]]:
         """Return the entities that each entity waits for according to its log: those that it asks, and its children."""
         loom, found = self._core.loom, dict[str, Sequence[str]]()
@@ -193,6 +182,8 @@ class Question(Awaited):
             except AskCycle as cycle:
                 return self._make_observed(f"{ASK.name}: {cycle}", is_error=True)
             self._waiter = await self._inboxes.expect(to, self._action.key)
+            if not self._waiter.settled.is_set:
+                self._inboxes.listen_for_asker(to, self._action.key, self._cell.root.entity_id)
         waiter = self._waiter
         if not await self._wait(patience):
             return None

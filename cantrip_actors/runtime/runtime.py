@@ -1012,7 +1012,7 @@ class Runtime:
                     _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
             else:
                 _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
-                await tree.questions.watch_answers(header.entity_id)
+                tree.inboxes.note_answer(header.entity_id)
         await tree.inboxes.poll()
         tree.scheduler.wake()
 

@@ -414,11 +414,9 @@ class Scheduler:
         becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
         if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
             return becomes
-        running = None if last is None else core.living.get(last)
-        if running is not None:
-            running.ending.listen(self.wake)
-        elif last is None or not await core.in_store(partial(self._is_running, last)):  # it has just ended
+        if last is None or not await core.in_store(partial(self._is_running, last)):  # it has just ended
             return await self._fire_cast(becomes, now)
+        await self._inboxes.listen(last, "", self.wake)
         raise _SetAside(_find_later(becomes.schedule, now))
 
     def _is_running(self, entity_id: str) -> bool:

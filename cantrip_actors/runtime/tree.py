@@ -46,6 +46,7 @@ from cantrip_actors.loom import (
     Wanted,
     backup_loom,
     keep_for,
+    mark_gone,
     name_lease,
     open_store,
 )
@@ -369,6 +370,8 @@ class Tree(Core):
         )
 
     def _make_writer(self, store: Store) -> LoomWriter:
+        if self.loom_actor is not None:
+            mark_gone(self.loom_actor.owner)  # one that was killed has released no lease
         deliver, load, note = self.inboxes.deliver, self.inboxes.load, self.scheduler.note
         self.loom_actor = LoomWriter(store, self._publish, deliver, load, note, self.instrument, self.membership)
         return self.loom_actor
@@ -395,8 +398,7 @@ class Tree(Core):
         return self.guard.redact_events(make_events(records, time.time()))
 
     def _publish(self, records: Sequence[Record]) -> None:
-        """Publish the events of written records to subscribers, and have the askers that they answer loaded."""
-        self.inboxes.note_written(records)
+        """Publish the events of written records to subscribers."""
         if self.instrument is not None:
             self.instrument.written(records)
         if not self.bus:
@@ -660,4 +662,6 @@ class Tree(Core):
         if self.living.get(entity_id) is not None:
             raise Held(f"entity {entity_id} is being loaded: stop it instead")
         await self.append([Ended(one, "abandoned", at, why, sender=sender or None) for one in unfinished])
+        for one in unfinished:
+            await self.inboxes.settle_from_log(one)
         self.writer.cast(Release(entity_id))

@@ -133,6 +133,8 @@ class Message(_Readable, Value, frozen=True, gc=False):
     """Images and other files. `content` is still text; each image or file has its own position in it.
 
     An assistant message has the images that the entity made; `content` has their handles."""
+    is_steering: bool = False
+    """Whether a user message is no intent and no data of one: a steering message, or a reminder of the loop."""
 
     @property
     def files(self) -> tuple[File, ...]:

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors import Cantrip, Circle, CrystalError, EntityEndedEvent, Folding, InvalidIntent, Runtime, scripted
+from cantrip_actors import (
+    Cantrip,
+    Circle,
+    Companion,
+    CrystalError,
+    EntityEndedEvent,
+    Folding,
+    InvalidIntent,
+    Runtime,
+    scripted,
+)
 from cantrip_actors.agentic import (
     AgentDispatcher,
     AgentExhausted,
@@ -280,6 +290,44 @@ class TestErrors:
             events.close()
         assert (ended.reason, ended.detail) == ("failed", "Odd: no")
         assert len(players["worker"].given) == 1  # it was not restarted
+
+    @pytest.mark.rule("A-43", "C-17")
+    @pytest.mark.parametrize("when", ["planner", "worker", "critic"])
+    async def test_a_steering_message_does_not_become_the_task_of_a_run(self, when):
+        async def steers(answer):
+            await entity.steer("hurry")
+            return answer
+
+        scripts = {"planner": {"task": {"op": "MUL", "a": 12, "b": 7}, "worker_id": "worker_mul"}, "worker": value(84)}
+        scripts["critic"] = ACCEPT
+        dispatcher, players = cast_of(**scripts | {when: lambda _: steers(scripts[when])})
+        async with Runtime.open() as runtime:
+            entity = await runtime.start(make_controller(dispatcher=dispatcher).cantrip(), "12 * 7")
+            episode = await entity.episode()
+            assert episode.result["worker_output"]["result"]["value"] == 84
+            assert await steps_of(runtime) == DIRECT
+        assert [len(player.given) for player in players.values()] == [1, 1, 1]
+
+    @pytest.mark.rule("A-43", "C-17")
+    async def test_a_steering_message_between_two_tasks_begins_no_run(self):
+        async with Runtime.open() as runtime:
+            entity = await runtime.invoke(make_controller().cantrip(), "6 * 7")
+            await entity.episode()
+            await entity.steer("hurry")
+            again = await entity.send("12 * 7")
+            assert again.result["worker_output"]["result"]["value"] == 84
+
+    @pytest.mark.rule("A-43")
+    async def test_a_companions_message_does_not_become_the_task_of_a_run(self):
+        class Greets(Companion):
+            async def begins(self, here):
+                return "welcome"
+
+        spell = make_controller().cantrip()
+        circle = Circle(spell.circle.gates, spell.circle.wards, companion=Greets())
+        async with Runtime.open() as runtime:
+            episode = await runtime.cast(Cantrip(spell.crystal, spell.call, circle), "12 * 7")
+            assert episode.result["worker_output"]["result"]["value"] == 84
 
     async def test_an_error_is_raised_when_run_opens_its_own_runtime(self):
         dispatcher, _ = cast_of(worker=Odd("no"))

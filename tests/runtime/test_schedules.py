@@ -359,6 +359,17 @@ async def test_a_firing_is_at_work_while_its_entity_waits_for_a_person(to: Any, 
         assert waiting == (9 if entity and overlap == "queue" else 0)
 
 
+@pytest.mark.rule("C-31")
+async def test_a_queued_firing_begins_as_soon_as_the_last_one_ends_although_that_was_unloaded() -> None:
+    async with Runtime.open(cantrips=[PAYS]) as runtime:
+        await runtime.schedule("pays", "tick", every=1000, overlap="queue")
+        await anyio.sleep(2517)
+        assert casts(runtime) == ["tick"]
+        await runtime.decide(runtime.requests()[0].id, "allow")
+        await anyio.sleep(1)
+        assert casts(runtime) == ["tick", "tick"]
+
+
 @pytest.mark.rule("C-31", "N-44")
 @pytest.mark.parametrize("to", ["entity", "cantrip"])
 @pytest.mark.parametrize(("catch_up", "fired"), [("one", 1), ("all", 5), ("skip", 0)])
