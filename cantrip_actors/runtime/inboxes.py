@@ -18,7 +18,7 @@ import anyio
 from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store, Taken
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
-from cantrip_actors.machine.project import Life, find_episode, find_refusal, fold_state, has_taken
+from cantrip_actors.machine.project import Life, find_episode, find_refusal, has_taken
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.records import MailRefused, Record
@@ -378,7 +378,7 @@ class Inboxes:
 
         "" is the key of the first intent.
         """
-        state = fold_state(self._core.loom.records(entity_id))
+        state = self._core.loom.fold(entity_id)
         if state.phase in (Phase.IDLE, Phase.OVER) or (state.episode.key or "") != intent_key:
             return None
         body = {"episode": state.episode.number, "why": why, "now": now}

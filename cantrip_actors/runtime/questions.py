@@ -17,7 +17,6 @@ from typing import Any
 
 from cantrip_actors.machine.actions import Await, Contact
 from cantrip_actors.machine.events import Observed, Questioned
-from cantrip_actors.machine.project import find_asked
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Asked, Observation
 from cantrip_actors.records.timers import Timer
@@ -127,7 +126,7 @@ class Questions:
     def _read_asks(self, root: str) -> list[Asked]:
         """Return the questions whose answers the entities of a tree wait for according to their logs."""
         loom = self._core.loom
-        asks = [find_asked(loom.records(one)) for one in loom.subtree(root) if not loom.is_over(one)]
+        asks = [loom.fold(one).turn.asked for one in loom.subtree(root) if not loom.is_over(one)]
         return [asked for asked in asks if asked is not None]
 
     def _read_awaited(self, entities: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -135,7 +134,7 @@ class Questions:
         loom, found = self._core.loom, dict[str, Sequence[str]]()
         for one in entities:
             is_unfinished = loom.has(one) and not loom.is_over(one)  # another process may run it
-            asked = find_asked(loom.records(one)) if is_unfinished else None
+            asked = loom.fold(one).turn.asked if is_unfinished else None
             found[one] = [*([] if asked is None else [asked.to]), *loom.below(one)] if is_unfinished else ()
         return found
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from cantrip_actors.machine.project.entity import (
     CantripRef,
     Status,
-    find_asked,
     find_cantrip,
     find_episode,
     find_first_intent,
@@ -32,6 +31,7 @@ from cantrip_actors.machine.project.entity import (
 from cantrip_actors.machine.project.fork import make_fork_state
 from cantrip_actors.machine.project.outcome import get_outcome, is_end_recorded, is_of_life
 from cantrip_actors.machine.project.record import (
+    ASIDES,
     NOTED,
     Life,
     as_forgotten,
@@ -49,6 +49,7 @@ from cantrip_actors.machine.project.story import Began, Story, StoryEvent, Story
 from cantrip_actors.machine.project.turns import (
     Entry,
     TurnReader,
+    begins_inside,
     collect_rewards,
     list_finished_calls,
     list_started_calls,
@@ -57,6 +58,7 @@ from cantrip_actors.machine.project.turns import (
 )
 
 __all__ = [
+    "ASIDES",
     "NOTED",
     "Began",
     "CantripRef",
@@ -70,9 +72,9 @@ __all__ = [
     "Verdict",
     "as_forgotten",
     "as_header",
+    "begins_inside",
     "collect_rewards",
     "compute_life",
-    "find_asked",
     "find_cantrip",
     "find_decision",
     "find_episode",

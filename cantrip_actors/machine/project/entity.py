@@ -12,7 +12,6 @@ from cantrip_actors.machine.project.record import Life, as_header, compute_life,
 from cantrip_actors.machine.state import CantripRef, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
-    Asked,
     ChildStarted,
     Committed,
     Decided,
@@ -34,7 +33,6 @@ from cantrip_actors.terms.outcome import EndReason, Outcome
 __all__ = [
     "CantripRef",
     "Status",
-    "find_asked",
     "find_cantrip",
     "find_episode",
     "find_first_intent",
@@ -107,9 +105,12 @@ def fold_state(records: Sequence[Record]) -> State:
     return fold(Shape.of_header(get_header(records)), records)
 
 
-def find_status(records: Iterable[Record]) -> Status:
-    """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7)."""
-    status: Status = "active"
+def find_status(records: Iterable[Record]) -> Status | None:
+    """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7).
+
+    The last of `records` that says so decides; None if none of them does.
+    """
+    status: Status | None = None
     for record in records:
         match record:
             case Ended():
@@ -188,11 +189,6 @@ def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
 def find_refusal(records: Iterable[Record], key: str) -> MailRefused | None:
     """Return the record that refused or withdrew the mail with that key, or None."""
     return next((record for record in records if isinstance(record, MailRefused) and record.key == key), None)
-
-
-def find_asked(records: Sequence[Record]) -> Asked | None:
-    """Return the question whose answer the entity waits for, from its whole log; None if it waits for none."""
-    return fold_state(records).turn.asked
 
 
 def list_children(records: Iterable[Record]) -> list[str]:
