@@ -289,7 +289,7 @@ class Loom:
         A timeout and a budget are wards: an entity that exceeds one between turns is truncated too. Its `Ended` record
         says which.
         """
-        status = self._search_back(entity_id, find_status) or "active"
+        status: State = self._search_back(entity_id, find_status) or "active"
         return "truncated" if status in {"timeout", "budget"} else status
 
     def is_over(self, entity_id: str) -> bool:
