@@ -204,12 +204,12 @@ def _check_wait(call: Call, seconds: float | None) -> None:
 
 async def list_entities(call: Call) -> Answer:
     """List entities, newest first."""
-    return Answer(await to_thread.run_sync(_build_page, call))
+    return Answer(call.redact_for_token(await to_thread.run_sync(_build_page, call)))
 
 
 def _build_page(call: Call) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
-    loom, interrupted = call.loom, call.find_interrupted()
+    loom, interrupted = call.runtime.loom, call.find_interrupted()
     parent = None if wanted.parent is None else call.entity_id(wanted.parent)
     found: list[dict[str, Any]] = []
     for header in _skip_to(reversed(list(loom.headers())), wanted.cursor):
@@ -234,7 +234,7 @@ async def get_entity(call: Call) -> Answer:
     """Return how an entity stands."""
 
     def look() -> dict[str, Any]:
-        entity_id, loom = call.entity_id(call.path["id"]), call.loom
+        entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
         requests = [one for one in call.runtime.requests() if one.entity == entity_id]
         return entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
 

@@ -43,9 +43,8 @@ async def get_turns(call: Call) -> Answer:
     wanted: models.TurnsQuery = call.query
 
     def read() -> list[dict[str, Any]]:
-        turns = call.loom.turns(call.entity_id(call.path["id"]))
-        found = (turn for turn in turns if turn.sequence > wanted.after)
-        return list(map(build_turn_fields, islice(found, wanted.limit)))
+        entity_id = call.entity_id(call.path["id"])
+        return list(map(build_turn_fields, call.loom.list_turns(entity_id, after=wanted.after, limit=wanted.limit)))
 
     return Answer({"items": await to_thread.run_sync(read)})
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from dataclasses import fields
 from typing import Any
 
 from cantrip_actors import Cantrip, Episode, Loom, Request, Usage
-from cantrip_actors.loom.view import find_state
-from cantrip_actors.machine.project import find_first_intent, find_outcome, get_committed_turn
-from cantrip_actors.machine.project.measured import Ran, read_facts
-from cantrip_actors.records.records import Header, Record
+from cantrip_actors.machine.project import get_outcome, get_status
+from cantrip_actors.machine.state import State
+from cantrip_actors.records.records import Header
 from cantrip_actors.terms.outcome import Outcome
 
 
@@ -71,7 +70,7 @@ def request_shape(request: Request) -> dict[str, Any]:
     return {**shape, "args": dict(request.args)}
 
 
-def _build_header(loom: Loom, header: Header, records: Sequence[Record]) -> dict[str, Any]:
+def _build_header(loom: Loom, header: Header, state: State) -> dict[str, Any]:
     return {
         "id": header.entity_id,
         "name": header.name,
@@ -85,7 +84,8 @@ def _build_header(loom: Loom, header: Header, records: Sequence[Record]) -> dict
         "forked": header.forked,
         "depth": header.depth,
         "began": header.at,
-        "state": find_state(records),  # read with its episode, which may end meanwhile
+        # of the same moment as its episode, which may end meanwhile
+        "state": "forgotten" if loom.is_forgotten(header.entity_id) else get_status(state),
         "over": loom.is_over(header.entity_id),
     }
 
@@ -95,29 +95,27 @@ def entity_shape(
 ) -> dict[str, Any]:
     """Return an entity for a list; with its open `requests` in full. `interrupted` are those whose process died."""
     entity_id = header.entity_id
-    records = loom.records(entity_id)
-    first = find_first_intent(records)
+    first, state = loom.first_intent(entity_id), loom.fold(entity_id)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
-    ran = [fact for _, _, fact in read_facts(records) if isinstance(fact, Ran) and fact.call_id is not None]
     shape = {
-        **_build_header(loom, header, records),
+        **_build_header(loom, header, state),
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
-        "turns": sum(get_committed_turn(record) is not None for record in records),
-        "gates": sorted({one.gate for one in ran}),
-        "errors": sum(one.is_error for one in ran),
+        "turns": state.sequence - state.inherited,
+        "gates": sorted(state.gates),
+        "errors": sum(state.gates.values()),
         "interrupted": entity_id in interrupted,
-        "usage": usage_shape(loom.usage(entity_id)),
+        "usage": usage_shape(state.usage),
     }
     if requests is None:
         return shape
     below = loom.usage_below(entity_id)
-    outcome = find_outcome(records, below)
+    outcome = get_outcome(state, below)
     return {
         **shape,
         "by": None if first is None else first.sender,
         "requests": [request_shape(one) for one in requests],
-        "subtree_usage": usage_shape(loom.usage(entity_id) + below),
+        "subtree_usage": usage_shape(state.usage + below),
         "episode": None if outcome is None else outcome_shape(entity_id, outcome),
     }
 
@@ -125,13 +123,12 @@ def entity_shape(
 def tree_shape(loom: Loom, entity_id: str) -> dict[str, Any]:
     """Return an entity and everything below it."""
     header = loom.header(entity_id)
-    turns = loom.turns(entity_id)
     return {
         "id": entity_id,
         "name": header.name,
         "cantrip": header.cantrip_name,
         "state": loom.state(entity_id),
-        "turns": len(turns),
+        "turns": loom.count_turns(entity_id),
         "children": [tree_shape(loom, child) for child in loom.below(entity_id)],
-        "forks": [fork for turn in turns for fork in loom.forks(turn.id)],
+        "forks": list(loom.branches(entity_id)),
     }

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cantrip_actors.loom.erasure import Erasure, check_ended
 from cantrip_actors.loom.lease import NO_LEASES, Lease, this_process
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life, as_forgotten, get_committed_turn, list_turns_quoting
+from cantrip_actors.machine.project import Life, as_forgotten, list_turns_quoting
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
 
@@ -118,12 +118,9 @@ def find_forks(store: Store, entities: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     todo = list(entities)
     while todo:
-        for record in store.records(todo.pop()):
-            turn = get_committed_turn(record)
-            for fork in () if turn is None else store.forks(turn):
-                if fork not in found:
-                    found[fork] = None
-                    todo.append(fork)
+        new = [fork for fork in store.branches(todo.pop()) if fork not in found]
+        found.update(dict.fromkeys(new))
+        todo += new
     return list(found)
 
 

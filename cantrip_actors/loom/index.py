@@ -38,6 +38,8 @@ class Index(Known):
         """Each turn's forks."""
         self.below: dict[str, list[str]] = {}
         """Each entity's spawned entities."""
+        self.asides: dict[str, list[int]] = {}
+        """For each entity, the numbers of its records of a kind in `ASIDES`."""
         self.names: dict[str, str] = {}
         """The latest long-lived entity of each name."""
         self.keys: dict[str, dict[str, int]] = {}
@@ -95,6 +97,8 @@ class Index(Known):
         if made.lives:
             for entity, life in made.lives.items():
                 self._set_life(entity, life)
+        for entity, number in made.asides:
+            self.asides.setdefault(entity, []).append(number)
         if made.keys:
             for tree, key, number in made.keys:
                 self.keys.setdefault(tree.root, {})[key] = number
@@ -155,6 +159,7 @@ class Index(Known):
             "children": self.children,
             "forks": self.forks,
             "below": self.below,
+            "asides": self.asides,
             "names": self.names,
             "keys": self.keys,
         }
@@ -169,6 +174,6 @@ class Index(Known):
                 self.unfinished[entity] = place.life
         for entity, turns in kept["turns"].items():
             self.owners.update(dict.fromkeys(turns, entity))
-        self.children, self.forks, self.below, self.names, self.keys = (
-            kept[name] for name in ("children", "forks", "below", "names", "keys")
+        self.children, self.forks, self.below, self.asides, self.names, self.keys = (
+            kept[name] for name in ("children", "forks", "below", "asides", "names", "keys")
         )

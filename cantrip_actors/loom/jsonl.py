@@ -664,7 +664,20 @@ WASTE = 1000
 
 _PLAIN_KINDS = frozenset(
     kind.encode()
-    for kind in KINDS - {"header", "turn", "intent", "ended", "steer", "refused", "requested", "decided", "forgotten"}
+    for kind in KINDS
+    - {
+        "header",
+        "turn",
+        "intent",
+        "ended",
+        "steer",
+        "refused",
+        "requested",
+        "decided",
+        "forgotten",
+        "reward",
+        "adopted",
+    }
 )
 """Records that the index only locates."""
 

@@ -28,7 +28,7 @@ from cantrip_actors.redact.logs import get_logger
 WORTH = 100_000
 """Lines that must be read at opening before the index is stored (again): about an eighth of a second."""
 
-_MAGIC = b"cantrip-jsonl-index 3 " + sys.byteorder.encode() + b"\n"
+_MAGIC = b"cantrip-jsonl-index 4 " + sys.byteorder.encode() + b"\n"
 _CRC = 4
 _BUFFER = 1 << 18
 

@@ -337,6 +337,10 @@ class LineStore(Store):
         spots = self._get_spots(entity_id)
         return attach_images(self._read(spots, max(0, len(spots) // 2 - limit)), self.blob)
 
+    def asides(self, entity_id: str) -> Sequence[tuple[int, Record]]:
+        """Return an entity's rewards and moves, with their offsets."""
+        return [(number, self._record_at(number)) for number in tuple(self._known.asides.get(entity_id, ()))]
+
     def _get_spots(self, entity_id: str) -> array[int]:
         place = self._known.find_place(entity_id)
         return _NOWHERE if place is None else self._known.spots[place.no]
@@ -418,6 +422,12 @@ class LineStore(Store):
     def forks(self, turn_id: str) -> Sequence[str]:
         """Return the entities that were forked from a turn."""
         return tuple(self._known.forks.get(turn_id, ()))
+
+    def branches(self, entity_id: str) -> Sequence[str]:
+        """Return the entities that were forked from any turn of an entity."""
+        known = self._known
+        found = [forks for turn, forks in list(known.forks.items()) if known.owners[turn] == entity_id]
+        return sorted(itertools.chain.from_iterable(found), key=lambda one: known.places[one].no)
 
     def below(self, entity_id: str) -> Sequence[str]:
         """Return the entities that an entity spawned."""

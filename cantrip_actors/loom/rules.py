@@ -21,6 +21,7 @@ from cantrip_actors.loom.blobs import add_images, add_snapshot
 from cantrip_actors.loom.lease import NO_LEASES, Fenced, name_lease
 from cantrip_actors.loom.seal_key import Head
 from cantrip_actors.machine.project import (
+    ASIDES,
     NOTED,
     Life,
     as_header,
@@ -123,6 +124,8 @@ class Plan(Struct, eq=False):
     """Root entities that end while mail waits for them, and the numbers of the records that end them."""
     timed_out: list[str] = []
     """Entities that end, and lose all of their timers."""
+    asides: list[tuple[str, int]] = []
+    """Entities, and the numbers of their records of a kind in `ASIDES`."""
     keys: list[tuple[Tree, str, int]] = []
     """Keys of mail that records take, and the numbers of these records."""
     end: Head | None = None
@@ -278,6 +281,8 @@ def follow(record: Record, number: int, place: Place, made: Plan) -> None:
     entity = record.entity_id
     if (turn := get_committed_turn(record)) is not None:
         made.turns[turn] = entity
+    elif type(record) in ASIDES:
+        made.asides.append((entity, number))
     elif (key := get_key(record)) is not None:
         made.keys.append((place.tree, key, number))
     before = made.lives.get(entity, place.life)

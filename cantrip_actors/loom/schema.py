@@ -34,6 +34,14 @@ QUEUES_SINCE = 6
 
 SEAL = "create table seal (salt text not null, mark text not null, records bigint not null, link text not null)"
 
+IS_ASIDE = """substr(body, 1, 17) in ('{"kind":"reward",', '{"kind":"adopted"')"""
+"""Which lines are of a kind in `ASIDES`; a line begins with its kind."""
+_READING = f"""
+create index if not exists asides on records (entity{{seq}}) where {IS_ASIDE.replace("{", "{{")};
+create index if not exists forks on entities (parent_turn{{no}}) where forked;
+"""
+"""Indexes without which reading takes longer: tables of this version from before them do not have them."""
+
 _BLOBS = "create table blobs (digest text primary key, kind text not null, data {bytes} not null, seal text not null);"
 
 _MAIL = """
@@ -105,14 +113,15 @@ _UPGRADES = (
     + _CHECKPOINTS
     + _LEASES,
     _TIMERS,
-    _QUEUES,
+    _QUEUES + _READING,
 )
 """The statements that upgrade tables of version 1, 2, … to the next one. They change no line."""
 
 
 def write_statements(found: int, types: Mapping[str, str]) -> str:
     """Return the SQL that makes the current tables from those of version `found`, or from nothing for 0."""
-    parts = _UPGRADES[found - 1 :] if found else (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _TIMERS, _QUEUES)
+    fresh = (_TABLES, _BLOBS, _MAIL, _CHECKPOINTS, _LEASES, _TIMERS, _QUEUES, _READING)
+    parts = _UPGRADES[found - 1 :] if found else fresh
     return "".join(parts).format_map(types)
 
 

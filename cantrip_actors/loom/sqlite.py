@@ -43,7 +43,7 @@ from cantrip_actors.machine.project import Life
 from cantrip_actors.own_files.claims import APPLICATION, claim_file
 from cantrip_actors.own_files.modes import file_size, make_file, make_folder, narrow_files
 from cantrip_actors.records.mail import MailRow
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import LoomError, ReadOnlyLoom
 
 T = TypeVar("T")
 
@@ -134,11 +134,18 @@ class SqliteStore(TableStore):
     # ---------------------------------------------------------------------------------------------------------- opening
 
     def _create(self) -> sqlite3.Connection:
+        for place in (self.path, self.path.parent):
+            if place.exists() and not os.access(place, os.W_OK):
+                self._give_up()
+                raise ReadOnlyLoom(
+                    f"cannot open {self.path} for writing: this process may not write to {place}{_RIGHTS}"
+                )
         try:
             make_folder(self.path.parent)
             make_file(self.path)  # SQLite gives its other files the mode of this one
         except OSError as error:
-            raise LoomError(f"cannot open {self.path}: {error.strerror}") from error
+            self._give_up()
+            raise LoomError(f"cannot open {self.path}: {error.strerror}{_ADVICE[sqlite3.SQLITE_CANTOPEN]}") from error
         writer = self._open(self._make_tables)
         narrow_files(
             self._get_sidecar_path(suffix) for suffix in ("", "-wal", "-shm")
@@ -323,7 +330,8 @@ class SqliteStore(TableStore):
             self._is_damaged = True
             raise DamagedLoom(f"{what} {self.path}: {error}. {REPAIR}") from error
         advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
-        raise LoomError(f"{what} {self.path}: {error}{advice}") from error
+        kind = ReadOnlyLoom if code is not None and code & 0xFF == sqlite3.SQLITE_READONLY else LoomError
+        raise kind(f"{what} {self.path}: {error}{advice}") from error
 
     # The words of leases are values, and not functions of the connection: threads share a connection, and one of them
     # would wait in a function in Python for the interpreter, which another holds while it waits for the connection.
@@ -484,9 +492,10 @@ def _set_wal_mode(connection: sqlite3.Connection) -> None:
             time.sleep(pause)
 
 
+_RIGHTS = ". Open it read-only to read it; to write, let this process write to the file and to its folder"
 _ADVICE = {
     sqlite3.SQLITE_FULL: ". Make room on that disk; nothing that was acknowledged is lost; recording continues then",
-    sqlite3.SQLITE_READONLY: ". It cannot be written to: open it read-only, or change who may write it and its folder",
+    sqlite3.SQLITE_READONLY: _RIGHTS,
     sqlite3.SQLITE_BUSY: f". Another process has been writing for {PATIENCE:g} s, or was stopped while it did",
     sqlite3.SQLITE_LOCKED: ". Another connection holds it",
     sqlite3.SQLITE_NOTADB: ". Give the path of another file, or restore this one from a copy",

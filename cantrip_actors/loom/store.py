@@ -405,6 +405,13 @@ class Store(LeaseStore):
         """Return the last records of an entity, at most `limit`, in order."""
 
     @abstractmethod
+    def asides(self, entity_id: str) -> Sequence[tuple[int, Record]]:
+        """Return an entity's rewards and moves to other cantrips (`ASIDES`), in order, with their positions.
+
+        The other records are not read.
+        """
+
+    @abstractmethod
     def tip(self, entity_id: str) -> Tip | None:
         """Return the position of an entity's last record; None for an unknown entity."""
 
@@ -565,6 +572,10 @@ class Store(LeaseStore):
     @abstractmethod
     def forks(self, turn_id: str) -> Sequence[str]:
         """Return the entities that were forked from a turn, in order of creation."""
+
+    @abstractmethod
+    def branches(self, entity_id: str) -> Sequence[str]:
+        """Return the entities that were forked from any turn of an entity, in order of creation."""
 
     @abstractmethod
     def below(self, entity_id: str) -> Sequence[str]:

@@ -29,7 +29,7 @@ from cantrip_actors.loom.rules import (
     check_lease,
     lease_of_name,
 )
-from cantrip_actors.loom.schema import SEAL, select_blobs_query
+from cantrip_actors.loom.schema import IS_ASIDE, SEAL, select_blobs_query
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
 from cantrip_actors.loom.table_faults import find_table_faults
 from cantrip_actors.loom.table_rows import (
@@ -398,6 +398,10 @@ class TableStore(MailTables):
         )
         return attach_images((self._decode(seq, body) for seq, body in reversed(rows)), self.blob)
 
+    def asides(self, entity_id: str) -> Sequence[tuple[int, Record]]:
+        """Return an entity's rewards and moves, with their numbers."""
+        return [(seq, self._decode(seq, body)) for seq, body in self._fetch_rows(_ASIDES, entity_id)]
+
     def tip(self, entity_id: str) -> Tip | None:
         """Return the position of an entity's last record."""
         rows = self._fetch_rows(
@@ -481,6 +485,10 @@ class TableStore(MailTables):
         """Return the entities that were forked from a turn."""
         return self._fetch_ids("select id from entities where parent_turn = ? and forked order by no", turn_id)
 
+    def branches(self, entity_id: str) -> Sequence[str]:
+        """Return the entities that were forked from any turn of an entity."""
+        return self._fetch_ids(_BRANCHES, entity_id)
+
     def below(self, entity_id: str) -> Sequence[str]:
         """Return the entities that an entity spawned."""
         return self._fetch_ids("select id from entities where parent_entity = ? and not forked order by no", entity_id)
@@ -544,6 +552,14 @@ class TableStore(MailTables):
         return f"<{type(self).__name__} {self.where} of {entities} entities, {turns} turns>"
 
 
+_ASIDES = f"""
+select seq, body from records
+  where entity = (select no from entities where id = ?) and {IS_ASIDE} order by seq
+"""  # noqa: S608  # our own words
+_BRANCHES = """
+select id from entities fork where forked and (select entity from records where turn = fork.parent_turn)
+  = (select no from entities where id = ?) order by no
+"""
 _LINES = """
 select seq, body, id, turn from records left join entities on no = entity
   where seq > ? and seq <= ? order by seq limit ?

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from cantrip_actors.loom.blobs import bind_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
@@ -25,36 +25,41 @@ from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Store
+from cantrip_actors.machine.checkpoint import decode_checkpoint
+from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.project import (
     Life,
     Status,
+    begins_inside,
     collect_rewards,
     find_first_intent,
     find_header_in_force,
     find_status,
     get_committed_turn,
     get_header,
+    get_named_turn,
+    get_outcome,
+    get_turn_number,
     read_turns,
-    sum_usage,
+    show_status,
 )
-from cantrip_actors.records.records import Header, Record, Rewarded
+from cantrip_actors.machine.state import Shape
+from cantrip_actors.machine.state import State as MachineState
+from cantrip_actors.records.records import Header, IntentGiven, Record, Rewarded
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.arguments import check, check_kind, check_texts, is_finite, is_whole
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
+from cantrip_actors.terms.outcome import Outcome
 
 State = Status
 
+T = TypeVar("T")
+
 InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Returns what a function reads in the store, without blocking the event loop if the store is on a server."""
-
-
-def find_state(records: Sequence[Record]) -> State:
-    """Return what `Loom.state` returns for an entity with these records."""
-    status = find_status(records)
-    return "truncated" if status in {"timeout", "budget"} else status
 
 
 async def _read_at_once(work: Callable[[], Any]) -> Any:
@@ -132,7 +137,7 @@ class Loom:
 
     def has_begun(self, entity_id: str) -> bool:
         """Return whether an entity's first intent is recorded; it is its second record, right after the header."""
-        return find_first_intent(self._read(entity_id, limit=2)) is not None
+        return self.first_intent(entity_id) is not None
 
     def records(self, entity_id: str, *, after: int = -1) -> Sequence[Record]:
         """Return an entity's records, in order; with `after` only those after that position."""
@@ -188,13 +193,107 @@ class Loom:
         """
         return list(read_turns(self.records(entity_id)))
 
+    def list_turns(self, entity_id: str, *, after: int = 0, limit: int = 50) -> list[Turn]:
+        """Return the next turns of an entity after that sequence, as in `turns`.
+
+        It costs as much as these turns, and the entity's rewards. Raises LoomError for an unknown entity.
+        """
+        header, skipped = self.header(entity_id), 0
+        while True:
+            start = self._find_turn_end(entity_id, after - skipped)
+            records = self._read_page(entity_id, start, limit + skipped)
+            if skipped >= after or not begins_inside(records):
+                break
+            skipped = min(after, 2 * skipped + 1)  # the utterance that the first of these turns continues is earlier
+        asides = self._store.asides(entity_id)
+        moves = [record for at, record in asides if at <= start and get_named_turn(record) is None]
+        rewards = [record for _, record in asides if get_named_turn(record) is not None]
+        last = self._store.newest(entity_id, 1) if self.is_forgotten(entity_id) else ()
+        found = read_turns([header, *moves, *records, *rewards, *last])
+        return [turn for turn in found if turn.sequence > after][:limit]
+
+    def _find_turn_end(self, entity_id: str, number: int) -> int:
+        """Return the position of the record that commits the turn with that sequence; -1 before the first turn."""
+        tip = self._store.tip(entity_id)
+        low, high = -1, -1 if tip is None or number <= 0 else tip.position
+        while low < high:
+            middle = (low + high) // 2
+            following = self._find_next_turn(entity_id, middle)
+            if following is None or following > number:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _find_next_turn(self, entity_id: str, position: int) -> int | None:
+        """Return the sequence of the first turn that is committed after a position."""
+        return self._search(
+            lambda many: self._store.records(entity_id, after=position, limit=many),
+            lambda found: next((n for one in found if (n := get_turn_number(one)) is not None), None),
+        )
+
+    def _read_page(self, entity_id: str, position: int, turns: int) -> Sequence[Record]:
+        """Return the records after a position up to the end of that many turns, and those between it and the next."""
+
+        def cut(records: Sequence[Record]) -> Sequence[Record] | None:
+            ends = [at for at, one in enumerate(records) if get_turn_number(one) is not None]
+            return records[: ends[turns]] if len(ends) > turns else None
+
+        read = partial(self._read, entity_id, after=position)
+        found = self._search(lambda many: read(limit=many), cut, 8 * turns)
+        return read() if found is None else found
+
+    def _search(
+        self, read: Callable[[int], Sequence[Record]], find: Callable[[Sequence[Record]], T | None], many: int = 8
+    ) -> T | None:
+        """Return what `find` finds in as few records as possible; None if it finds nothing in all of them."""
+        while True:
+            records = read(many)
+            found = find(records)
+            if found is not None or len(records) < many:
+                return found
+            many *= 8
+
+    def _search_back(self, entity_id: str, find: Callable[[Sequence[Record]], T | None]) -> T | None:
+        """Return what `find` finds in as few of an entity's newest records as possible."""
+        if not self.has(entity_id):
+            raise LoomError(f"entity {entity_id} is not in this loom")
+        return self._search(partial(self._store.newest, entity_id), find)
+
+    def count_turns(self, entity_id: str) -> int:
+        """Return the number of an entity's committed turns, without those that a fork has inherited."""
+        first = self._find_next_turn(entity_id, -1)
+        last = self._search_back(entity_id, _find_last_number)
+        return 0 if first is None or last is None else last - first + 1
+
+    def fold(self, entity_id: str) -> MachineState:
+        """Return the state of an entity: its newest checkpoint, and the records after it.
+
+        Without a usable checkpoint the whole log is folded. The context in it has the call of the checkpoint, which may
+        be an earlier one. Raises LoomError for an unknown entity.
+        """
+        shape, kept = Shape.of_header(self.header(entity_id)), self.checkpoint(entity_id)
+        checkpoint = None if kept is None else decode_checkpoint(kept.data, self.attach)
+        if kept is None or checkpoint is None:
+            return fold(shape, self.records(entity_id))
+        return fold(shape, self._read(entity_id, after=kept.position), checkpoint.state)
+
+    def outcome(self, entity_id: str) -> Outcome | None:
+        """Return how an entity's last episode ended; None while it is under way. Raises LoomError."""
+        return get_outcome(self.fold(entity_id), self.usage_below(entity_id))
+
+    def first_intent(self, entity_id: str) -> IntentGiven | None:
+        """Return an entity's first intent, which is its second record; None if a crash came before it."""
+        return find_first_intent(self._read(entity_id, limit=2))
+
     def state(self, entity_id: str) -> State:
         """Return "active", "waiting" for a person, or how the entity's last episode ended (LOOM-7, reading 3).
 
         A timeout and a budget are wards: an entity that exceeds one between turns is truncated too. Its `Ended` record
         says which.
         """
-        return find_state(self.records(entity_id))
+        status: State = self._search_back(entity_id, find_status) or "active"
+        return show_status(status)
 
     def is_over(self, entity_id: str) -> bool:
         """Return whether the entity has ended for good by its log; a long-lived one outlives its episodes."""
@@ -229,7 +328,7 @@ class Loom:
 
         Summaries that were written for folds count, and answers that broke the crystal's contract.
         """
-        return sum_usage(self.records(entity_id))
+        return self.fold(entity_id).usage
 
     # --------------------------------------------------------------------------------------------------------- one turn
 
@@ -254,6 +353,10 @@ class Loom:
         """Return the entities that were forked from a turn (LOOM-4)."""
         self.owner(turn_id)
         return self._store.forks(turn_id)
+
+    def branches(self, entity_id: str) -> Sequence[str]:
+        """Return the entities that were forked from any turn of an entity, in order of creation."""
+        return self._store.branches(entity_id) if self._is_here(entity_id) else ()
 
     async def reward(self, turn_id: str, value: float, *, by: str = "", key: str = "") -> bool:
         """Reward a turn at any time; the latest reward counts, the earlier ones stay recorded (LOOM-3).
@@ -334,8 +437,7 @@ class Loom:
     def leaves(self) -> Iterator[str]:
         """Yield the last turn of every entity that has turns: the end of each thread."""
         for header in self.headers():
-            made = map(get_committed_turn, reversed(self._read(header.entity_id)))
-            last = next((turn for turn in made if turn is not None), None)
+            last = self._search_back(header.entity_id, _find_last_turn)
             if last is not None:
                 yield last
 
@@ -426,6 +528,14 @@ def open_loom(
             store.append(records)
 
         yield Loom(store, append, tenant=tenant)
+
+
+def _find_last_turn(records: Sequence[Record]) -> str | None:
+    return next(filter(None, map(get_committed_turn, reversed(records))), None)
+
+
+def _find_last_number(records: Sequence[Record]) -> int | None:
+    return next(filter(None, map(get_turn_number, reversed(records))), None)
 
 
 def _read_time(store: Store) -> str:

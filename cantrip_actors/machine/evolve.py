@@ -215,6 +215,8 @@ def _finish_gate(shape: Shape, state: State, record: GateFinished) -> None:
     if record.tool_call_id is None and turn.program is not None:
         _finish_program(shape, state, record, turn.program)
         return
+    if record.tool_call_id is not None:
+        state.gates[record.gate] = state.gates.get(record.gate, 0) + record.is_error
     if record.gate in shape.done and not record.is_error:
         turn.finished = record.observation
     if turn.program is not None:

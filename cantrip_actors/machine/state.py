@@ -326,6 +326,8 @@ class State(msgspec.Struct):
     episode: Episode = msgspec.field(default_factory=Episode)
     turn: Turn = msgspec.field(default_factory=Turn)
     sandbox: Sandbox = msgspec.field(default_factory=Sandbox)
+    gates: dict[str, int] = msgspec.field(default_factory=dict)
+    """For each gate that has answered the entity: how many of its answers were errors."""
     remembered: dict[str, dict[str, Decision]] = msgspec.field(default_factory=dict)
     """For each gate: the remembered decisions, by what the condition of `ask_first` said."""
     usage: Usage = NO_USAGE
@@ -342,6 +344,7 @@ class State(msgspec.Struct):
         other.conversation, other.turn = copy(self.conversation), copy(self.turn)
         other.sandbox, other.episode = copy(self.sandbox), copy(self.episode)
         other.episode.ran, other.episode.failed = dict(self.episode.ran), dict(self.episode.failed)
+        other.gates = dict(self.gates)
         other.remembered = {gate: dict(known) for gate, known in self.remembered.items()}
         return other
 

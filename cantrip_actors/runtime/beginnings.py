@@ -15,7 +15,7 @@ import anyio
 
 from cantrip_actors.loom import Held, KeyUsed, name_lease
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import find_first_intent, fold_state
+from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.records.tenant import scope_name
@@ -184,7 +184,7 @@ class Beginnings:
         return Entity(tree, entity_id, beginning.identity.name, cell)
 
     def _is_under_way(self, entity_id: str) -> bool:
-        return fold_state(self._tree.loom.records(entity_id)).phase not in (Phase.IDLE, Phase.OVER)
+        return self._tree.loom.fold(entity_id).phase not in (Phase.IDLE, Phase.OVER)
 
     async def _launch(self, beginning: Beginning, *, waits: bool) -> Entity:
         if beginning.cantrip.circle.is_complete:

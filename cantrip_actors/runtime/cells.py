@@ -17,7 +17,7 @@ from cantrip_actors.loom import EntityFacts
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import Life, find_outcome, make_fork_state, measure_waited
+from cantrip_actors.machine.project import Life, make_fork_state, measure_waited
 from cantrip_actors.machine.state import Identity, Plan, State
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.cell import Adoption, Bound, Caller, Cell, Services, Start, Wait
@@ -221,9 +221,7 @@ class Cells:
             cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), waited)
         if parent is not None and facts.life >= Life.OVER:
             cell.is_over = True
-            cell.outcome = await self._core.in_store(
-                lambda: find_outcome(loom.records(entity_id), loom.usage_below(entity_id))
-            )
+            cell.outcome = await self._core.in_store(partial(loom.outcome, entity_id))
         return cell
 
     def _measure_waited(self, entity_id: str, now: float) -> float:

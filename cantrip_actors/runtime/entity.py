@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import anyio
 
 from cantrip_actors.loom import Held
-from cantrip_actors.machine.project import find_outcome, fold_state
+from cantrip_actors.machine.project import get_outcome
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
@@ -120,8 +120,8 @@ class Entity:
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
         tree = self._tree
-        records = tree.loom.records(self._id)
-        episode = fold_state(records).episode
+        state = tree.loom.fold(self._id)
+        episode = state.episode
         if episode.end is None and (
             self._find_cell() is not None
             or tree.is_held(self._id)
@@ -129,7 +129,7 @@ class Entity:
             or tree.has_living_node()
         ):
             return True, episode.key, None
-        return False, episode.key, find_outcome(tree.loom.records(self._id), tree.loom.usage_below(self._id))
+        return False, episode.key, get_outcome(state, tree.loom.usage_below(self._id))
 
     async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
         if first.settled.is_set:
@@ -251,7 +251,7 @@ class Entity:
             number = None if cell.episode is None else cell.episode.number
         else:
             loom = self._tree.loom
-            state = await self._tree.in_store(lambda: fold_state(loom.records(self._id)))
+            state = await self._tree.in_store(lambda: loom.fold(self._id))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
         if number is not None or key is not None:  # with a key, the mail records that the interrupt was requested
             target = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}

@@ -21,7 +21,7 @@ import anyio
 from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store, Taken
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
-from cantrip_actors.machine.project import Life, find_asked, find_episode, find_refusal, fold_state, has_taken
+from cantrip_actors.machine.project import Life, find_episode, find_refusal, has_taken
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.records import Asked, MailRefused
@@ -368,7 +368,7 @@ class Inboxes:
 
         "" is the key of the first intent.
         """
-        state = fold_state(self._core.loom.records(entity_id))
+        state = self._core.loom.fold(entity_id)
         if state.phase in (Phase.IDLE, Phase.OVER) or (state.episode.key or "") != intent_key:
             return None
         body = {"episode": state.episode.number, "why": why, "now": now}
@@ -423,7 +423,7 @@ class Inboxes:
     def _read_asks(self, root: str) -> tuple[bool, list[Asked]]:
         """Return whether an entity of a tree has an answer for which it waits, and the questions without an answer."""
         loom = self._core.loom
-        found = [find_asked(loom.records(one)) for one in loom.subtree(root) if not loom.is_over(one)]
+        found = [loom.fold(one).turn.asked for one in loom.subtree(root) if not loom.is_over(one)]
         asks = [one for one in found if one is not None]
         open_asks = [one for one in asks if not self._find_ends(one.to, [one.key])]
         return len(open_asks) < len(asks), open_asks

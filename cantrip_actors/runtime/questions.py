@@ -17,7 +17,6 @@ from typing import Any
 
 from cantrip_actors.machine.actions import Await, Contact
 from cantrip_actors.machine.events import Observed, Questioned
-from cantrip_actors.machine.project import find_asked
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
 from cantrip_actors.records.timers import Timer
@@ -124,7 +123,7 @@ class Questions:
         loom, found = self._core.loom, dict[str, Sequence[str]]()
         for one in entities:
             is_unfinished = loom.has(one) and not loom.is_over(one)  # another process may run it
-            asked = find_asked(loom.records(one)) if is_unfinished else None
+            asked = loom.fold(one).turn.asked if is_unfinished else None
             found[one] = [*([] if asked is None else [asked.to]), *loom.below(one)] if is_unfinished else ()
         return found
 

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.machine.project import find_outcome
 from cantrip_actors.records.records import Ended
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
@@ -82,7 +81,7 @@ def _read_end(loom: Loom, entity: str) -> tuple[bool, bool, Outcome | None]:
         return False, False, None
     if not loom.is_over(entity):
         return True, False, None
-    return True, True, find_outcome(loom.records(entity), loom.usage_below(entity))
+    return True, True, loom.outcome(entity)
 
 
 def _is_cut_off(why: ExitReason | None) -> bool:

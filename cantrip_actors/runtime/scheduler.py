@@ -22,7 +22,7 @@ import anyio
 
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.machine.project import Life, fold_state
+from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.schedule import make_firing_key, plan_step
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.tenant import scope_name, unscope_name
@@ -387,7 +387,7 @@ class Scheduler:
         cell = core.living.get(entity_id)
         if cell is not None and cell.episode is not None:
             return cell.episode.key == key
-        return fold_state(core.loom.records(entity_id)).episode.key == key
+        return core.loom.fold(entity_id).episode.key == key
 
     # Casts
 

@@ -50,6 +50,10 @@ class LoomError(CantripError):
     """The loom refused a change (it is append-only, LOOM-3), does not have what was requested, or cannot write."""
 
 
+class ReadOnlyLoom(LoomError):
+    """The loom was opened for writing, and this process may not write to its file or to its folder."""
+
+
 class CantripUnknown(LoomError):
     """No cantrip of this process can continue an entity: none has its content id, and the entity cannot move to
     another.

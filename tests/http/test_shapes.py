@@ -14,13 +14,13 @@ async def test_the_state_and_the_episode_of_an_entity_are_of_one_moment(monkeypa
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(spell, "one", name="bob")
         await entity.episode()
-        loom, before = runtime.loom, list(runtime.loom.records(entity.id))
+        loom, earlier = runtime.loom, [runtime.loom.fold(entity.id)]
         assert (await entity.send("two")).reason == "truncated"
-        read, earlier = Loom.records, [before]
+        fold = Loom.fold
 
-        def records(self: Loom, entity_id: str) -> object:
-            return earlier.pop() if earlier else read(self, entity_id)
+        def fold_before(self: Loom, entity_id: str) -> object:
+            return earlier.pop() if earlier else fold(self, entity_id)
 
-        monkeypatch.setattr(Loom, "records", records)  # the second episode ends after the first look
+        monkeypatch.setattr(Loom, "fold", fold_before)  # the second episode ends after the first look
         shape = entity_shape(loom, loom.header(entity.id), [])
     assert (shape["state"], shape["episode"]["reason"]) == ("terminated", "terminated")

@@ -19,7 +19,7 @@ from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, IntentGiven
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import LoomError, ReadOnlyLoom
 from tests.loom.histories import AT, SNAPSHOT, header, histories, run, turn
 from tests.loom.processes import python
 from tests.loom.test_jsonl import file_size_limit
@@ -124,7 +124,7 @@ def test_a_file_size_limit_in_the_middle_of_a_batch_records_nothing(path, store,
 def test_a_read_only_file_is_an_error_that_says_so(store):
     store.append(run("e", "t1"))
     store._writer.execute("pragma query_only = 1")
-    with pytest.raises(LoomError, match=r"readonly database.*open it read-only, or change who may write it"):
+    with pytest.raises(ReadOnlyLoom, match=r"readonly database.*Open it read-only to read it; to write, let this"):
         store.append(run("f"))
     store._writer.execute("pragma query_only = 0")
     store.append(run("f"))
@@ -344,6 +344,20 @@ def test_a_loom_can_be_read_in_a_folder_without_write_permission(path, monkeypat
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert held(path) == run("e", "t1")
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.rule("X-14")
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_opening_for_writing_without_write_permission_says_what_to_do_and_changes_nothing(path, monkeypatch, what):
+    with SqliteStore(path) as store:
+        store.append(run("e", "t1"))
+    path.chmod(0o444)
+    locked = path if what == "file" else path.parent
+    monkeypatch.setattr(os, "access", lambda place, _: place != locked)
+    with pytest.raises(ReadOnlyLoom, match=rf"may not write to {locked}\. Open it read-only to read it; to write, let"):
+        SqliteStore(path)
+    assert (list(path.parent.iterdir()), path.stat().st_mode & 0o777) == ([path], 0o444)
+    assert held(path) == run("e", "t1")
 
 
 # ---------------------------------------------------------------------------------------------------------- checkpoints

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cantrip_actors.loom import Loom, open_store
 from cantrip_actors.loom.statistics import statistics
 from cantrip_actors.records.records import (
+    Adopted,
     ChildStarted,
     Committed,
     Ended,
@@ -22,7 +23,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from tests.loom.histories import AT, header, histories, run, turn
-from tests.loom.test_store import anywhere
+from tests.loom.test_store import KINDS, anywhere, property_of
 
 
 def loom_of(*batches, url="memory:"):
@@ -462,3 +463,78 @@ def test_the_turns_of_an_entity_are_its_committed_turns(history, kind):
         loom = Loom(store, None)
         for entity, records in history.entities.items():
             assert ids(loom.turns(entity)) == [r.turn_id for r in records if isinstance(r, Committed)]
+
+
+# ------------------------------------------------------------------------------------------------ without the whole log
+
+
+@pytest.mark.rule("LOOM-10", "C-06")
+@property_of(KINDS)
+def test_a_page_of_turns_is_the_same_part_of_all_turns_in_every_store(kind, history):
+    with anywhere(kind) as place, place.open() as store:
+        for batch in history.batches:
+            store.append(batch)
+        loom = Loom(store, None)
+        for entity in loom.entities():
+            turns = loom.turns(entity)
+            assert loom.count_turns(entity) == len(turns)
+            assert {*loom.branches(entity)} == {fork for turn in turns for fork in loom.forks(turn.id)}
+            last = turns[-1].sequence if turns else 0
+            for after, limit in ((0, 50), (last - 1, 1), (last // 2, 1), (last, 3)):
+                expected = [turn for turn in turns if turn.sequence > after][:limit]
+                assert loom.list_turns(entity, after=max(0, after), limit=limit) == expected
+
+
+@pytest.mark.rule("LOOM-10")
+def test_a_page_that_begins_with_a_continuation_has_its_utterance():
+    loom = loom_of(*FAMILY)
+    for after in range(4):
+        assert loom.list_turns("a", after=after, limit=1) == loom.turns("a")[after : after + 1]
+
+
+@pytest.mark.rule("LOOM-10")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_has_the_cantrip_in_force_and_the_latest_rewards(kind):
+    moved = Adopted("e", "another", "spell", AT, "scripted", {}, {})
+    records = [*run("e", *(f"t{n}" for n in range(1, 9)), ends=False)]
+    ends = [at for at, one in enumerate(records) if isinstance(one, Committed)]
+    with anywhere(kind) as place, place.open() as store:
+        store.append([*records[: ends[3] + 1], moved, *records[ends[3] + 1 :]])
+        store.append([Rewarded("e", "t2", 0.5, AT), Rewarded("e", "t6", 1.0, AT), Rewarded("e", "t2", -1.0, AT)])
+        loom = Loom(store, None)
+        assert [one.reward for one in loom.list_turns("e", limit=2)] == [None, -1.0]
+        assert [(one.cantrip_id, one.reward) for one in loom.list_turns("e", after=3, limit=3)] == [
+            (loom.header("e").cantrip_id, None),
+            ("another", None),
+            ("another", 1.0),
+        ]
+        assert [len(loom.list_turns("e", after=n)) for n in range(10)] == [8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
+
+
+@pytest.mark.rule("N-77", "LOOM-10")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_the_status_and_the_number_of_turns_read_few_records_of_a_long_log(kind, monkeypatch):
+    with anywhere(kind) as place, place.open() as store:
+        turns = [f"t{n}" for n in range(1, 2_001)]
+        store.append(run("e", *turns, ends=False))
+        read = count_decoded(store, monkeypatch)
+        loom = Loom(store, None)
+        assert [one.id for one in loom.list_turns("e", after=1_000, limit=10)] == turns[1_000:1_010]
+        assert (loom.state("e"), loom.count_turns("e"), list(loom.branches("e"))) == ("active", 2_000, [])
+        assert len(read) < 500
+
+
+def count_decoded(store, monkeypatch):
+    """The records that a store decodes from here on."""
+    read = []
+    for name in {"_decode", "_read"} & {*dir(store)}:
+        decode = getattr(store, name)
+        if name == "_decode":
+            monkeypatch.setattr(store, name, lambda *given, decode=decode: read.append(1) or decode(*given))
+        else:
+            monkeypatch.setattr(
+                store,
+                name,
+                lambda *given, decode=decode, **more: (read.append(1) or one for one in decode(*given, **more)),
+            )
+    return read

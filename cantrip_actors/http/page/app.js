@@ -21,7 +21,7 @@ const KEYS = [["↑ ↓ ← →", "move in a tree; Enter selects"], ["F6", "next
   ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["w", "reward this turn"], ["x", "stop or abandon (asks again)"], ["r", "to an interrupted entity; again: resume"], ["A D", "approve or deny all that the filter shows"], ["R X", "resume or abandon all that it shows"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
 
 function ask({ heading, text, fields = [], action, tone = "main", work }) {
-  const dialog = $("dialog"), back = document.activeElement;
+  const dialog = $("dialog");
   const error = h("p", { class: "error", role: "alert", hidden: true });
   const inputs = Object.fromEntries(fields.map((one) => [one.name, one.node]));
   const form = h("form", { onsubmit: async (event) => {
@@ -35,7 +35,6 @@ function ask({ heading, text, fields = [], action, tone = "main", work }) {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
   });
   dialog.replaceChildren(form);
-  dialog.onclose = () => { if (back?.isConnected) back.focus(); };
   dialog.showModal();
   (fields[0]?.node ?? form.querySelector(`.row2 button:${tone === "danger" ? "last" : "first"}-child`)).focus();
   return form;
@@ -153,16 +152,17 @@ function lost() {
 }
 async function onSnapshot(missing) {
   online();
-  model.setRequests((await api("GET", "requests")).items);
+  const since = model.heard;
+  model.setRequests((await api("GET", "requests")).items, since);
   if (can("cast") && !model.limits.size) model.setLimits((await api("GET", "cantrips")).items);
   const [overview] = await Promise.all([api("GET", "overview"), listEntities(null)]);
   model.costToday = overview.totals.cost_today;
-  for (const id of missing.filter((one) => !model.entities.get(one).over).slice(0, 50)) await api("GET", where({ id })).then((one) => model.add(one)).catch(() => model.set(id, { over: true }));
+  for (const id of missing.filter((one) => !model.entities.get(one).over).slice(0, 50)) await api("GET", where({ id })).then((one) => model.add(one, since)).catch(() => model.set(id, { over: true }));
   if (timeline.id) await timeline.reload(); else route();
 }
 async function listEntities(cursor) {
-  const { items, next_cursor: next } = await api("GET", `entities?limit=200${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
-  items.forEach((one) => model.add(one));
+  const since = model.heard, { items, next_cursor: next } = await api("GET", `entities?limit=200${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
+  items.forEach((one) => model.add(one, since));
   if (cursor || !older) older = next;
   loom.older.hidden = !older;
 }

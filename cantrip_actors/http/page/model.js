@@ -27,6 +27,7 @@ export class Model {
   tokenRate = Array(MINUTE).fill(0);
   restartRate = Array(MINUTE).fill(0); // for each of the last 60 minutes
   costToday = 0;
+  heard = 0; // events so far: an answer to a request sent before an event does not undo the event
   #ticks = 0;
   onStory = () => {};
   onRequest = () => {};
@@ -50,8 +51,9 @@ export class Model {
 
   // ------------------------------------------------------------------------------------------------------------ entities
 
-  add(shape) {
+  add(shape, since = Infinity) {
     const known = this.entities.get(shape.id);
+    if (known?.heard > since) return known;
     const entity = known ?? { tokens: 0, cost: 0, turns: 0, errors: 0, say: "" };
     Object.assign(entity, shape);
     entity.at ??= Date.parse(entity.began);
@@ -142,12 +144,14 @@ export class Model {
     this.shape++;
     return lost;
   }
-  setRequests(items) {
-    this.requests = new Map(items.map((one) => [one.id, one]));
+  setRequests(items, since) {
+    const isNewer = (one) => this.entities.get(one.entity)?.asked > since;
+    this.requests = new Map([...items.filter((one) => !isNewer(one)), ...[...this.requests.values()].filter(isNewer)].map((one) => [one.id, one]));
     this.touch();
   }
   take(kind, data, position) {
     const id = data.entity_id ?? data.entity ?? data.id;
+    this.heard++;
     switch (kind) {
       case "entity":
         this.add({ ...data, state: "active", over: false });
@@ -173,6 +177,7 @@ export class Model {
         break;
       default: break;
     }
+    this.set(id, { heard: this.heard, ...(["request", "decision", "episode", "end"].includes(kind) ? { asked: this.heard } : {}) });
     this.onStory(id, { id: position, event: kind, data });
   }
   turn(data) {

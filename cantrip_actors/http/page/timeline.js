@@ -15,7 +15,7 @@ export class Timeline {
   #earlier = 0;
   #liveNodes = new Map();
   #kin = new Map(); // turn id -> the node that lists what hangs from it
-  #kinShape = 0;
+  #top = 0; // where the reader was
   #turn = null; // the turn of the address
   #begun = new Map(); // turn id -> a turn whose calls are observed in the next one, since they make children
   id = null;
@@ -28,7 +28,12 @@ export class Timeline {
     this.list = h("ol", { class: "thread", "aria-label": "Turns" });
     this.liveBox = h("div", { class: "live", hidden: true, "aria-label": "The running turn" });
     this.body = h("div", { class: "body" }, this.problem, this.more, this.list, this.liveBox);
-    this.body.addEventListener("scroll", () => { this.isAtEnd = this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 60; }, { passive: true });
+    this.body.addEventListener("scroll", () => { // only a person scrolls up: what is added below moves the end, and not the reader
+      const { scrollTop, scrollHeight, clientHeight } = this.body;
+      if (scrollHeight - scrollTop - clientHeight < 60) this.isAtEnd = true;
+      else if (scrollTop < this.#top) this.isAtEnd = false;
+      this.#top = scrollTop;
+    }, { passive: true });
     this.composer = h("div", { class: "composer" });
     this.isAtEnd = true;
   }
@@ -97,9 +102,10 @@ export class Timeline {
     this.list.insertBefore(made, this.#events.get(this.#keys[at]) ?? null);
     this.#keys.splice(at, 0, one.id);
     if (this.isAtEnd && this.#keys.length > MOST) { // a page that is open for days does not grow
-      const old = this.#keys.shift();
-      this.#events.get(old).remove();
-      this.#events.delete(old);
+      const old = this.#keys.shift(), node = this.#events.get(old), turn = node.querySelector("[data-turn]")?.dataset.turn;
+      node.remove();
+      this.#top = -Infinity; // the browser scrolls up by its height
+      this.#events.delete(old); this.#kin.delete(turn); this.#begun.delete(turn);
       this.#earlier++;
       this.#showEarlier();
     }
@@ -215,10 +221,8 @@ export class Timeline {
     if (!this.id) return;
     const entity = model.entities.get(this.id);
     if (model.dirty.has(this.id)) { this.#head(); this.#compose(); this.showLive(); }
-    if (this.#kinShape !== model.shape || model.dirty.size) {
-      this.#kinShape = model.shape;
-      if ((model.below.get(this.id) ?? []).some((id) => model.dirty.has(id)) || model.dirty.has(this.id)) for (const [turn, box] of this.#kin) this.#hang(turn, box);
-    }
+    const below = (model.below.get(this.id) ?? []).filter((id) => model.dirty.has(id) || model.dirty.has(this.id));
+    for (const turn of new Set(below.map((id) => model.entities.get(id)?.parent_turn))) if (this.#kin.has(turn)) this.#hang(turn, this.#kin.get(turn));
     if (entity) setText(this.ageNode ?? h("span"), entity.over ? "" : ago(entity.at));
   }
 

@@ -76,8 +76,7 @@ def family(loom: Loom, entity_id: str) -> list[str]:
         if one in found:
             continue
         found[one] = None
-        forks = [fork for turn in loom.turns(one) for fork in loom.forks(turn.id)]
-        todo.extend(reversed([*loom.below(one), *forks]))
+        todo.extend(reversed([*loom.below(one), *loom.branches(one)]))
     return list(found)
 
 

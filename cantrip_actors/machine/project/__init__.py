@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from cantrip_actors.machine.project.entity import (
     CantripRef,
-    Status,
-    find_asked,
     find_cantrip,
     find_episode,
     find_first_intent,
@@ -30,8 +28,16 @@ from cantrip_actors.machine.project.entity import (
     sum_usage,
 )
 from cantrip_actors.machine.project.fork import make_fork_state
-from cantrip_actors.machine.project.outcome import get_outcome, is_end_recorded, is_of_life
+from cantrip_actors.machine.project.outcome import (
+    Status,
+    get_outcome,
+    get_status,
+    is_end_recorded,
+    is_of_life,
+    show_status,
+)
 from cantrip_actors.machine.project.record import (
+    ASIDES,
     NOTED,
     Life,
     as_forgotten,
@@ -49,6 +55,7 @@ from cantrip_actors.machine.project.story import Began, Story, StoryEvent, Story
 from cantrip_actors.machine.project.turns import (
     Entry,
     TurnReader,
+    begins_inside,
     collect_rewards,
     list_finished_calls,
     list_started_calls,
@@ -57,6 +64,7 @@ from cantrip_actors.machine.project.turns import (
 )
 
 __all__ = [
+    "ASIDES",
     "NOTED",
     "Began",
     "CantripRef",
@@ -70,9 +78,9 @@ __all__ = [
     "Verdict",
     "as_forgotten",
     "as_header",
+    "begins_inside",
     "collect_rewards",
     "compute_life",
-    "find_asked",
     "find_cantrip",
     "find_decision",
     "find_episode",
@@ -90,6 +98,7 @@ __all__ = [
     "get_named_turn",
     "get_outcome",
     "get_sender",
+    "get_status",
     "get_time",
     "get_turn_number",
     "has_taken",
@@ -106,5 +115,6 @@ __all__ = [
     "measure_waited",
     "read_entries",
     "read_turns",
+    "show_status",
     "sum_usage",
 ]

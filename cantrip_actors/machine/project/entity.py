@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from cantrip_actors.machine.evolve import fold, is_entity_end
-from cantrip_actors.machine.project.outcome import get_outcome
+from cantrip_actors.machine.project.outcome import Status, get_outcome
 from cantrip_actors.machine.project.record import Life, as_header, compute_life, get_time
 from cantrip_actors.machine.state import CantripRef, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
-    Asked,
     ChildStarted,
     Committed,
     Decided,
@@ -29,12 +28,11 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.terms.messages import NO_USAGE, Usage
-from cantrip_actors.terms.outcome import EndReason, Outcome
+from cantrip_actors.terms.outcome import Outcome
 
 __all__ = [
     "CantripRef",
     "Status",
-    "find_asked",
     "find_cantrip",
     "find_episode",
     "find_first_intent",
@@ -56,9 +54,6 @@ __all__ = [
 
 COUNTED: Final = frozenset({Utterance, Folded, Sampled, Ended})
 """The kinds of records that count tokens."""
-
-Status = Literal["active", "waiting", "forgotten"] | EndReason
-"""Whether an entity is at work or waits for a person, how its latest episode ended, or that its content is gone."""
 
 
 def get_header(records: Sequence[Record]) -> Header:
@@ -107,9 +102,12 @@ def fold_state(records: Sequence[Record]) -> State:
     return fold(Shape.of_header(get_header(records)), records)
 
 
-def find_status(records: Iterable[Record]) -> Status:
-    """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7)."""
-    status: Status = "active"
+def find_status(records: Iterable[Record]) -> Status | None:
+    """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7).
+
+    The last of `records` that says so decides; None if none of them does.
+    """
+    status: Status | None = None
     for record in records:
         match record:
             case Ended():
@@ -188,11 +186,6 @@ def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
 def find_refusal(records: Iterable[Record], key: str) -> MailRefused | None:
     """Return the record that refused or withdrew the mail with that key, or None."""
     return next((record for record in records if isinstance(record, MailRefused) and record.key == key), None)
-
-
-def find_asked(records: Sequence[Record]) -> Asked | None:
-    """Return the question whose answer the entity waits for, from its whole log; None if it waits for none."""
-    return fold_state(records).turn.asked
 
 
 def list_children(records: Iterable[Record]) -> list[str]:

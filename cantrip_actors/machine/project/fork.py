@@ -29,6 +29,6 @@ def make_fork_state(shape: Shape, lineage: Iterable[Record]) -> State:
     state.inherited = state.sequence
     state.parent_id = shape.parent_turn
     state.episode = Episode(trace=state.episode.trace)
-    state.usage, state.spawned = NO_USAGE, 0
+    state.usage, state.spawned, state.gates = NO_USAGE, 0, {}
     state.remembered = {}  # a person decided for the other entity
     return state

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from cantrip_actors.machine.context import summarise
 from cantrip_actors.machine.state import Phase, State
 from cantrip_actors.records.records import Committed, Ended
 from cantrip_actors.terms.image import NO_IMAGES, select_named
 from cantrip_actors.terms.messages import NO_USAGE, Usage, as_text
-from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.outcome import EndReason, Outcome
 
 _WARDS = {"timeout": "timeout", "budget": "budget"}
+
+Status = Literal["active", "waiting", "forgotten"] | EndReason
+"""Whether an entity is at work or waits for a person, how its latest episode ended, or that its content is gone."""
+
+
+def show_status(status: Status) -> Status:
+    """Return a status as users see it: a timeout and a budget are wards, so they truncate too."""
+    return "truncated" if status in _WARDS else status
+
+
+def get_status(state: State) -> Status:
+    """Return the status of an entity, as users see it, from its state. A forgotten one is "active" here."""
+    end, turn = state.episode.end, state.turn
+    if isinstance(end, Committed):
+        return "terminated" if end.terminated else "truncated"
+    if end is not None:
+        return show_status(end.reason)
+    return "waiting" if turn.requested is not None and turn.decided is None else "active"
 
 
 def is_of_life(state: State) -> bool:

@@ -9,6 +9,7 @@ from enum import IntEnum
 
 from cantrip_actors.machine.evolve import is_entity_end
 from cantrip_actors.records.records import (
+    Adopted,
     Committed,
     Decided,
     Ended,
@@ -23,8 +24,12 @@ from cantrip_actors.records.records import (
     Steered,
 )
 
-NOTED: frozenset[type] = frozenset(
-    {Header, Committed, Rewarded, IntentGiven, Ended, Steered, MailRefused, Requested, Decided, ForgottenRecord}
+ASIDES: frozenset[type] = frozenset({Rewarded, Adopted})
+"""The kinds of records that say something about turns far from them in the log: a store finds them by themselves."""
+
+NOTED: frozenset[type] = (
+    frozenset({Header, Committed, IntentGiven, Ended, Steered, MailRefused, Requested, Decided, ForgottenRecord})
+    | ASIDES
 )
 """The kinds of records that a store checks or indexes; it only stores the other kinds."""
 

@@ -118,6 +118,17 @@ def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
         yield replace(turn, reward=rewards[turn.id]) if turn.id in rewards else turn
 
 
+def begins_inside(records: Iterable[Record]) -> bool:
+    """Return whether the first turn that these records complete continues an utterance from before them (LOOM-8)."""
+    said: set[str] = set()
+    for record in records:
+        if isinstance(record, Utterance):
+            said.add(record.turn_id)
+        elif isinstance(record, Committed):
+            return record.utterance_id not in said
+    return False
+
+
 class TurnReader:
     """Returns each turn of one entity as soon as it is committed, without its rewards and children: they come later."""
 

@@ -86,6 +86,11 @@ class Keys:
     def write(self, text: str) -> None:
         self.page.keyboard.type(text)
 
+    def confirm(self, *keys: str) -> None:
+        """Press Enter in a dialog, which closes when its action is answered; until then it takes every key."""
+        self.press(*keys, "Enter")
+        self.page.wait_for_selector("#dialog", state="hidden")
+
     def until_focus(self, selector: str) -> None:
         until(lambda: self.page.evaluate(f"document.activeElement?.matches({selector!r})"))
 
@@ -121,19 +126,19 @@ class Keys:
         self.press("i")
         self.until_focus("#dialog input[type=text]")
         self.write(why)
-        self.press("Tab", "Space", "Enter")
+        self.confirm("Tab", "Space")
 
     def fork(self, intent: str) -> None:
         self.press("j", "f")
         self.until_focus("#dialog textarea")
         self.write(intent)
-        self.press("Enter")
+        self.confirm()
 
     def reward(self, value: str) -> None:
         self.press("j", "k", "k", "w")
         self.until_focus("#dialog input")
         self.write(value)
-        self.press("Enter")
+        self.confirm()
 
     def to_card(self, entity: str) -> None:
         self.press("Escape", "r")
@@ -152,7 +157,7 @@ class Keys:
         self.to_card(entity)
         self.press("x")
         self.until_focus("#dialog button")
-        self.press("Shift+Tab", "Enter")
+        self.confirm("Shift+Tab")
 
     def filter(self, text: str) -> None:
         self.press("/", "Control+a", "Delete")
@@ -164,11 +169,10 @@ class Keys:
         self.until_focus("#dialog :is(input, button)")
         if word == "Abandon":  # what cannot be undone has the focus on "Cancel"
             self.press("Shift+Tab")
-        self.press("Enter")
-        self.page.wait_for_selector("#dialog", state="hidden")
+        self.confirm()
 
     def stop(self, reason: str) -> None:
         self.press("x")
         self.until_focus("#dialog input")
         self.write(reason)
-        self.press("Enter")
+        self.confirm()

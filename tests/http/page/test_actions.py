@@ -156,6 +156,49 @@ def test_interrupted_entities_are_resumed_and_abandoned_one_by_one_and_all_that_
         until(lambda name=name: story(service, known[name])[-1]["event"] == "episode")
 
 
+@pytest.mark.rule("PAGE-02", "PAGE-04")
+def test_a_late_list_of_entities_does_not_undo_a_newer_event(chrome: Any, abandoned: Live) -> None:
+    service = abandoned
+    known = {one["name"]: one["id"] for one in service.call(service.on.get, "entities")["items"]}
+    held: list[tuple[Any, Any]] = []
+    with opened(chrome, service) as page:
+        until(lambda: page.locator("#needs .card.broken").count() == 7)
+        page.route("**/api/v1/entities?limit=*", lambda route: held.append((route, route.fetch())))
+        page.reload()
+        until(lambda: page.locator("#needs .card.broken").count() == 7 and held)
+        page.click(f'#needs [data-entity="{known["one"]}"] button:has-text("Resume")')
+        page.wait_for_selector(f'#needs [data-entity="{known["one"]}"]', state="detached")
+        with page.expect_response("**/api/v1/entities?limit=*"):
+            for route, answer in held:
+                route.fulfill(response=answer)
+        page.wait_for_function("() => new Promise((done) => setTimeout(done, 200, true))")
+        assert page.locator("#needs .card.broken").count() == 6
+
+
+@pytest.mark.rule("PAGE-02")
+@pytest.mark.parametrize("hands", [Mouse, Keys])
+def test_a_person_acts_again_only_when_the_last_action_was_answered(
+    chrome: Any, abandoned: Live, hands: type[Mouse] | type[Keys]
+) -> None:
+    service = abandoned
+    known = {one["name"]: one["id"] for one in service.call(service.on.get, "entities")["items"]}
+
+    def answer_late(route: Any) -> None:
+        answer = route.fetch()
+        until(lambda: story(service, known["one"])[-1]["event"] == "end")
+        page.wait_for_selector(f'#needs [data-entity="{known["one"]}"]', state="detached")
+        route.fulfill(response=answer)
+
+    with opened(chrome, service) as page:
+        person = hands(page)
+        until(lambda: page.locator("#needs .card.broken").count() == 7)
+        page.route("**/abandon", answer_late)
+        person.abandon(known["one"])
+        page.wait_for_selector(f'#needs [data-entity="{known["one"]}"]', state="detached")
+        person.filter("go-")
+        page.wait_for_selector('#needs .many button:has-text("Resume all 2")')
+
+
 @pytest.mark.rule("PAGE-02")
 def test_a_turn_is_forked_with_another_crystal(chrome: Any, service: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nothing")

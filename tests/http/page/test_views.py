@@ -235,3 +235,40 @@ def test_numbered_lists_keep_their_numbers(chrome: Any) -> None:
                 "[...document.querySelectorAll('article.turn :is(ol, ul)')].map(one => [one.localName, one.start ?? 0,"
                 " one.children.length, getComputedStyle(one).listStyleType])"
             ) == [["ul", 0, 1, "disc"], ["ol", 3, 2, "decimal"], ["ol", 5, 1, "decimal"]]
+
+
+AT_END = """() => {
+  const body = document.querySelector("#main .body");
+  return body.scrollHeight - body.scrollTop - body.clientHeight < 60;
+}"""
+
+
+@pytest.mark.rule("PAGE-01", "PAGE-06")
+def test_the_timeline_follows_the_newest_turn_until_a_person_scrolls_up(chrome: Any, service: Live) -> None:
+    bob = cast(service, "echo", "turns 12 0", "bob-follows")
+
+    def send(text: str) -> None:
+        service.call(service.on.post, f"entities/{bob}/send", {"intent": text, "wait": 5})
+        page.wait_for_selector(f'#main .step:has-text("you said: {text}")')
+
+    with opened(chrome, service) as page:
+        show(page, bob)
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+        page.wait_for_function(AT_END)
+        page.evaluate(  # a turn comes before the browser reports where the page has scrolled to
+            """() => new Promise((done) => requestAnimationFrame(() => {
+              const body = document.querySelector("#main .body");
+              body.scrollTop = 0;
+              body.scrollTop = body.scrollHeight;
+              const tall = Object.assign(document.createElement("li"), {style: "height: 500px"});
+              document.querySelector("#main .thread").append(tall);
+              requestAnimationFrame(() => requestAnimationFrame(done));
+            }))"""
+        )
+        send("one more")
+        page.wait_for_function(AT_END)
+        page.hover("#main .body")
+        page.mouse.wheel(0, -600)
+        page.wait_for_function(f"() => !({AT_END})()")
+        send("and another")
+        assert not page.evaluate(AT_END)
