@@ -322,6 +322,8 @@ class SqliteStore(TableStore):
         if code is not None and code & 0xFF == sqlite3.SQLITE_CORRUPT:
             self._is_damaged = True
             raise DamagedLoom(f"{what} {self.path}: {error}. {REPAIR}") from error
+        if code == sqlite3.SQLITE_FULL:
+            self._wal.note_full_disk()
         advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
         raise LoomError(f"{what} {self.path}: {error}{advice}") from error
 
