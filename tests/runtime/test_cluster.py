@@ -12,7 +12,19 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from cantrip_actors import Call, Cantrip, Circle, InvalidIntent, KeyUsed, LoomError, Node, QueueFull, Runtime, gate, scripted
+from cantrip_actors import (
+    Call,
+    Cantrip,
+    Circle,
+    InvalidIntent,
+    KeyUsed,
+    LoomError,
+    Node,
+    QueueFull,
+    Runtime,
+    gate,
+    scripted,
+)
 from cantrip_actors.gates import ask
 from cantrip_actors.loom import Unsure
 from cantrip_actors.runtime.clock import compute_time_of_day
