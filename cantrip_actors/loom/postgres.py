@@ -166,7 +166,8 @@ class PostgresStore(TableStore):
 
     # ---------------------------------------------------------------------------------------------------------- opening
 
-    def _connect(self) -> Raw:
+    def _connect(self, *, writes: bool = False) -> Raw:
+        """Return a new connection; if it `writes`, no timeout of the server cancels its statements (N-74)."""
         try:
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
             pid, now = connection.execute(f"select pg_backend_pid(), {self._now}").fetchone() or (None, None)
@@ -176,20 +177,18 @@ class PostgresStore(TableStore):
             if self.is_pooled:
                 connection.prepare_threshold = None
             else:
-                connection.execute(self._compose_settings("set"))
+                connection.execute(self._compose_settings("set", appends=writes))
         except psycopg.Error as error:
-            raise LoomError(f"cannot reach {self.where}: {describe_error(error)}") from error
+            self._fail("cannot reach", error)
         return connection
 
     def _connect_writer(self) -> Raw:
-        connection = self._connect()
+        connection = self._connect(writes=True)
         self._writers += 1
-        if not self.is_pooled:
-            connection.execute(self._compose_settings("set", appends=True))
         return connection
 
     def _connect_renewer(self) -> Raw:
-        connection = self._connect()
+        connection = self._connect(writes=True)
         self._hints_from = connection.info.backend_pid
         return connection
 

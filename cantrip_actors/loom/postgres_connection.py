@@ -173,5 +173,5 @@ def name_database(url: str) -> str:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the text of an error, on one line."""
-    return " ".join(str(error).split())
+    """Return the text of an error, on one line and without a full stop, because advice may follow."""
+    return " ".join(str(error).split()).rstrip(".")

@@ -329,6 +329,8 @@ class SqliteStore(TableStore):
         if code is not None and code & 0xFF == sqlite3.SQLITE_CORRUPT:
             self._is_damaged = True
             raise DamagedLoom(f"{what} {self.path}: {error}. {REPAIR}") from error
+        if code == sqlite3.SQLITE_FULL:
+            self._wal.note_full_disk()
         advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
         kind = ReadOnlyLoom if code is not None and code & 0xFF == sqlite3.SQLITE_READONLY else LoomError
         raise kind(f"{what} {self.path}: {error}{advice}") from error

@@ -6,6 +6,9 @@ written bytes. A passive checkpoint copies without blocking writers; but a log r
 of it has been copied, which never happens next to a writer that never pauses. So when the log is `LARGE`, the rest is
 copied while the writer waits: it is short, because most has just been copied, but it waits for the disk. That happens
 once in 64 MiB, and only under a load without pauses.
+
+A full disk makes a checkpoint due: it frees the log for new commits. A checkpoint that failed is due again at the next
+commit, before the log has used up the room that someone makes on the disk.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ class WalCheckpoints:
         self._writing = writing
         self._written = 0
         self._thread: threading.Thread | None = None
+        self._error = ""
+        """The error of the last checkpoint, if it failed."""
 
     def count_written(self, size: int) -> None:
         """Count a commit of lines of that many bytes."""
@@ -43,6 +48,10 @@ class WalCheckpoints:
             self._written = 0
             self._thread = threading.Thread(target=self._run_checkpoint, name="loom-checkpoint")
             self._thread.start()
+
+    def note_full_disk(self) -> None:
+        """Make a checkpoint at once, because a commit found no room on the disk."""
+        self.count_written(DUE)
 
     def close(self) -> None:
         """Wait for a running checkpoint. Do not hold `writing`."""
@@ -59,7 +68,10 @@ class WalCheckpoints:
                         connection.execute("pragma wal_checkpoint(restart)").fetchone()
             finally:
                 connection.close()
-        except (
-            sqlite3.Error
-        ) as error:  # nothing is lost: the log is part of the loom, and the next checkpoint tries again
-            _log.warning("loom.no_checkpoint", error=str(error))
+        except sqlite3.Error as error:  # nothing is lost: the log is part of the loom
+            self._written = DUE
+            if str(error) != self._error:
+                _log.warning("loom.no_checkpoint", error=str(error))
+            self._error = str(error)
+        else:
+            self._error = ""

@@ -127,6 +127,15 @@ def can_run(member: Member, one: Candidate, members: Iterable[Member]) -> bool:
     return one.cantrip_id in served or one.moves_to in served
 
 
+def should_end_here(me: str, one: Candidate, members: Iterable[Member]) -> bool:
+    """Return whether a draining node ends an episode itself, because the nodes that stay cannot continue it (0103).
+
+    If no node stays, it does not: the process that is started next may serve the cantrip.
+    """
+    staying = [other for other in members if other.owner != me and not other.is_draining]
+    return bool(staying) and not any(can_run(other, one, staying) for other in staying)
+
+
 def rank(me: Member, one: Candidate, members: Sequence[Member]) -> float:
     """Return how many nodes come before this one for an entity; infinity if it cannot run it now."""
     if not (me.room and can_run(me, one, members)):

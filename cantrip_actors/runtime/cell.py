@@ -59,6 +59,8 @@ class Loaded(Protocol):
 
     is_handing_over: bool
     """Whether this node hands the entities over to other nodes, so that no query begins."""
+    ends_here: Callable[[Cell], bool]
+    """Whether the episode of a root entity ends here all the same, because no other node can continue it."""
     tokens: dict[str, int]
     """The token of the lease with which this process runs a tree, by its root entity."""
 

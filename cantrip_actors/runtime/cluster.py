@@ -11,7 +11,7 @@ from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
 from cantrip_actors.runtime.events import EntityEvent
 from cantrip_actors.runtime.log_feed import LogFeed
-from cantrip_actors.runtime.placing import make_candidate, make_member
+from cantrip_actors.runtime.placing import is_waiting_for_answer, make_candidate, make_member
 from cantrip_actors.runtime.queues import QueueStatus
 from cantrip_actors.terms.errors import LoomError
 
@@ -178,7 +178,7 @@ class Cluster:
         for one in self._tables.unowned(MANY):
             facts = tree.loom.facts(one.entity_id)
             candidate = make_candidate(tree, facts)
-            if not tree.is_waiting(one.entity_id, facts.life) and not _has_node(candidate, members):
+            if not is_waiting_for_answer(tree, facts) and not _has_node(candidate, members):
                 found.append(self._describe_stranded(one.entity_id, "no living node serves its cantrip"))
         return found
 

@@ -506,7 +506,8 @@ class EntityActor(Actor):
         cell, since = self._cell, self._since_checkpoint
         if since >= CHECKPOINT_EVERY and since >= RECORDS_PER_MESSAGE * len(self._state.conversation.context):
             await self._write_checkpoint()
-        if self._services.living.is_handing_over:
+        living = self._services.living
+        if living.is_handing_over and not living.ends_here(cell.root):
             await self._wait_for_handover()
         if self._recalled is not None or (cell.inbox is not None and cell.inbox.has_control):
             event = await self._find_control()

@@ -22,6 +22,8 @@ class LoadedCells:
         self.leaving: dict[str, Cell] = {}
         self.is_handing_over = False
         """Whether this node hands its entities over to other nodes, so that no query begins."""
+        self.ends_here: Callable[[Cell], bool] = lambda _: False
+        """Whether the episode of a root entity ends here all the same, because no other node can continue it."""
         self.tokens: dict[str, int] = {}
         """For each root entity, the token of the lease under which this process runs its tree."""
         self.on_add: Callable[[Cell], object] = lambda _: None

@@ -20,8 +20,9 @@ import anyio.abc
 from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
 from cantrip_actors.machine.node import Action, Checked, Found, GiveUp, LoadEnded
-from cantrip_actors.machine.placement import Candidate, Take, can_run, may_cast, may_load, order_among
+from cantrip_actors.machine.placement import Candidate, Take, can_run, may_cast, may_load, order_among, should_end_here
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.cell import Cell
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
 from cantrip_actors.runtime.inboxes import POLL_INTERVAL, Inboxes
@@ -252,6 +253,13 @@ def can_fire_here(membership: Membership, id: str, late: float) -> bool:
     """
     owners = [one.owner for one in membership.members if not one.is_draining]
     return late >= POLL_INTERVAL * order_among(owners, membership.owner, id)
+
+
+def ends_here(membership: Membership, root: Cell) -> bool:
+    """Return whether this node, which drains, ends the episode of a root entity itself."""
+    cantrip = root.plan.cantrip
+    one = Candidate(root.entity_id, cantrip.id, cantrip.name)
+    return should_end_here(membership.owner, one, membership.members)
 
 
 def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:

@@ -8,6 +8,7 @@ from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
 from cantrip_actors.machine.project import Life
+from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.core import Core
 from cantrip_actors.runtime.loading import find_cantrip_in_force
 from cantrip_actors.terms.errors import LoomError, Stranded
@@ -36,6 +37,13 @@ def make_member(row: NodeRow) -> Member:
     )
 
 
+def is_waiting_for_answer(core: Core, facts: EntityFacts) -> bool:
+    """Return whether a root entity waits for a person who has not answered, and no other control mail waits for it."""
+    if not core.is_waiting(facts.entity_id, facts.life):
+        return False
+    return all(one.mail.lane != CONTROL or not one.mail.loads for one in core.store.pending(facts.entity_id))
+
+
 def find_stranding(core: Core, entity_id: str) -> LoomError | None:
     """Return why no node runs an entity of a cluster, now or soon; None if one does or may.
 
@@ -53,7 +61,7 @@ def find_stranding(core: Core, entity_id: str) -> LoomError | None:
         )
     facts = core.loom.facts(entity_id)
     one = make_candidate(core, facts)
-    if core.is_waiting(entity_id, facts.life) or any(can_run(member, one, members) for member in members):
+    if is_waiting_for_answer(core, facts) or any(can_run(member, one, members) for member in members):
         return None
     why = _UNCLEAR if any(one.cantrip_id in member.unclear for member in members) else ""
     offered = chain.from_iterable(

@@ -74,7 +74,7 @@ from cantrip_actors.runtime.inboxes import Inboxes, MailActor
 from cantrip_actors.runtime.instrument import Instrument
 from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomWriter, Release, is_outage
 from cantrip_actors.runtime.membership import Membership, Node
-from cantrip_actors.runtime.node import NodeActor, join
+from cantrip_actors.runtime.node import NodeActor, ends_here, join
 from cantrip_actors.runtime.questions import Questions
 from cantrip_actors.runtime.registry import RegistryActor
 from cantrip_actors.runtime.requests import Requests
@@ -286,6 +286,7 @@ class Tree(Core):
         `grace` is the most seconds to wait; None means the node's setting.
         """
         membership.advance(DrainBegan())
+        self.living.ends_here = partial(ends_here, membership)
         self.living.is_handing_over = True
         with anyio.move_on_after(membership.node.grace if grace is None else grace) as waiting:
             async with anyio.create_task_group() as tasks:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from cantrip_actors.loom import Held, open_store, postgres, verify_loom
+from cantrip_actors.loom import Held, open_store, postgres, this_process, verify_loom
 from cantrip_actors.loom.postgres import PostgresStore
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.records.blob import Blob
@@ -178,6 +178,19 @@ def test_server_timeouts_do_not_cancel_appends(place, other):
                 assert not recorded.done()
             recorded.result()
         assert len(store.records("e")) == 10
+
+
+@pytest.mark.rule("N-74", "N-04")
+def test_server_timeouts_do_not_cancel_renewals_of_leases(place, other):
+    with open_store(f"{place.url}&options=-cstatement_timeout%3D100") as store:
+        store.claim("e", owner := this_process(), ttl=60)
+        with ThreadPoolExecutor() as pool:
+            with other.transaction():
+                other.execute("select 1 from holders for update")
+                renewed = pool.submit(store.renew, owner, 60)
+                time.sleep(0.3)
+                assert not renewed.done()
+            renewed.result()
 
 
 @pytest.mark.rule("N-74")

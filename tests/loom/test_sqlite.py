@@ -388,6 +388,36 @@ def test_a_failed_wal_checkpoint_loses_nothing(path, store, monkeypatch):
     assert list(store.records("e")) == run("e", "t1")
 
 
+@pytest.mark.rule("LOOM-1")
+def test_a_full_disk_makes_room_in_the_write_ahead_log(path, store):
+    store.append(run("e", "t1", ends=False))
+    store.append(turn("e", "t2", "t1", 2, text="x" * 500_000))
+    (pages,) = store._writer.execute("pragma page_count").fetchone()
+    store._writer.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(LoomError, match="full"):
+        store.append(turn("e", "t3", "t2", 3, text="x" * 500_000))
+    store._wal.close()  # waits for the checkpoint
+    store._writer.execute("pragma max_page_count = 1000000")
+    before = wal_size(path)
+    store.append(turn("e", "t3", "t2", 3, text="x" * 300_000))
+    assert wal_size(path) == before
+
+
+@pytest.mark.rule("LOOM-1")
+def test_a_wal_checkpoint_that_failed_is_made_at_the_next_commit(path, store, monkeypatch):
+    connect = store._wal._connect
+    store._wal._connect = lambda: sqlite3.connect("file:/no/such/folder", uri=True)
+    store.append(run("e", "t1", ends=False))
+    monkeypatch.setattr(checkpoint, "DUE", 100_000)
+    store.append(turn("e", "t2", "t1", 2, text="x" * 100_000))
+    store._wal.close()
+    store._wal._connect = connect
+    size = path.stat().st_size
+    store.append(turn("e", "t3", "t2", 3))
+    store._wal.close()
+    assert path.stat().st_size > size
+
+
 def test_closing_leaves_only_the_database_file(path):
     with SqliteStore(path) as store:
         store.append(run("e", "t1"))

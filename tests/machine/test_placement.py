@@ -17,6 +17,7 @@ from cantrip_actors.machine.placement import (
     advance,
     order_among,
     rank,
+    should_end_here,
 )
 
 SERVES = {"c1": "desk"}
@@ -131,6 +132,17 @@ def test_an_idle_entity_goes_to_a_node_that_offers_its_cantrip_under_a_further_n
 def test_a_node_that_drains_takes_nothing() -> None:
     nodes = [one._replace(is_draining=True) for one in members((10, 0))]
     assert advance(State("n0"), PollResult(nodes, orphans(3)))[1] == []
+
+
+@pytest.mark.rule("N-63", "N-65")
+def test_a_node_that_drains_ends_an_episode_that_no_staying_node_can_continue() -> None:
+    leaving = Member("leaving", 10, serves={"c1": "desk"}, is_draining=True)
+    other, same = Member("other", 10, serves={"c2": "desk"}), Member("same", 10, serves={"c1": "desk"})
+    one = Candidate("e", "c1", "desk")
+    assert should_end_here("leaving", one, [leaving, other])
+    assert not should_end_here("leaving", one, [leaving, other, same])
+    assert should_end_here("leaving", one, [leaving, other, same._replace(is_draining=True)])
+    assert not should_end_here("leaving", one, [leaving])
 
 
 @pytest.mark.rule("N-18")

@@ -12,7 +12,19 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from cantrip_actors import Cantrip, Circle, InvalidIntent, KeyUsed, LoomError, Node, QueueFull, Runtime, gate, scripted
+from cantrip_actors import (
+    Call,
+    Cantrip,
+    Circle,
+    InvalidIntent,
+    KeyUsed,
+    LoomError,
+    Node,
+    QueueFull,
+    Runtime,
+    gate,
+    scripted,
+)
 from cantrip_actors.gates import ask
 from cantrip_actors.loom import Unsure
 from cantrip_actors.runtime.clock import compute_time_of_day
@@ -259,6 +271,38 @@ async def test_a_node_that_drains_hands_entities_over_between_two_turns(url: str
             for one in (cast, idle):
                 assert (await client.find(one.id).episode()).result == "all"
     assert sorted(paid) == sorted([str(n) for n in range(6)] * 2)
+
+
+@pytest.mark.rule("N-63", "N-61", "N-65")
+async def test_a_node_that_drains_ends_episodes_that_no_other_node_can_continue(url: str) -> None:
+    paid: list[str] = []
+
+    @gate
+    async def pay(by: str) -> str:
+        """Pay."""
+        await anyio.sleep(1)
+        paid.append(by)
+        return "paid"
+
+    def version(prompt: str) -> Cantrip:
+        async def policy(context: Any) -> object:
+            since = max(n for n, one in enumerate(context) if one.role == "user")
+            n = sum(one.role == "assistant" for one in context[since:])
+            return {**(done(prompt) if n == 4 else say("pay", by=prompt)), "delay": 0.5}
+
+        return Cantrip(scripted(policy), Call(prompt), Circle(["done", pay], [max_turns(50)]), name="payer")
+
+    old = version("old")
+    async with Runtime.open(url) as client, node(url, "w1", old) as leaving:
+        cast = await leaving.start(old, "pay")
+        await leaving.invoke(old, "pay", name="keeper")
+        second = await client.entity("keeper").post("pay again", key="second")
+        async with node(url, "w2", version("new")):
+            await anyio.sleep(2.5)
+            assert await leaving.drain()
+            assert (await client.find(cast.id).episode()).result == "old"
+            assert (await second.episode()).result == "new"
+    assert paid == ["old"] * 8 + ["new"] * 4
 
 
 @pytest.mark.rule("N-63")

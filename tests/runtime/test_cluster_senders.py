@@ -22,6 +22,7 @@ from cantrip_actors import (
     NoAnswer,
     Runtime,
     Stranded,
+    ask_first,
     gate,
 )
 from cantrip_actors.records.records import Adopted
@@ -77,6 +78,29 @@ async def test_a_send_fails_when_no_living_node_can_run_the_entity_and_its_mail_
         async with node(url, "w2", slow):
             assert (await keeper.send("work", key="k")).result == "work"
             assert len(client.loom.turns(keeper.id)) == 2
+
+
+@pytest.mark.rule("N-61")
+async def test_an_entity_is_stranded_when_its_person_has_answered_and_no_living_node_can_run_it(url: str) -> None:
+    async def policy(context: Any) -> object:
+        return done("all") if any(one.role == "tool" for one in context) else say("echo", text="hello")
+
+    asking = cantrip(policy, ask_first("echo"), name="asking")
+    async with Runtime.open(url, stranded_after=5) as client, node(url, "w1"):
+        async with node(url, "w2", asking) as leaving:
+            await leaving.invoke(asking, "begin", name="keeper")
+            await anyio.sleep(1)
+            assert await leaving.drain()
+        receipt = await client.entity("keeper").post("work", key="k")
+        await anyio.sleep(5)
+        assert await client.cluster.stranded() == []
+        (request,) = client.requests()
+        await client.decide(request.id, "allow", by="anna")
+        assert [one.name for one in await client.cluster.stranded()] == ["keeper"]
+        with pytest.raises(Stranded), anyio.fail_after(20):
+            await receipt.episode()
+        async with node(url, "w3", asking):
+            assert (await receipt.episode()).result == "all"
 
 
 TWIN = answering()
