@@ -26,6 +26,7 @@ from cantrip_actors.crystals import (
 )
 from cantrip_actors.records.records import QueryPosted, Utterance
 from cantrip_actors.terms.messages import Message, Response
+from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from tests.crystal.batch_servers import (
     BUCKETS,
@@ -39,7 +40,7 @@ from tests.crystal.batch_servers import (
     text_in,
 )
 from tests.loom.processes import python
-from tests.runtime.kills import Kill, attempt
+from tests.runtime.kills import attempt
 from tests.runtime.test_waiting import tasks as tasks_alive
 
 pytestmark = pytest.mark.rule("R-24")
@@ -203,10 +204,11 @@ async def test_a_process_that_is_killed_at_any_write_pays_once(kind, at, durable
     server = kind(text_in)
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with Runtime.open(url) as runtime:
-        kill = Kill(runtime, at, durable=durable)
+        kill = Process(Crash(at, durable))
+        kill.attach(runtime)
         with anyio.move_on_after(WHILE):
             await attempt(runtime.cast(cantrip_of(batched(crystal_at(server))), "case 7", key="k"))
-        if not kill.is_dead:
+        if not kill.has_crashed:
             server.end()
             await anyio.sleep(WHILE)
     async with Runtime.open(url, recover="resume") as runtime, anyio.create_task_group() as tasks:
@@ -568,7 +570,7 @@ class TestBackground:
         server = self.Server()
         url = f"sqlite:{tmp_path / 'loom.db'}"
         async with Runtime.open(url) as runtime:
-            Kill(runtime, at, durable=durable)
+            Process(Crash(at, durable)).attach(runtime)
             with anyio.move_on_after(30):
                 await attempt(runtime.cast(cantrip_of(background(server.crystal())), "case 1", key="k"))
         server.status = "completed"

@@ -26,8 +26,8 @@ from cantrip_actors import (
     gate,
 )
 from cantrip_actors.records.records import Adopted
+from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_tokens, max_turns
-from tests.runtime.kills import Kill
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_cluster import DESK, answering, crashing, node
 
@@ -357,7 +357,7 @@ async def test_mail_to_an_entity_of_the_senders_own_node_is_taken_once(url: str,
         async with node(url, "w1") as own:
             keeper = await own.invoke(DESK, "begin", name="keeper")
             await keeper.episode()
-            Kill(own, at, durable=durable)
+            Process(Crash(at, durable)).attach(own)
             posted = True
             with anyio.move_on_after(5):
                 try:
@@ -380,7 +380,7 @@ async def test_an_end_recorded_before_its_node_died_settles_the_mail(url: str) -
             await keeper.episode()
             receipt = await client.entity("keeper").post("go again", key="k")
             await anyio.sleep(0.9)
-            Kill(dying, 1, durable=True)  # the record of its answer
+            Process(Crash(1, True)).attach(dying)  # the record of its answer
             await anyio.sleep(5)
         assert receipt.state in ("working", "settled")
         async with node(url, "w2", spell):

@@ -26,11 +26,12 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.runtime import inbox, inboxes
 from cantrip_actors.runtime.inbox import PAGE
+from cantrip_actors.testing import Crash, Process
 from supervisors.testing import virtual
 from tests.exhaustive import part
 from tests.loom import postgres
 from tests.pictures import png
-from tests.runtime.kills import Kill, attempt, intents
+from tests.runtime.kills import attempt, intents
 from tests.runtime.spells import cantrip, done
 
 
@@ -105,7 +106,7 @@ async def killed_at(url: str, kills: Sequence[tuple[int, bool]]) -> None:
     entity_id = await begun(url)
     for n, (at, durable) in enumerate(kills):
         async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
-            Kill(runtime, at, durable=durable)
+            Process(Crash(at, durable)).attach(runtime)
             if n == 0:
                 await senders.work(runtime)
             else:

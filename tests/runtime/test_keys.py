@@ -23,10 +23,11 @@ from cantrip_actors import (
     gate,
     scripted,
 )
+from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from supervisors.events import Exited
 from tests.exhaustive import part
-from tests.runtime.kills import Kill, attempt, intents
+from tests.runtime.kills import attempt, intents
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -242,7 +243,7 @@ async def test_a_send_that_is_repeated_after_a_crash_is_handled_once(
     async with Runtime.open(url) as runtime:
         entity = await runtime.invoke(TWO_TURNS, "start", name="x")
         await entity.episode()
-        Kill(runtime, at, durable=durable)
+        Process(Crash(at, durable)).attach(runtime)
         await attempt(entity.send("order", key="4711"))
     async with Runtime.open(url, cantrips=[TWO_TURNS]) as runtime:
         entity = runtime.entity("x")
@@ -381,7 +382,7 @@ async def test_a_beginning_that_is_repeated_after_a_crash_gives_one_entity(
     url = f"{store}:{tmp_path / 'loom'}"
     async with Runtime.open(url) as runtime:
         turn_id = await fork_at(runtime)
-        Kill(runtime, at, durable=durable)
+        Process(Crash(at, durable)).attach(runtime)
         first = await attempt(begin(runtime, how, turn_id))
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         episode = await begin(runtime, how, turn_id)

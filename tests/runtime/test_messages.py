@@ -11,11 +11,12 @@ from cantrip_actors import Cantrip, Circle, Episode, InvalidCantrip, Runtime, ga
 from cantrip_actors.gates import post, standard
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_depth, max_turns
 from supervisors import Killed
 from tests.exhaustive import part
 from tests.loom import postgres
-from tests.runtime.kills import Kill, attempt, intents
+from tests.runtime.kills import attempt, intents
 from tests.runtime.spells import done, say
 
 ASK, POST = (standard(name).with_(to=["*"]) for name in ("ask", "post"))
@@ -347,7 +348,7 @@ async def talk_with_kills(url: str, order: str, at: int, *, durable: bool, polic
     own = spell(policy=policy)
     async with Runtime.open(url, cantrips=[own]) as runtime:
         await made(runtime, "a", "b", of=own)
-        Kill(runtime, at, durable=durable)
+        Process(Crash(at, durable)).attach(runtime)
         await attempt(runtime.entity("a").send(order, key="k"))
     async with Runtime.open(url, cantrips=[own], recover="resume") as runtime:
         a, b = runtime.entity("a"), runtime.entity("b")
@@ -402,7 +403,7 @@ async def test_a_question_is_answered_when_one_of_two_processes_is_killed(
             asks, answers = (dying, living) if side == "asker" else (living, dying)
             await made(answers, "b", of=asked)
             await made(asks, "a", of=asker)
-            Kill(dying, at, durable=durable)
+            Process(Crash(at, durable)).attach(dying)
             receipt = await attempt(asks.entity("a").post("ask b hello", key="k"))
             await anyio.sleep(3)
         async with Runtime.open(url, cantrips=[own], recover="resume") as again:

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from cantrip_actors import LoomError, Runtime, scripted
 from cantrip_actors.loom import Quarantined
+from cantrip_actors.testing import Crash, Process
 from tests.loom.processes import python
-from tests.runtime.kills import Kill, attempt
+from tests.runtime.kills import attempt
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -35,7 +36,7 @@ async def cut_short(url: str, *keys: str) -> list[str]:
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
         entities = [await runtime.start(SPELL, "go", key=key) for key in keys]
         await anyio.sleep(15)
-        Kill(runtime, 1, durable=False)
+        Process(Crash(1, False)).attach(runtime)
         await anyio.sleep(20)
         return [entity.id for entity in entities]
 

@@ -39,11 +39,12 @@ from cantrip_actors.loom import Store, thread_jsonl
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.loom.memory import MemoryStore
+from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from tests.exhaustive import part
 from tests.loom import postgres
 from tests.loom.processes import python
-from tests.runtime.kills import Kill, attempt
+from tests.runtime.kills import attempt
 from tests.runtime.spells import done, say
 
 WEEK = 7 * 86_400.0
@@ -215,7 +216,7 @@ class Life:
         """Live twice, killed at that write of each life, and once to the end; return the observations."""
         for _ in range(2):
             async with Runtime.open(self.url, cantrips=[self.spell], recover="resume") as runtime:
-                Kill(runtime, at, durable=durable)
+                Process(Crash(at, durable)).attach(runtime)
                 await attempt(self._live(runtime))
         async with Runtime.open(self.url, cantrips=[self.spell], recover="resume") as runtime:
             await self._live(runtime)

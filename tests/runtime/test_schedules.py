@@ -27,10 +27,11 @@ from cantrip_actors.records.records import GateFinished, IntentGiven
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime import scheduler
 from cantrip_actors.runtime.clock import compute_time_of_day
+from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
 from tests.loom import postgres
-from tests.runtime.kills import Kill, intents
+from tests.runtime.kills import intents
 from tests.runtime.spells import cantrip, done, say
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -597,7 +598,7 @@ async def killed_at(url: str, at: int, *, durable: bool) -> None:
         woken = await invoked(runtime, waking, "y")
         await runtime.schedule("x", "tick", every=4, id="x", catch_up="all", overlap="queue")
         await runtime.schedule("spell", "tick", every=4, id="c", catch_up="all", overlap="queue")
-        Kill(runtime, at, durable=durable)
+        Process(Crash(at, durable)).attach(runtime)
         await anyio.sleep(13)
     async with Runtime.open(url, cantrips=spells, recover="resume") as runtime:
         await anyio.sleep(14)

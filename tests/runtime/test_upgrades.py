@@ -35,10 +35,11 @@ from cantrip_actors.loom.export.chat import chat_jsonl
 from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.pairs import pairs_jsonl
 from cantrip_actors.records.records import Adopted, IntentGiven
+from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
 from tests.loom.test_store import LASTING, SHARED, anywhere
-from tests.runtime.kills import Kill, attempt, intents
+from tests.runtime.kills import attempt, intents
 from tests.runtime.spells import done, say
 
 
@@ -264,7 +265,7 @@ async def test_a_given_cantrip_is_used_in_its_process_and_the_offered_cantrip_in
 async def test_a_one_shot_entity_keeps_its_cantrip(url: str) -> None:
     async with Runtime.open(url) as runtime:
         entity = await runtime.start(V1, "wait")
-        Kill(runtime, 1, durable=False)
+        Process(Crash(1, False)).attach(runtime)
         await attempt(entity.episode())
     async with Runtime.open(url, cantrips=[V2], recover="resume") as runtime:
         assert [header.entity_id for header in runtime.interrupted()] == [entity.id]
@@ -283,7 +284,7 @@ async def test_a_one_shot_entity_keeps_its_cantrip(url: str) -> None:
 async def test_a_process_killed_around_a_move_neither_repeats_nor_loses_it(url: str, at: int, durable: bool) -> None:
     entity_id = await begin(url)
     async with Runtime.open(url, cantrips=[V2]) as runtime:
-        Kill(runtime, at, durable=durable)
+        Process(Crash(at, durable)).attach(runtime)
         await attempt(entity_of(runtime).send("more", key="k"))
     async with Runtime.open(url, cantrips=[V2], recover="resume") as runtime:
         assert (await entity_of(runtime).send("more", key="k")).result == "two"
@@ -455,7 +456,7 @@ async def deployments(url: str, planned: list[Life]) -> None:
     for n, life in enumerate(planned):
         async with Runtime.open(url, cantrips=[VERSIONS[life.version]]) as runtime:
             if life.kill_at is not None:
-                Kill(runtime, life.kill_at, durable=life.durable)
+                Process(Crash(life.kill_at, life.durable)).attach(runtime)
             await attempt(entity_of(runtime).send(f"intent {n}", key=f"{n}"))
     with open_loom(url) as loom:
         in_force = loom.header_in_force(entity_id).cantrip_id

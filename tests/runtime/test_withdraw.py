@@ -26,10 +26,11 @@ from cantrip_actors.gates import ask
 from cantrip_actors.loom import verify_loom
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import IntentGiven, MailRefused
+from cantrip_actors.testing import Crash, Process
 from supervisors.testing import virtual
 from tests.exhaustive import part
 from tests.loom import postgres
-from tests.runtime.kills import Kill, attempt, intents
+from tests.runtime.kills import attempt, intents
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -348,7 +349,7 @@ async def test_a_process_killed_at_any_write_has_withdrawn_or_has_not(tmp_path: 
         entity_id = (await begun(runtime)).id
     claimed: set[str] = set()
     async with Runtime.open(url, cantrips=[SPELL]) as runtime:
-        Kill(runtime, at, durable=durable)
+        Process(Crash(at, durable)).attach(runtime)
         entity = runtime.entity("x")
         assert entity is not None
         receipts = [await attempt(entity.post("slow" if n == 0 else f"{n}", key=f"{n}")) for n in range(6)]
