@@ -31,12 +31,10 @@ T = TypeVar("T")
 _COUNTED = ("append", "post", "replace_timers")
 """The methods of a store that write records, mail and timers."""
 _OTHER = (
-    *("claim", "renew", "release_if_empty", "change_account", "join", "beat"),
+    *("claim", "renew", "release", "release_if_empty", "change_account", "join", "beat", "leave"),
     *("keep_checkpoint", "prepare_forget", "drop_unused_blobs", "expire_mail", "scrub"),
 )
 """The other methods with which a store writes."""
-_LAST = ("release", "leave")
-"""The methods that a runtime calls as it closes. In a process that has crashed they do nothing, and do not fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class Process:
         return store
 
     def _watch(self, store: Store) -> None:
-        for name in (*_COUNTED, *_OTHER, *_LAST):
+        for name in (*_COUNTED, *_OTHER):
             if hasattr(store, name):  # only stores that processes share have nodes
                 setattr(store, name, self._guard(name, getattr(type(store), name).__get__(store)))
 
@@ -121,8 +119,6 @@ class Process:
 
         @wraps(write)
         def guarded(*args: Any, **named: Any) -> Any:
-            if self.has_crashed and name in _LAST:
-                return None
             if self.has_crashed:
                 raise Crashed(_CRASHED)
             if name in _COUNTED:
