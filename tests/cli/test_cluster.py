@@ -237,7 +237,7 @@ def test_a_worker_answers_health_checks_and_has_a_page_of_metrics(start: Any, pl
         (("--health", "127.0.0.1:99999"), "a port from 0 to 65535"),
         (("--health", "192.0.2.1:8080"), "cannot listen there"),
         (("--queue", "reports:most=3"), "NAME[:max_running=N,per_node=N,max_waiting=N]"),
-        (("--queue", "reports:per_node=0"), "at least 1, got 0"),
+        (("--queue", "reports:per_node=0"), "a whole number >= 1, or None, got 0"),
         (("--queue", "a:per_node=1", "--queue", "a"), "each name once"),
     ],
 )

@@ -243,8 +243,8 @@ def process(
     folder: Path, backend: str, *more: str, serves: str = "tests.http.serving:ECHO", path: Path = ROOT
 ) -> Iterator[Process]:
     """Run `cantrip serve` on `loom.db` in a folder until the block ends, with the packages that lie at `path`."""
-    arguments = ["serve", serves, "--loom", f"sqlite:{folder / 'loom.db'}", "--backend", backend, *more]
-    arguments += ["--bind", "127.0.0.1:0", "--health", "127.0.0.1:0"]
+    arguments = ["serve", serves, "--loom", f"sqlite:{folder / 'loom.db'}", "--backend", backend]
+    arguments += ["--bind", "127.0.0.1:0", "--health", "127.0.0.1:0", *more]
     options: dict[str, Any] = {"stderr": subprocess.PIPE, "text": True, "cwd": folder}
     options["env"] = {**os.environ, "PYTHONPATH": str(path), "NO_COLOR": "1"}
     if path == ROOT:

@@ -413,7 +413,7 @@ class TestSettings:
         limits, breaker = Limits(concurrency=3), Breaker()
         crystal = local("http://localhost:1/v1", "m", limits=limits, breaker=breaker)
         assert read_terms(crystal) == (limits, breaker, None, None)
-        with pytest.raises(InvalidCantrip, match="expected a Limits"):
+        with pytest.raises(InvalidCantrip, match=r"limits: expected Limits\("):
             local("http://localhost:1/v1", "m", limits=3)
 
     async def test_a_limited_crystal_without_a_runtime_is_the_crystal_itself(self):

@@ -219,7 +219,7 @@ async def test_prune_lists_and_forgets_older_entities():
 
 @pytest.mark.rule("C-52")
 def test_a_wrong_retention_is_refused():
-    with pytest.raises(ValueError, match="retention: expected"):
+    with pytest.raises(ValueError, match=r"retention: .*expected"):
         Runtime.open(retention={"oneshot": "90d"})
     with pytest.raises(ValueError, match="expected a duration"):
         Runtime.open(retention={"one-shot": "soon"})

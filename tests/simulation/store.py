@@ -47,7 +47,7 @@ class SimStore(PostgresStore):
         for session in (self._writer, self._reader, self._renewer):
             session.lock = Mutex(process.world)
 
-    def _connect(self) -> Any:
+    def _connect(self, *, writes: bool = False) -> Any:
         if self._process.is_cut or self._server.is_down:
             raise LoomError("cannot reach the server")
         self._note_time(self._server.world.now)
