@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from cantrip_actors import Cantrip, Episode, Loom, Request, Usage
+from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.project import get_outcome, get_status
 from cantrip_actors.machine.state import State
 from cantrip_actors.records.records import Header
@@ -95,7 +96,7 @@ def entity_shape(
 ) -> dict[str, Any]:
     """Return an entity for a list; with its open `requests` in full. `interrupted` are those whose process died."""
     entity_id = header.entity_id
-    first, state = loom.first_intent(entity_id), loom.fold(entity_id)
+    first, state = loom.first_intent(entity_id), fold_entity(loom, entity_id)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
     shape = {
         **_build_header(loom, header, state),

@@ -266,21 +266,9 @@ class Loom:
         last = self._search_back(entity_id, _find_last_number)
         return 0 if first is None or last is None else last - first + 1
 
-    def fold(self, entity_id: str) -> MachineState:
-        """Return the state of an entity: its newest checkpoint, and the records after it.
-
-        Without a usable checkpoint the whole log is folded. The context in it has the call of the checkpoint, which may
-        be an earlier one. Raises LoomError for an unknown entity.
-        """
-        shape, kept = Shape.of_header(self.header(entity_id)), self.checkpoint(entity_id)
-        checkpoint = None if kept is None else decode_checkpoint(kept.data, self.attach)
-        if kept is None or checkpoint is None:
-            return fold(shape, self.records(entity_id))
-        return fold(shape, self._read(entity_id, after=kept.position), checkpoint.state)
-
     def outcome(self, entity_id: str) -> Outcome | None:
         """Return how an entity's last episode ended; None while it is under way. Raises LoomError."""
-        return get_outcome(self.fold(entity_id), self.usage_below(entity_id))
+        return get_outcome(fold_entity(self, entity_id), self.usage_below(entity_id))
 
     def first_intent(self, entity_id: str) -> IntentGiven | None:
         """Return an entity's first intent, which is its second record; None if a crash came before it."""
@@ -328,7 +316,7 @@ class Loom:
 
         Summaries that were written for folds count, and answers that broke the crystal's contract.
         """
-        return self.fold(entity_id).usage
+        return fold_entity(self, entity_id).usage
 
     # --------------------------------------------------------------------------------------------------------- one turn
 
@@ -528,6 +516,19 @@ def open_loom(
             store.append(records)
 
         yield Loom(store, append, tenant=tenant)
+
+
+def fold_entity(loom: Loom, entity_id: str) -> MachineState:
+    """Return the state of an entity: its newest checkpoint, and the records after it.
+
+    Without a usable checkpoint the whole log is folded. The context in it has the call of the checkpoint, which may
+    be an earlier one. Raises LoomError for an unknown entity.
+    """
+    shape, kept = Shape.of_header(loom.header(entity_id)), loom.checkpoint(entity_id)
+    checkpoint = None if kept is None else decode_checkpoint(kept.data, loom.attach)
+    if kept is None or checkpoint is None:
+        return fold(shape, loom.records(entity_id))
+    return fold(shape, loom.records(entity_id, after=kept.position), checkpoint.state)
 
 
 def _find_last_turn(records: Sequence[Record]) -> str | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 
 from cantrip_actors.loom import Held, KeyUsed, name_lease
+from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.machine.state import Identity, Phase, Plan
@@ -184,7 +185,7 @@ class Beginnings:
         return Entity(tree, entity_id, beginning.identity.name, cell)
 
     def _is_under_way(self, entity_id: str) -> bool:
-        return self._tree.loom.fold(entity_id).phase not in (Phase.IDLE, Phase.OVER)
+        return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)
 
     async def _launch(self, beginning: Beginning, *, waits: bool) -> Entity:
         if beginning.cantrip.circle.is_complete:

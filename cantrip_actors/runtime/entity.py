@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import anyio
 
 from cantrip_actors.loom import Held
+from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.project import get_outcome
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
@@ -120,7 +121,7 @@ class Entity:
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
         tree = self._tree
-        state = tree.loom.fold(self._id)
+        state = fold_entity(tree.loom, self._id)
         episode = state.episode
         if episode.end is None and (
             self._find_cell() is not None
@@ -251,7 +252,7 @@ class Entity:
             number = None if cell.episode is None else cell.episode.number
         else:
             loom = self._tree.loom
-            state = await self._tree.in_store(lambda: loom.fold(self._id))
+            state = await self._tree.in_store(lambda: fold_entity(loom, self._id))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
         if number is not None or key is not None:  # with a key, the mail records that the interrupt was requested
             target = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}

@@ -19,6 +19,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store, Taken
+from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.node import Suspended
 from cantrip_actors.machine.project import Life, find_episode, find_refusal, has_taken
@@ -368,7 +369,7 @@ class Inboxes:
 
         "" is the key of the first intent.
         """
-        state = self._core.loom.fold(entity_id)
+        state = fold_entity(self._core.loom, entity_id)
         if state.phase in (Phase.IDLE, Phase.OVER) or (state.episode.key or "") != intent_key:
             return None
         body = {"episode": state.episode.number, "why": why, "now": now}
@@ -423,7 +424,7 @@ class Inboxes:
     def _read_asks(self, root: str) -> tuple[bool, list[Asked]]:
         """Return whether an entity of a tree has an answer for which it waits, and the questions without an answer."""
         loom = self._core.loom
-        found = [loom.fold(one).turn.asked for one in loom.subtree(root) if not loom.is_over(one)]
+        found = [fold_entity(loom, one).turn.asked for one in loom.subtree(root) if not loom.is_over(one)]
         asks = [one for one in found if one is not None]
         open_asks = [one for one in asks if not self._find_ends(one.to, [one.key])]
         return len(open_asks) < len(asks), open_asks

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.actions import Await, Contact
 from cantrip_actors.machine.events import Observed, Questioned
 from cantrip_actors.records.mail import Mail
@@ -123,7 +124,7 @@ class Questions:
         loom, found = self._core.loom, dict[str, Sequence[str]]()
         for one in entities:
             is_unfinished = loom.has(one) and not loom.is_over(one)  # another process may run it
-            asked = loom.fold(one).turn.asked if is_unfinished else None
+            asked = fold_entity(loom, one).turn.asked if is_unfinished else None
             found[one] = [*([] if asked is None else [asked.to]), *loom.below(one)] if is_unfinished else ()
         return found
 

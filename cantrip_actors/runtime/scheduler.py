@@ -22,6 +22,7 @@ import anyio
 
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.loom.nodes import NodeRow
+from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.schedule import make_firing_key, plan_step
 from cantrip_actors.records.mail import Mail
@@ -387,7 +388,7 @@ class Scheduler:
         cell = core.living.get(entity_id)
         if cell is not None and cell.episode is not None:
             return cell.episode.key == key
-        return core.loom.fold(entity_id).episode.key == key
+        return fold_entity(core.loom, entity_id).episode.key == key
 
     # Casts
 

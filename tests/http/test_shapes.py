@@ -4,6 +4,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, Loom, Runtime, scripted
 from cantrip_actors.http.shapes import entity_shape
+from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import done, say
 
@@ -14,13 +15,12 @@ async def test_the_state_and_the_episode_of_an_entity_are_of_one_moment(monkeypa
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(spell, "one", name="bob")
         await entity.episode()
-        loom, earlier = runtime.loom, [runtime.loom.fold(entity.id)]
+        loom, earlier = runtime.loom, [fold_entity(runtime.loom, entity.id)]
         assert (await entity.send("two")).reason == "truncated"
-        fold = Loom.fold
 
-        def fold_before(self: Loom, entity_id: str) -> object:
-            return earlier.pop() if earlier else fold(self, entity_id)
+        def fold_before(loom: Loom, entity_id: str) -> object:
+            return earlier.pop() if earlier else fold_entity(loom, entity_id)
 
-        monkeypatch.setattr(Loom, "fold", fold_before)  # the second episode ends after the first look
+        monkeypatch.setattr("cantrip_actors.http.shapes.fold_entity", fold_before)  # the second one ends meanwhile
         shape = entity_shape(loom, loom.header(entity.id), [])
     assert (shape["state"], shape["episode"]["reason"]) == ("terminated", "terminated")

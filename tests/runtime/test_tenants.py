@@ -142,7 +142,6 @@ REFUSED: dict[str, Look] = {
     "loom.turns": lambda w, id: w.other.loom.turns(id),
     "loom.list_turns": lambda w, id: w.other.loom.list_turns(id),
     "loom.count_turns": lambda w, id: w.other.loom.count_turns(id),
-    "loom.fold": lambda w, id: w.other.loom.fold(id),
     "loom.outcome": lambda w, id: w.other.loom.outcome(id),
     "loom.state": lambda w, id: w.other.loom.state(id),
     "loom.is_over": lambda w, id: w.other.loom.is_over(id),
