@@ -722,8 +722,12 @@ class EntityActor(Actor):
         return True
 
     async def _write_checkpoint(self) -> None:
-        """Write the state as a checkpoint, if records were added since the last one."""
-        if not self._since_checkpoint or not self._plan.is_adopted(self._state):
+        """Write the state as a checkpoint, if records were added since the last one.
+
+        A checkpoint counts the usage of the children before it, so while children run none is written.
+        """
+        has_children = self._cell.wait.kind == "children"
+        if has_children or not self._since_checkpoint or not self._plan.is_adopted(self._state):
             return
         below, self._since_checkpoint = self._cell.ledger.below, 0
         # the loom is redacted at rest, and a restart must fold to the same state

@@ -40,7 +40,7 @@ from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.testing import Crash, Process
-from cantrip_actors.wards import max_depth, max_turns, timeout
+from cantrip_actors.wards import max_depth, max_tokens, max_turns, timeout
 from tests.exhaustive import part
 from tests.loom import postgres
 from tests.loom.processes import python
@@ -1041,3 +1041,29 @@ print("jsonschema" in sys.modules)
 def test_an_answer_to_a_question_without_a_schema_does_not_import_jsonschema() -> None:
     ended = subprocess.run([sys.executable, "-c", ANSWERING], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.strip() == "False"
+
+
+@pytest.mark.rule("C-01", "C-20")
+@pytest.mark.parametrize("passivate_after", [5, 10_000], ids=["unloaded", "kept"])
+async def test_a_budget_counts_a_child_that_waits_for_people_whether_or_not_its_parent_is_unloaded(
+    lasting_url: str, passivate_after: float
+) -> None:
+    def answer(context: Any) -> dict[str, object]:
+        calls = sum(message.role == "assistant" for message in context)
+        if any(message.content == "child" for message in context):
+            turn = say("pay", amount=calls) if calls < 5 else done("ok")
+        else:
+            turn = done("ok") if calls else say("call_agent", intent="child")
+        return {**turn, "usage": {"prompt_tokens": 100}}
+
+    circle = Circle(["done", "call_agent", ask_first(pay)], [max_turns(9), max_depth(1), max_tokens(650)])
+    spell = Cantrip(scripted(answer, record=False), circle=circle)
+    async with Runtime.open(lasting_url, cantrips=[spell], passivate_after=passivate_after) as runtime:
+        entity = await runtime.start(spell, "go")
+        for _ in range(5):
+            await anyio.sleep(60)
+            (request,) = runtime.requests()
+            await runtime.decide(request.id, "allow")
+        episode = await runtime.find(entity.id).episode()
+    assert (episode.reason, episode.ward) == ("truncated", "max_tokens")
+    assert episode.subtree_usage.total_tokens == 700
