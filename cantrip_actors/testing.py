@@ -43,7 +43,7 @@ class Crash:
 
     Args:
         write: which write of records, mail or timers it is, from 1 on, counted from the start of the process.
-        recorded: whether the loom has this write. Nobody is told in either case.
+        recorded: whether the loom has this write. Its caller gets an error in either case.
 
     Raises:
         ValueError: `write` is not a whole number from 1 on, or `recorded` is not a bool.
@@ -77,13 +77,13 @@ class Process:
         self._crash = crash
         self._memories: list[MemoryStore] = []
         self._opened = 0
-        self._end: Callable[[], object] = int
+        self._end: Callable[[], object] = lambda: None
 
     def attach(self, runtime: Runtime) -> Runtime:
         """Make a runtime part of this process, and return it. It may be open already; then its next write counts.
 
-        In `run_with_crashes` a loom in memory keeps its records from one life to the next: the first loom in memory of
-        each life is the same one, the second, and so on.
+        In `run_with_crashes` a loom in memory keeps its records from one life to the next: the n-th loom in memory
+        that a life opens has the records of the n-th one of the life before.
         """
         check_kind("runtime", runtime, Runtime, "a Runtime")
         tree = runtime._tree  # noqa: SLF001  # of this package
@@ -148,7 +148,7 @@ class Survived(Generic[T]):
 async def run_with_crashes(program: Callable[[Process], Awaitable[T]], crashes: Sequence[Crash] = ()) -> Survived[T]:
     """Run a program until it has ended, and crash it on the way: the first life at the first crash, and so on.
 
-    A life that crashes is cancelled, and what it raises is lost with it; the program is then called again, as a new
+    A life that crashes is cancelled, and what it raises has no effect; the program is then called again, as a new
     process, to continue from the loom. The life after the last crash runs to its end, and so does one that has fewer
     writes than its crash says: then the later crashes are not needed.
 

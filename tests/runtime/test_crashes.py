@@ -137,7 +137,7 @@ async def test_a_program_that_waits_is_ended_by_the_crash(new_url: Callable[[obj
     assert (await run_with_crashes(program, [Crash(1)])).value == "second life"
 
 
-async def test_what_a_program_raises_after_its_crash_is_lost() -> None:
+async def test_an_error_that_a_program_raises_after_its_crash_has_no_effect() -> None:
     async def program(process: Process) -> str:
         async with process.attach(Runtime.open("memory:")) as runtime:
             try:

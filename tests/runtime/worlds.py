@@ -18,6 +18,8 @@ import trio
 from hypothesis import strategies as st
 
 from cantrip_actors import Call, Cantrip, CantripError, Circle, Retry, Runtime, gate, scripted
+from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.machine.project import get_status
 from cantrip_actors.records.records import (
     ChildStarted,
     Committed,
@@ -296,6 +298,8 @@ def check_loom(loom: Any, world: World) -> None:
             assert owners.get(header.parent_turn) == header.parent_entity
         seen.add(entity)
         check_log(records, header)
+        assert loom.state(entity) == get_status(fold_entity(loom, entity)), "the newest records say what the state says"
+        assert loom.count_turns(entity) == len(loom.turns(entity))
         for record in records:
             if isinstance(record, Committed):
                 assert record.turn_id not in owners
