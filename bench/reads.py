@@ -20,7 +20,7 @@ import httpx
 import orjson
 
 from cantrip_actors import Cantrip, Circle, Folding, Invocation, Runtime, gate, scripted
-from cantrip_actors.http import Limits, Service, make_app
+from cantrip_actors.http import Service, ServiceLimits, make_app
 from cantrip_actors.wards import max_turns
 
 __all__ = ["main"]
@@ -74,7 +74,7 @@ async def _measure_cost(read: Callable[[], Awaitable[httpx.Response]], rounds: i
 async def measure(url: str, few: int, many: int, rounds: int) -> dict[str, dict[str, float]]:
     """Return for each read its cost with few turns, with many, and their ratio."""
     found: dict[str, dict[str, float]] = {}
-    limits = Limits(rate=1e9, burst=1e9)
+    limits = ServiceLimits(rate=1e9, burst=1e9)
     async with Runtime.open(url, cantrips=[WALKER]) as runtime:
         entities = [await _make_entity(runtime, few), await _make_entity(runtime, many)]
         service = Service(runtime, [WALKER], limits=limits)

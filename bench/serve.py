@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from cantrip_actors import Cantrip, Circle, Invocation, Runtime, gate, scripted
-from cantrip_actors.http import Limits, Service, Settings, make_app
+from cantrip_actors.http import Service, ServiceLimits, ServiceSettings, make_app
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.wards import max_turns
 
@@ -64,7 +64,7 @@ ASKED = {"cantrip": "echo", "intent": "hi", "wait": 20}
 
 @asynccontextmanager
 async def _serve(app: Any) -> AsyncIterator[str]:
-    listener, url = listen(Settings("memory:", bind="127.0.0.1:0"))
+    listener, url = listen(ServiceSettings("memory:", bind="127.0.0.1:0"))
     stop, is_up = anyio.Event(), anyio.Event()
 
     async def started() -> None:
@@ -80,7 +80,7 @@ async def _serve(app: Any) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _open_service(runtime: Runtime) -> AsyncIterator[tuple[Service, str]]:
-    service = Service(runtime, [SPELL], limits=Limits(rate=1e9, burst=1e9, casts=10_000, streams=10_000))
+    service = Service(runtime, [SPELL], limits=ServiceLimits(rate=1e9, burst=1e9, casts=10_000, streams=10_000))
     async with service.open(), _serve(make_app(service)) as url:
         yield service, url
         service.end_streams()

@@ -325,8 +325,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if module not in _READING:
         import_module("cantrip_actors.circle")  # makes the standard gates known by name
-    found = globals()[name] = getattr(import_module(module), name)
-    return found
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tools import boundaries, circles, layers, record_kinds, reference, rules
+from tools import boundaries, circles, layers, names, record_kinds, reference, rules
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -413,6 +414,63 @@ class TestRecordKinds:
         assert not list(record_kinds.faults(source, f"cantrip_actors/{file}"))
         (fault,) = record_kinds.faults(source, "cantrip_actors/machine/due.py")
         assert "due.py:2: f looks at kinds" in fault
+
+
+@pytest.mark.rule("K-43")
+class TestNames:
+    """A class has a name of its own, and a variable is named after its content."""
+
+    @pytest.mark.parametrize("again", ["class Place: ...", "Place = NewType('Place', str)", "Place: TypeAlias = str"])
+    def test_a_class_name_that_is_used_twice_is_a_fault(self, again: str) -> None:
+        (fault,) = self.class_faults("class Place: ...", again)
+        assert fault.startswith("0.py:1, 1.py:1: Place is the name of several classes")
+
+    def test_inner_classes_constants_and_type_variables_may_share_a_name(self) -> None:
+        other = "class A:\n    class Place: ...\nPLACE = 1\nT = TypeVar('T')\nItem = TypeVar('Item')"
+        assert not self.class_faults("class Place: ...\nPLACE = 2\nItem = TypeVar('Item')", other)
+
+    def test_a_listed_name_may_be_used_twice_and_a_row_that_nothing_needs_is_a_fault(self) -> None:
+        assert not self.class_faults("class A: ...", "class A: ...", shared={"A": "public"})
+        assert not self.class_faults("class A: ...", "class A: ...", pending=frozenset({"A"}))
+        for lists in ({"shared": {"A": "public"}}, {"pending": frozenset({"A"})}):
+            (fault,) = self.class_faults("class A: ...", **lists)
+            assert "only one class is called A now" in fault
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "one = 1",
+            "for one in records: ...",
+            "def f(one): ...",
+            "[one for one in records]",
+            "with f() as one: ...",
+            "(one := 1)",
+            "match record:\n    case one: ...",
+            "try: ...\nexcept ValueError as one: ...",
+            "class A:\n    one: int",
+            "def one(): ...",
+            "_one = 1",
+        ],
+    )
+    def test_a_vague_name_counts_wherever_it_is_bound(self, source: str) -> None:
+        bindings = {"cantrip_actors.a": Counter(names.list_bindings(ast.parse(source)))}
+        (fault,) = names.binding_faults(bindings, {})
+        assert fault.startswith("cantrip_actors.a: 1 bindings with a vague name, 0 are allowed: ")
+
+    def test_a_package_may_have_one_vague_name_in_a_hundred_or_as_many_as_its_row_says(self) -> None:
+        bindings = {"a": Counter({"one": 2, "record": 98})}
+        assert not list(names.binding_faults({"a": Counter({"one": 1, "record": 99})}, {}))
+        assert list(names.binding_faults(bindings, {}))
+        assert not list(names.binding_faults(bindings, {"a": 2}))
+
+    def test_a_row_of_a_package_within_the_limit_is_a_fault(self) -> None:
+        (fault,) = names.binding_faults({"a": Counter({"record": 100})}, {"a": 2})
+        assert "a is within the limit" in fault
+
+    def class_faults(self, *sources: str, shared: dict[str, str] | None = None, pending: frozenset[str] = frozenset()):
+        trees = [(ast.parse(source), f"{n}.py") for n, source in enumerate(sources)]
+        classes = [named for tree, file in trees for named in names.list_classes(tree, file)]
+        return list(names.class_faults(classes, shared or {}, pending))
 
 
 def fields_of(cls: ast.ClassDef) -> set[str]:

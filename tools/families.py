@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cantrip_actors.crystal.batch_families import ENDPOINTS
-from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.encode import Settings
+from cantrip_actors.crystal.client import ProviderRequest
+from cantrip_actors.crystal.encode import SamplingSettings
 from cantrip_actors.crystal.policy.background import BACKGROUND
-from cantrip_actors.crystal.provider import Asked, ProviderCrystal
+from cantrip_actors.crystal.provider import ProviderCrystal, ProviderQuery
 from cantrip_actors.crystals import (
     anthropic,
     azure,
@@ -140,9 +140,9 @@ def clouds() -> list[Family]:
     ]
 
 
-def request(family: Family, sample: Sample) -> Request:
+def request(family: Family, sample: Sample) -> ProviderRequest:
     """Return the request of a family with a setting."""
-    asked = Asked([Message("user", "go")], [READ], sample.choice, Settings.of(sample.options))
+    asked = ProviderQuery([Message("user", "go")], [READ], sample.choice, SamplingSettings.of(sample.options))
     return family.crystal.family.make_request(asked)
 
 

@@ -19,14 +19,14 @@ from cantrip_actors.acp.jsonrpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     NOT_FOUND,
-    Answered,
-    Connection,
     InvalidParams,
     RequestError,
+    RpcConnection,
+    RpcResult,
 )
 from cantrip_actors.acp.options import config_options, modes
 from cantrip_actors.acp.prompts import read_prompt, read_text
-from cantrip_actors.acp.session import KEY, Session, list_entities, workspace_of
+from cantrip_actors.acp.session import KEY, EditorSession, list_entities, workspace_of
 from cantrip_actors.acp.tool_servers import servers_of
 from cantrip_actors.acp.updates import Update, title_of
 from cantrip_actors.machine.project import find_first_intent, get_time
@@ -47,18 +47,18 @@ _CAPABILITIES: Final[Mapping[str, Any]] = {
 
 
 class Agent:
-    """Answers one editor: a `Handler` of a `Connection`. `run` has to run meanwhile."""
+    """Answers one editor: a `Handler` of a `RpcConnection`. `run` has to run meanwhile."""
 
     def __init__(self, runtime: Runtime, recipe: Cantrip, *, terminal: bool = False) -> None:
         self._runtime = runtime
         self._recipe = recipe
         self._terminal = terminal
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, EditorSession] = {}
         self._capabilities = Capabilities()
         self._by = "acp"
         self._upserts = Upserts()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self.connection: Connection
+        self.connection: RpcConnection
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Follow the runtime, and send its requests to the editor's user."""
@@ -133,7 +133,7 @@ class Agent:
     async def _new(self, params: Mapping[str, Any]) -> Any:
         session = self._open(f"{KEY}{uuid.uuid4()}", params)  # a new key: it has no forks
         result = {"sessionId": session.id, **self._choices_of(session)}
-        return Answered(result, partial(self._introduce, session))  # the editor knows the id only then
+        return RpcResult(result, partial(self._introduce, session))  # the editor knows the id only then
 
     async def _load(self, params: Mapping[str, Any]) -> Any:
         session = await self._reopen(params)
@@ -143,27 +143,27 @@ class Agent:
     async def _resume(self, params: Mapping[str, Any]) -> Any:
         return await self._welcome(await self._reopen(params))
 
-    async def _welcome(self, session: Session) -> Answered:
+    async def _welcome(self, session: EditorSession) -> RpcResult:
         await self._tell_commands(session)
-        return Answered(self._choices_of(session), partial(self._ask_again, session))
+        return RpcResult(self._choices_of(session), partial(self._ask_again, session))
 
-    def _choices_of(self, session: Session) -> dict[str, Any]:
+    def _choices_of(self, session: EditorSession) -> dict[str, Any]:
         return {"modes": modes(session.choices), "configOptions": config_options(self._recipe, session.choices)}
 
-    async def _tell_commands(self, session: Session) -> None:
+    async def _tell_commands(self, session: EditorSession) -> None:
         commands = [*available_commands(), *session.server_prompts.available()]
         await session.tell({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
-    async def _introduce(self, session: Session) -> None:
+    async def _introduce(self, session: EditorSession) -> None:
         await self._tell_commands(session)
         self._follow_servers(session)
 
-    def _follow_servers(self, session: Session) -> None:
+    def _follow_servers(self, session: EditorSession) -> None:
         """Have the prompts of a session's servers among its commands, from now on."""
         if self._tasks is not None:
             self._tasks.start_soon(session.server_prompts.run, partial(self._tell_commands, session))
 
-    async def _ask_again(self, session: Session) -> None:
+    async def _ask_again(self, session: EditorSession) -> None:
         """Send the open requests again: from before a crash, or to an editor that disconnected."""
         self._follow_servers(session)
         runtime = self._runtime
@@ -171,14 +171,16 @@ class Agent:
             if self._tasks is not None:
                 self._tasks.start_soon(session.put, request)
 
-    def _open(self, key: str, params: Mapping[str, Any], known: list[str] | None = None, forks: int = 0) -> Session:
+    def _open(
+        self, key: str, params: Mapping[str, Any], known: list[str] | None = None, forks: int = 0
+    ) -> EditorSession:
         cwd, further = _read_folder(params.get("cwd"), known), params.get("additionalDirectories") or (known or [])[1:]
         check_kind("additionalDirectories", further, list, "a list of folders", InvalidParams)
         session_id = self._runtime.id_of_key(key)
         roots = [_read_folder(one, None) for one in further]
         servers = servers_of(params.get("mcpServers") or [], cwd)
         editor = Editor(self.connection, self._capabilities, session_id, cwd, roots, servers)
-        session = Session(
+        session = EditorSession(
             self._runtime,
             self._upserts,
             self._recipe,
@@ -195,7 +197,7 @@ class Agent:
         self._sessions[session.id] = session
         return session
 
-    async def _reopen(self, params: Mapping[str, Any]) -> Session:
+    async def _reopen(self, params: Mapping[str, Any]) -> EditorSession:
         session_id, runtime = read_text(params, "sessionId"), self._runtime
 
         def look() -> tuple[str, list[str], int] | None:
@@ -289,11 +291,11 @@ class Agent:
             await session.tell({"sessionUpdate": "current_mode_update", "currentModeId": session.choices.mode})
         return {"configOptions": config_options(self._recipe, session.choices)}
 
-    async def _tell_choices(self, session: Session) -> None:
+    async def _tell_choices(self, session: EditorSession) -> None:
         options = config_options(self._recipe, session.choices)
         await session.tell({"sessionUpdate": "config_option_update", "configOptions": options})
 
-    def _session(self, params: Mapping[str, Any]) -> Session:
+    def _session(self, params: Mapping[str, Any]) -> EditorSession:
         session = self._sessions.get(read_text(params, "sessionId"))
         if session is None:
             raise RequestError(NOT_FOUND, "no open session has this id")
@@ -314,7 +316,7 @@ _METHODS: Final[Mapping[str, Callable[[Agent, Mapping[str, Any]], Awaitable[Any]
 }
 
 
-def _select_concerned(sessions: Iterable[Session], request: Request) -> list[Session]:
+def _select_concerned(sessions: Iterable[EditorSession], request: Request) -> list[EditorSession]:
     return [one for one in sessions if one.concerns(request)]
 
 

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from cantrip_actors import Usage
-from cantrip_actors.acp.session import Session
+from cantrip_actors.acp.session import EditorSession
 from cantrip_actors.acp.updates import title_of
 
 
 class _Command(NamedTuple):
     text: str
     hint: str | None
-    run: Callable[[Session, str], Awaitable[str]]
+    run: Callable[[EditorSession, str], Awaitable[str]]
 
 
 def available_commands() -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ def available_commands() -> list[dict[str, Any]]:
     ]
 
 
-def command_in(text: str) -> Callable[[Session], Awaitable[str]] | None:
+def command_in(text: str) -> Callable[[EditorSession], Awaitable[str]] | None:
     """Return the function for a prompt that is a command; None for any other prompt."""
     if not text.startswith("/"):
         return None
@@ -38,7 +38,7 @@ def read_number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
-async def _undo(session: Session, _: str) -> str:
+async def _undo(session: EditorSession, _: str) -> str:
     def look() -> tuple[list[str], str]:
         begun = [turn.id for turn in session.thread()]
         return begun, _find_first_turn_of_last_intent(session) if begun else ""
@@ -52,7 +52,7 @@ async def _undo(session: Session, _: str) -> str:
     return f"The next prompt continues from {told}. What came after stays in the loom."
 
 
-def _find_first_turn_of_last_intent(session: Session) -> str:
+def _find_first_turn_of_last_intent(session: EditorSession) -> str:
     """Return the id of the first turn that followed the newest intent."""
     from cantrip_actors.machine.project import Story
 
@@ -66,7 +66,7 @@ def _find_first_turn_of_last_intent(session: Session) -> str:
     return first
 
 
-async def _fork(session: Session, rest: str) -> str:
+async def _fork(session: EditorSession, rest: str) -> str:
     turns = await session.runtime.read(session.thread)
     number = read_number(rest)
     if number is None or not 1 <= number <= len(turns):
@@ -75,13 +75,13 @@ async def _fork(session: Session, rest: str) -> str:
     return f"The next prompt continues from turn {number} of {len(turns)}. What came after stays in the loom."
 
 
-async def _render_tree(session: Session, _: str) -> str:
+async def _render_tree(session: EditorSession, _: str) -> str:
     turns = await session.runtime.read(session.thread)
     lines = [f"{n}. {title_of(turn.utterance or turn.observation)}" for n, turn in enumerate(turns, 1)]
     return "\n".join(lines) or "No turn yet."
 
 
-async def _render_cost(session: Session, _: str) -> str:
+async def _render_cost(session: EditorSession, _: str) -> str:
     def look() -> Usage | None:
         return session.runtime.loom.subtree_usage(session.entity_id) if session.has_begun else None
 
@@ -92,12 +92,12 @@ async def _render_cost(session: Session, _: str) -> str:
     return f"{usage.prompt_tokens:,} tokens read, {usage.completion_tokens:,} written{cost}."
 
 
-async def _compact(session: Session, _: str) -> str:
+async def _compact(session: EditorSession, _: str) -> str:
     session.fold_next()
     return "Older turns are folded away before the next query; the loom keeps them."
 
 
-async def _steer(session: Session, rest: str) -> str:
+async def _steer(session: EditorSession, rest: str) -> str:
     if not rest:
         return "/steer TEXT: expected what to tell the entity."
     entity = await session.find_entity()

@@ -19,7 +19,7 @@ from anyio import to_thread
 from pydantic import Field
 
 from cantrip_actors import Cantrip, gate
-from cantrip_actors.acp.jsonrpc import Connection, PeerGone, RequestError
+from cantrip_actors.acp.jsonrpc import PeerGone, RequestError, RpcConnection
 from cantrip_actors.acp.options import replace_gates
 from cantrip_actors.circle.gates.confine import place
 from cantrip_actors.gates import GateError
@@ -59,7 +59,7 @@ class Editor:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: RpcConnection,
         capabilities: Capabilities,
         session_id: str,
         cwd: Path,

@@ -32,7 +32,7 @@ WAITING: Final = 1024
 
 _log = get_logger("cantrip_actors.acp")
 
-Id = str | int | float | None
+RpcId = str | int | float | None
 
 
 class RequestError(Exception):
@@ -52,7 +52,7 @@ class PeerGone(Exception):
     """The peer has ended the connection and will not answer."""
 
 
-class Answered(NamedTuple):
+class RpcResult(NamedTuple):
     """A result, and the work to do after it was sent."""
 
     result: Any
@@ -67,11 +67,11 @@ class _Request(NamedTuple):
     scope: anyio.CancelScope
 
 
-class Handler(Protocol):
+class RpcHandler(Protocol):
     """Answers a peer."""
 
     async def answer(self, method: str, params: Any) -> Any:
-        """Return the result of a request, or an `Answered`. Raises RequestError."""
+        """Return the result of a request, or an `RpcResult`. Raises RequestError."""
 
     async def notice(self, method: str, params: Any) -> None:
         """Handle a notification."""
@@ -80,12 +80,12 @@ class Handler(Protocol):
         """Cancel a request; return whether it answers by itself. If it does not, its task is cancelled."""
 
 
-class Connection:
+class RpcConnection:
     """One connection. `write` gets whole lines, `trace` every line in either direction (`"<-"`, `"->"`)."""
 
     def __init__(
         self,
-        handler: Handler,
+        handler: RpcHandler,
         write: Callable[[bytes], Awaitable[None]],
         *,
         trace: Callable[[str, Any], None] = lambda _direction, _message: None,
@@ -94,7 +94,7 @@ class Connection:
         self._write = write
         self._trace = trace
         self._send, self._receive = anyio.create_memory_object_stream[bytes](WAITING)
-        self._requests: dict[tuple[type, Id], _Request] = {}
+        self._requests: dict[tuple[type, RpcId], _Request] = {}
         """The running requests of the peer."""
         self._asked: dict[int, _Answer] = {}
         """Our requests to the peer."""
@@ -161,7 +161,7 @@ class Connection:
     async def _respond(
         self,
         request: _Request,
-        id: Id,
+        id: RpcId,
         *,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
@@ -175,7 +175,7 @@ class Connection:
         except RequestError as error:
             await self._fail(id, error)
         else:
-            done = result if isinstance(result, Answered) else Answered(result, _do_nothing)
+            done = result if isinstance(result, RpcResult) else RpcResult(result, _do_nothing)
             await self._put({"jsonrpc": "2.0", "id": id, "result": done.result})
             await done.then()
         finally:
@@ -187,7 +187,7 @@ class Connection:
         if request is not None and not self._handler.cancel(request.method, request.params):
             request.scope.cancel()
 
-    async def _fail(self, id: Id, error: RequestError) -> None:
+    async def _fail(self, id: RpcId, error: RequestError) -> None:
         told: dict[str, Any] = {"code": error.code, "message": error.message}
         if error.data is not None:
             told["data"] = error.data

@@ -17,7 +17,7 @@ from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, InvalidParams, RequestErr
 from cantrip_actors.terms.arguments import check_kind
 
 
-class Prompt(NamedTuple):
+class EditorPrompt(NamedTuple):
     """A prompt: its words, images and files in order; the embedded texts, by their URIs; further data."""
 
     parts: tuple[str | File, ...]
@@ -40,7 +40,7 @@ class Prompt(NamedTuple):
         return {**({"resources": dict(self.resources)} if self.resources else {}), **self.data}
 
 
-def read_prompt(given: Any) -> Prompt:
+def read_prompt(given: Any) -> EditorPrompt:
     """Return the prompt of content blocks, or of a bare text. Raises RequestError."""
     if isinstance(given, str):
         given = [{"type": "text", "text": given}]
@@ -55,7 +55,7 @@ def read_prompt(given: Any) -> Prompt:
         part = _read_block(block, where, resources)
         if part is not None:
             parts.append(part)
-    prompt = Prompt(tuple(parts), resources)
+    prompt = EditorPrompt(tuple(parts), resources)
     if not prompt.text and not any(isinstance(part, File) for part in parts):
         raise RequestError(INVALID_PARAMS, "prompt: expected a text")
     return prompt if prompt.text else prompt._replace(parts=("Look at this.", *parts))

@@ -12,7 +12,7 @@ import orjson
 
 from cantrip_actors import Cantrip, LoomError, Runtime, scripted
 from cantrip_actors.acp.agent import Agent
-from cantrip_actors.acp.jsonrpc import Connection
+from cantrip_actors.acp.jsonrpc import RpcConnection
 
 PATIENCE = 30.0
 """Seconds that the whole check may take."""
@@ -26,7 +26,7 @@ async def check_agent(recipe: Cantrip) -> list[str]:
         agent = Agent(runtime, replace(recipe, crystal=answer))
         ask, lines = anyio.create_memory_object_stream[bytes](16)
         told, answers = anyio.create_memory_object_stream[bytes](1024)
-        agent.connection = Connection(agent, told.send)
+        agent.connection = RpcConnection(agent, told.send)
 
         async def request(number: int, method: str, params: Any) -> Any:
             await ask.send(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))

@@ -21,7 +21,7 @@ import anyio
 
 from cantrip_actors import File, Runtime, RuntimeClosed
 from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
-from cantrip_actors.acp.prompts import Prompt
+from cantrip_actors.acp.prompts import EditorPrompt
 from cantrip_actors.acp.updates import title_of
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.tool_servers import HeldServer
@@ -99,7 +99,7 @@ class ServerPrompts:
             for name, prompt in found.items()
         ]
 
-    def find_maker(self, given: Prompt) -> Callable[[], Awaitable[Prompt]] | None:
+    def find_maker(self, given: EditorPrompt) -> Callable[[], Awaitable[EditorPrompt]] | None:
         """Return the function that makes the prompt for a command; None if the text is not one of these commands.
 
         The function raises RequestError for arguments that do not fit, and ToolServerError.
@@ -113,7 +113,9 @@ class ServerPrompts:
                 return partial(self._make, server, name, found[name], f"{more} {typed}".strip(), given)
         return None
 
-    async def _make(self, server: str, command: str, prompt: ServerPrompt, typed: str, given: Prompt) -> Prompt:
+    async def _make(
+        self, server: str, command: str, prompt: ServerPrompt, typed: str, given: EditorPrompt
+    ) -> EditorPrompt:
         arguments = read_arguments(command, prompt, typed)
         messages = await self._held[server].prompt(prompt.name, arguments)
         source = {"server": server, "name": prompt.name, **({"arguments": arguments} if arguments else {})}
@@ -185,7 +187,9 @@ def _make_unfit_error(command: str, prompt: ServerPrompt, why: str) -> RequestEr
     return RequestError(INVALID_PARAMS, f"/{command} {prompt.usage}: {why}")
 
 
-def _find_prompt(messages: Sequence[PromptMessage], given: Prompt, source: Mapping[str, Any], command: str) -> Prompt:
+def _find_prompt(
+    messages: Sequence[PromptMessage], given: EditorPrompt, source: Mapping[str, Any], command: str
+) -> EditorPrompt:
     """Return a server's messages as a prompt, with what the user has added."""
     end = max((at for at, one in enumerate(messages, 1) if one.role == "user"), default=0)
     start = end
@@ -197,7 +201,7 @@ def _find_prompt(messages: Sequence[PromptMessage], given: Prompt, source: Mappi
     resources = {one.content.uri: one.content.text for one in messages if isinstance(one.content, EmbeddedText)}
     conversation = [{"role": one.role, "content": _split_words(one)} for one in before]
     data = {"prompt": dict(source), **({"conversation": conversation} if conversation else {})}
-    return Prompt((*said, *files, *given.parts), {**resources, **given.resources}, data)
+    return EditorPrompt((*said, *files, *given.parts), {**resources, **given.resources}, data)
 
 
 def _split_words(message: PromptMessage) -> str:

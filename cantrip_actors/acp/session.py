@@ -33,7 +33,7 @@ from cantrip_actors import (
 from cantrip_actors.acp.editor import Editor
 from cantrip_actors.acp.jsonrpc import INTERNAL_ERROR, PeerGone, RequestError
 from cantrip_actors.acp.options import Choices, with_choices
-from cantrip_actors.acp.prompts import Prompt
+from cantrip_actors.acp.prompts import EditorPrompt
 from cantrip_actors.acp.server_prompts import ServerPrompts
 from cantrip_actors.acp.updates import (
     Update,
@@ -63,7 +63,7 @@ Notify = Callable[[str, Update], Awaitable[None]]
 _log = get_logger("cantrip_actors.acp")
 
 
-class Session:
+class EditorSession:
     """An open session, with `forks` forks so far. `notify` sends one of its updates.
 
     `has_begun`, `thread` and `concerns` read the loom: use them in `Runtime.read`.
@@ -138,7 +138,7 @@ class Session:
 
     # Prompts
 
-    async def prompt(self, given: Prompt | Callable[[], Awaitable[Prompt]]) -> str:
+    async def prompt(self, given: EditorPrompt | Callable[[], Awaitable[EditorPrompt]]) -> str:
         """Give the entity an intent, show its work, and return why it stopped. Raises RequestError, ToolServerError.
 
         `given` is the prompt, or makes it when its turn has come.
@@ -150,9 +150,9 @@ class Session:
                 return "cancelled"
             return await self._work(prompt, cancels)
 
-    async def _make(self, given: Prompt | Callable[[], Awaitable[Prompt]]) -> Prompt | None:
+    async def _make(self, given: EditorPrompt | Callable[[], Awaitable[EditorPrompt]]) -> EditorPrompt | None:
         """Return the prompt; None if it was cancelled before it was made."""
-        if isinstance(given, Prompt):
+        if isinstance(given, EditorPrompt):
             return given
         prompt = None
         try:
@@ -162,7 +162,7 @@ class Session:
             self._making = None
         return prompt
 
-    async def _work(self, prompt: Prompt, cancels: int) -> str:
+    async def _work(self, prompt: EditorPrompt, cancels: int) -> str:
         is_first = not await self._read_has_begun()
         if self._fork_at is not None:
             self._forks += 1
@@ -184,7 +184,7 @@ class Session:
         records = await self.runtime.read(lambda: self.runtime.loom.records(episode.entity_id))
         return stop_reason(episode, records)
 
-    async def _give(self, prompt: Prompt, cancels: int) -> Episode | None:
+    async def _give(self, prompt: EditorPrompt, cancels: int) -> Episode | None:
         """Give the entity the prompt as its intent; return the episode, None if the intent was withdrawn."""
         receipt, episode = await self._begin(prompt), None
         async with anyio.create_task_group() as tasks:
@@ -200,7 +200,7 @@ class Session:
             await self._cancelled.wait()
         await receipt.cancel("cancelled in the editor", now=True, by=self.by)
 
-    async def _begin(self, prompt: Prompt) -> Receipt:
+    async def _begin(self, prompt: EditorPrompt) -> Receipt:
         """Give the entity the prompt, or begin it with the prompt; return the receipt of the intent."""
         context = prompt.context
         cantrip, self._folds = self.cantrip(), False
@@ -400,7 +400,7 @@ class Session:
 class _Pump:
     """Sends the updates of an entity while it works."""
 
-    def __init__(self, session: Session, subscription: UpsertSubscription) -> None:
+    def __init__(self, session: EditorSession, subscription: UpsertSubscription) -> None:
         self._session = session
         self._subscription = subscription
         self._segments = Segments()

@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.acp.agent import Agent
-from cantrip_actors.acp.jsonrpc import Connection
+from cantrip_actors.acp.jsonrpc import RpcConnection
 from cantrip_actors.own_files.modes import private
 from cantrip_actors.records.codec import dump_json
 
@@ -38,7 +38,7 @@ def take_standard_streams() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(messages, "rb"), os.fdopen(answers, "wb", buffering=0)
 
 
-class Messages(AsyncIterator[bytes]):
+class StdioLines(AsyncIterator[bytes]):
     """The lines of a file. No thread reads it: one that waits for input would outlive the event loop."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -85,12 +85,12 @@ async def run_agent(
     async def end() -> None:
         await runtime.drain(GRACE)
 
-    agent.connection = Connection(agent, write, trace=trace)
+    agent.connection = RpcConnection(agent, write, trace=trace)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
             await tasks.start(agent.run)
-            await agent.connection.serve(Messages(messages), end)
+            await agent.connection.serve(StdioLines(messages), end)
             tasks.cancel_scope.cancel()
     finally:
         close()

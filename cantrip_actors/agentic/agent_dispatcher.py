@@ -26,7 +26,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ValidationError
 
 from cantrip_actors import Usage
-from cantrip_actors.agentic.agents import AgentProtocol, Ask
+from cantrip_actors.agentic.agents import AgentProtocol, AskCrystal
 from cantrip_actors.agentic.schemas import AgentCallResult
 from cantrip_actors.terms.arguments import check_whole
 
@@ -74,7 +74,7 @@ class AgentDispatcher(Generic[T, R, D]):
         """Ask the critic. Raises AgentExhausted, and any exception of the critic."""
         return await self._call(self.critic, critic_input)
 
-    def asking(self, ask: Ask) -> Self:
+    def asking(self, ask: AskCrystal) -> Self:
         """Return the same dispatcher, whose crystals `ask` asks, such as `Runtime.ask`."""
         if not any(hasattr(agent, "asking") for agent in (self.planner, *self.workers.values(), self.critic)):
             return self
@@ -124,7 +124,7 @@ async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:
     return text, usage
 
 
-def _wrap_agent(agent: AgentProtocol, ask: Ask) -> AgentProtocol:
+def _wrap_agent(agent: AgentProtocol, ask: AskCrystal) -> AgentProtocol:
     bind = getattr(agent, "asking", None)
     bound: AgentProtocol = agent if bind is None else bind(ask)
     return bound

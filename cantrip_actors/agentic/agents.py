@@ -22,7 +22,7 @@ from cantrip_actors.crystals import Query, resolve
 from cantrip_actors.crystals import ask as ask_crystal
 from cantrip_actors.terms.arguments import check
 
-Ask = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
+AskCrystal = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
 """A function that asks a crystal: directly, or through a runtime that shares its limits (`Runtime.ask`)."""
 
 
@@ -137,13 +137,13 @@ class CrystalAgent:
     name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     retry: Retry = field(default_factory=Retry)
-    ask: Ask | None = field(default=None, repr=False)
+    ask: AskCrystal | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", self.id)
 
-    def asking(self, ask: Ask) -> Self:
+    def asking(self, ask: AskCrystal) -> Self:
         """Return the same agent, whose crystal `ask` asks."""
         return replace(self, ask=ask)
 

@@ -45,7 +45,7 @@ class ControllerState(StrEnum):
     END = "END"
 
 
-class Ask(NamedTuple):
+class AskAgent(NamedTuple):
     """Ask the agent of a state, whose answer has the schema `output`. `worker_id` is empty for planner and critic."""
 
     state: ControllerState
@@ -76,11 +76,11 @@ class Fail(NamedTuple):
     error: Exception
 
 
-Action = Ask | UseTool | End | Fail
-Run = Generator[Ask | UseTool, Any, End | Fail]
+ControllerAction = AskAgent | UseTool | End | Fail
+ControllerRun = Generator[AskAgent | UseTool, Any, End | Fail]
 
 
-def advance(run: Run, result: Any = None) -> Action:
+def advance(run: ControllerRun, result: Any = None) -> ControllerAction:
     """Send the result of the last action to a run, None to a new one, and return its next action.
 
     Raises ValidationError if an input cannot be made: the schemas of the domain do not fit each other.
@@ -92,11 +92,11 @@ def advance(run: Run, result: Any = None) -> Action:
         return end
 
 
-def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, task: Any) -> Run:
+def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, task: Any) -> ControllerRun:
     """Take one task through the steps in this file's docstring; only schemas of `dispatcher` and `tools` are read."""
     planner, critic = dispatcher.planner, dispatcher.critic
     given = {"task": task} if "task" in planner.input_schema.model_fields else {}
-    planned = yield Ask(
+    planned = yield AskAgent(
         ControllerState.PLAN, planner.input_schema.model_validate(given, by_name=True), planner.output_schema
     )
     if planned.task != task:
@@ -107,7 +107,7 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
         return Fail(ValueError(describe_unknown_worker(worker_id, dispatcher.workers)))
 
     to_do = worker.input_schema.model_validate({"task": task}, by_name=True)
-    work = Ask(ControllerState.WORK, to_do, worker.output_schema, worker_id)
+    work = AskAgent(ControllerState.WORK, to_do, worker.output_schema, worker_id)
     worked = yield work
     if (request := worked.tool_request) is not None:
         arg_type = tools.arg_types.get(request.tool_name)
@@ -123,7 +123,7 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
         return Fail(RuntimeError("WorkerOutput violated 'exactly one branch' invariant."))
 
     asked = _build_critic_input(critic.input_schema, task, worker_id, worked.result)
-    decision = yield Ask(ControllerState.CRITIC, asked, critic.output_schema)
+    decision = yield AskAgent(ControllerState.CRITIC, asked, critic.output_schema)
     return End(task, worker_id, worked, decision)
 
 

@@ -38,8 +38,8 @@ from cantrip_actors import (
 from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, join_in_one_line
 from cantrip_actors.agentic.controller import (
     UTTERANCES,
-    Action,
-    Ask,
+    AskAgent,
+    ControllerAction,
     ControllerState,
     End,
     Fail,
@@ -49,7 +49,7 @@ from cantrip_actors.agentic.controller import (
 )
 from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
 from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry, as_json, as_json_text
-from cantrip_actors.agentic.trace import Heard, Step, read, run_of, trace_of, utterance
+from cantrip_actors.agentic.trace import ToolEnd, TracedStep, read, run_of, trace_of, utterance
 from cantrip_actors.wards import max_turns
 
 _CALL: Final = Call(require_done_tool=True)
@@ -141,7 +141,7 @@ class Controller:
         for step in steps:
             action = advance(run, _read_result(action, step))
         match action:
-            case Ask():
+            case AskAgent():
                 result = await self._ask(action)
                 calls = _list_calls(advance(run, result.output))
                 return Response(utterance(action.state, result, action.input), calls, result.usage)
@@ -152,7 +152,7 @@ class Controller:
             case End():
                 raise CrystalError("a run that has ended is asked for more: `done` was refused, or is not a gate here")
 
-    async def _ask(self, asked: Ask) -> AgentCallResult[Any]:
+    async def _ask(self, asked: AskAgent) -> AgentCallResult[Any]:
         match asked.state:
             case ControllerState.PLAN:
                 return await self.dispatcher.plan(asked.input)
@@ -176,19 +176,19 @@ class Controller:
             raise InvalidIntent(f"expected the task as JSON, got {shown!r}: {join_in_one_line(error)}") from error
 
 
-def _read_result(action: Action, step: Step | Heard) -> Any:
+def _read_result(action: ControllerAction, step: TracedStep | ToolEnd) -> Any:
     """Return the result of the step that `action` led to. Raises ToolFailed for a tool without one."""
     match action, step:
-        case Ask(), Step(state, output) if state is action.state:
+        case AskAgent(), TracedStep(state, output) if state is action.state:
             return action.output.model_validate_json(output, by_name=True)
-        case UseTool(), Heard(text, is_error):
+        case UseTool(), ToolEnd(text, is_error):
             if is_error:
                 raise ToolFailed(text)
             return text
     raise CrystalError(f"the steps of this run are not those of a controller: {step} after {type(action).__name__}")
 
 
-def _list_calls(follows: Action) -> tuple[ToolCall, ...]:
+def _list_calls(follows: ControllerAction) -> tuple[ToolCall, ...]:
     """Return the gate calls of an utterance, by the action that follows it."""
     if isinstance(follows, UseTool):
         return (ToolCall("", follows.name, as_json(follows.args, by_alias=True)),)

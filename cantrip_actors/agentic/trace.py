@@ -26,14 +26,14 @@ _CONTEXT: Final = "context:\n"
 _FOLDED: Final = "[folded: turns "
 
 
-class Step(NamedTuple):
+class TracedStep(NamedTuple):
     """A call of an agent: its state, and its output as JSON."""
 
     state: ControllerState
     output: str
 
 
-class Heard(NamedTuple):
+class ToolEnd(NamedTuple):
     """The end of a tool: its result as JSON, or its error."""
 
     text: str
@@ -67,7 +67,7 @@ def read(wanted: TypeAdapter[Any], text: str) -> Any:
             raise no_json from None
 
 
-def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
+def run_of(messages: Iterable[Message]) -> tuple[str, list[TracedStep | ToolEnd]]:
     """Return the task of the current run, as text, and its steps so far.
 
     An intent begins a run. If data came with it, the data are the task. A steering message changes nothing: the next
@@ -75,7 +75,7 @@ def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
 
     Raises CrystalError if the first steps were folded away.
     """
-    task, steps = "", list[Step | Heard]()
+    task, steps = "", list[TracedStep | ToolEnd]()
     for message in messages:
         content = message.content or ""
         if message.role == "user" and content.startswith(_FOLDED):
@@ -85,16 +85,16 @@ def run_of(messages: Iterable[Message]) -> tuple[str, list[Step | Heard]]:
         elif message.role == "assistant":
             steps.append(_build_step(content))
         elif message.role == "tool" and message.gate != "done":
-            steps.append(Heard(content, message.is_error))
+            steps.append(ToolEnd(content, message.is_error))
     if not task:
         raise CrystalError("a controller was asked without a task: cast it on one")
     return task, steps
 
 
-def _build_step(content: str) -> Step:
+def _build_step(content: str) -> TracedStep:
     try:
         told = json.loads(content)
-        return Step(ControllerState(told["state"]), json.dumps(told["output"]))
+        return TracedStep(ControllerState(told["state"]), json.dumps(told["output"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CrystalError(f"a controller continues only from its own steps, not from: {content[:200]}") from error
 

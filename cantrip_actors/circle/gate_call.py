@@ -26,7 +26,7 @@ from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
 
-Report = Callable[[str, str, BaseException], None]
+ReportError = Callable[[str, str, BaseException], None]
 """Logs an exception of user code with its traceback. Arguments: what happened, the name of the gate, the exception."""
 
 THREADS: Final = 256
@@ -53,7 +53,7 @@ class InputNeeded(Exception):  # it is a request, not an error
 
 
 async def run_gate(
-    gate: Gate, call: ToolCall, args: Mapping[str, Any], site: GateCall | None = None, report: Report | None = None
+    gate: Gate, call: ToolCall, args: Mapping[str, Any], site: GateCall | None = None, report: ReportError | None = None
 ) -> Observation | Inquired:
     """Call the gate with `args` and its dependencies; return the observation, or the question that it asks a person.
 
@@ -83,7 +83,7 @@ async def run_gate(
     return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
 
 
-def report_failure(report: Report | None, what: str, gate: str, failure: BaseException) -> None:
+def report_failure(report: ReportError | None, what: str, gate: str, failure: BaseException) -> None:
     """Report an exception of user code, unless it is a GateError or a group of them."""
     if report is not None and not all(isinstance(leaf, GateError) for leaf in leaves(failure)):
         report(what, gate, failure)

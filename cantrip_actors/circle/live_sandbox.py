@@ -12,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cantrip_actors.circle.medium import CLOSED, Answer, LimitExceeded, Limits, Stepped, Suspended
+from cantrip_actors.circle.medium import CLOSED, Answer, LimitExceeded, ProgramLimits, Stepped, Suspended
 from cantrip_actors.terms.messages import ToolDefinition
 
 
 class LiveSandbox(ABC):
     """One entity's program, which lives in this process or below it. A subclass runs it and undoes its changes."""
 
-    def __init__(self, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+    def __init__(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> None:
         self.limits = limits
         self.memory: int | None = None
         """The bytes of the program's memory after the last turn, where a subclass counts them."""

@@ -24,7 +24,7 @@ from cantrip_actors.circle.step import (
     Exceeded,
     Finished,
     LimitExceeded,
-    Limits,
+    ProgramLimits,
     Raised,
     Stepped,
     Suspended,
@@ -33,13 +33,23 @@ from cantrip_actors.machine.actions import Answer
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ToolDefinition
 
-__all__ = ["CLOSED", "Answer", "Exceeded", "Finished", "LimitExceeded", "Limits", "Raised", "Stepped", "Suspended"]
+__all__ = [
+    "CLOSED",
+    "Answer",
+    "Exceeded",
+    "Finished",
+    "LimitExceeded",
+    "ProgramLimits",
+    "Raised",
+    "Stepped",
+    "Suspended",
+]
 
 
 class Sandbox(Protocol):
     """One entity's program and its variables, which are kept from turn to turn (CIRCLE-9). Not thread-safe."""
 
-    limits: Limits
+    limits: ProgramLimits
     """The limits of the next step. The runtime may change `patience` between steps: time that a replay took does not
     count against the program."""
 
@@ -91,9 +101,9 @@ class Medium(NamedTuple):
     name: str
     engine: str
     """The engine and its version; snapshots are valid for that version only."""
-    capability: Callable[[Sequence[ToolDefinition], Limits], str]
+    capability: Callable[[Sequence[ToolDefinition], ProgramLimits], str]
     """Returns the text for the entity: the language, its limits, and the gates as functions with signatures."""
-    open: Callable[[Sequence[ToolDefinition], Limits], Sandbox]
+    open: Callable[[Sequence[ToolDefinition], ProgramLimits], Sandbox]
     """Returns a new, empty sandbox in which the gates are plain functions. May block."""
 
 

@@ -20,11 +20,11 @@ PATIENCE: Final = 10
 """The factor on a program's time when it is replayed."""
 
 Limit = Literal["seconds", "memory", "gate_calls", "recursion", "disk", "interrupted", "crash"]
-"""The name of a limit that a program can exceed: a field of `Limits`, or one that the engine or the runtime sets."""
+"""A limit that a program can exceed: a field of `ProgramLimits`, or one that the engine or the runtime sets."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProgramLimits:
     """The limits of one turn of a program. `seconds` counts computing only, not the time that gates take."""
 
     seconds: float = 5.0
@@ -42,13 +42,13 @@ class Limits:
         """Seconds that a program may take."""
         return self.patience * self.seconds
 
-    def again(self) -> Limits:
+    def again(self) -> ProgramLimits:
         """Return the limits for the replay of a program that ended before: the machine may be busier now."""
         return replace(self, patience=PATIENCE)
 
     @classmethod
     @lru_cache(maxsize=64)
-    def under(cls, wards: Wards) -> Limits:
+    def under(cls, wards: Wards) -> ProgramLimits:
         """Return the default limits under `wards`: the smaller value of each (D-009)."""
         usual = cls()
         return cls(
@@ -74,11 +74,11 @@ _WORDS: Final[dict[Limit, str]] = {
 }
 
 
-class _Step(Value, frozen=True, tag_field="step", tag=str.lower):
+class _ProgramStep(Value, frozen=True, tag_field="step", tag=str.lower):
     """Base of what a step returns: a worker writes it as JSON, without the state."""
 
 
-class Suspended(_Step, frozen=True):
+class Suspended(_ProgramStep, frozen=True):
     """The program calls a gate and waits. `state` is for `answer`, and opaque otherwise.
 
     `args` are given by name; positional arguments have received their names from the gate's definition. `output` is the
@@ -93,24 +93,24 @@ class Suspended(_Step, frozen=True):
     image: bytes | None = None
 
 
-class Finished(_Step, frozen=True):
+class Finished(_ProgramStep, frozen=True):
     """The program ended normally. `value` is the value of its last expression, as JSON, or None."""
 
     value: Any
     output: str = ""
 
 
-class Raised(_Step, frozen=True):
+class Raised(_ProgramStep, frozen=True):
     """An exception left the program: its type, message, and place in the program. Variables set before are kept."""
 
     error: str
     output: str = ""
 
 
-class Exceeded(_Step, frozen=True):
+class Exceeded(_ProgramStep, frozen=True):
     """The program exceeded a limit and was ended; the sandbox is as it was before the turn.
 
-    `limit` is the text of `Limits.describe`: the entity reads it.
+    `limit` is the text of `ProgramLimits.describe`: the entity reads it.
     """
 
     limit: str
@@ -127,8 +127,8 @@ class LimitExceeded(Exception):
         super().__init__(limit)
         self.limit = limit
         self.text = text
-        """The text for the entity, if it differs from `Limits.describe`."""
+        """The text for the entity, if it differs from `ProgramLimits.describe`."""
 
-    def end_step(self, limits: Limits, output: str) -> Exceeded:
+    def end_step(self, limits: ProgramLimits, output: str) -> Exceeded:
         """Return how the step ended."""
         return Exceeded(self.text or limits.describe(self.limit), output)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any
 
-from cantrip_actors.circle.gate_call import Report, explain, report_failure, run_gate
+from cantrip_actors.circle.gate_call import ReportError, explain, report_failure, run_gate
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.machine.events import Inquired
 from cantrip_actors.records.records import Observation
@@ -22,7 +22,7 @@ from cantrip_actors.terms.wrapper import GateCall, Refused, Wrapper
 from cantrip_actors.user_code import Failure, attempt, attempt_now
 
 
-async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) -> Observation | Inquired:
+async def run_wrapped(run: Run, site: GateCall, report: ReportError | None = None) -> Observation | Inquired:
     """Run the part of a wrapped call that `run` names: the checks before the gate, the gate, or the steps after it.
 
     `report` is called with an exception of a step or the gate. Raises as `run_gate` does.
@@ -35,7 +35,7 @@ async def run_wrapped(run: Run, site: GateCall, report: Report | None = None) ->
     return await _run_after(run.gate.wrappers, site, seen, report)
 
 
-async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: Report | None) -> Observation:
+async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: ReportError | None) -> Observation:
     """Run the steps before a call, then the condition of `ask_first`. Wrappers that already ran also see a refusal."""
     why = None
     for passed, wrapper in enumerate(wrappers):
@@ -58,7 +58,7 @@ async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: Report | N
 
 
 async def _run_after(
-    wrappers: Sequence[Wrapper], site: GateCall, seen: Observation, report: Report | None
+    wrappers: Sequence[Wrapper], site: GateCall, seen: Observation, report: ReportError | None
 ) -> Observation:
     for wrapper in reversed(wrappers):
         for step in wrapper.post:
@@ -70,7 +70,7 @@ def _make_observation(site: GateCall, result: Any, *, is_error: bool = False) ->
     return Observation(site.gate, None, result, is_error, site.call_id)
 
 
-async def _run_step(site: GateCall, report: Report | None, step: Callable[..., Any], *given: Any) -> Any:
+async def _run_step(site: GateCall, report: ReportError | None, step: Callable[..., Any], *given: Any) -> Any:
     """Return the result of a step, or the Failure that it raised, which is also reported."""
     answer = attempt_now(lambda: step(*given))
     if inspect.isawaitable(answer):

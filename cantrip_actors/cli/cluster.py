@@ -58,8 +58,10 @@ Recipes = Annotated[
     list[str] | None,
     typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
 ]
-Capacity = Annotated[int, typer.Option("--capacity", min=1, help="Root entities that may be at work at once.")]
-Release = Annotated[str, typer.Option("--release", help="The name of what is deployed; the newest one is preferred.")]
+CapacityOption = Annotated[int, typer.Option("--capacity", min=1, help="Root entities that may be at work at once.")]
+ReleaseOption = Annotated[
+    str, typer.Option("--release", help="The name of what is deployed; the newest one is preferred.")
+]
 QueueOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -84,8 +86,8 @@ def worker(
     recipes: Recipes = None,
     loom: Url = LOOM,
     name: Annotated[str | None, typer.Option("--name", help="For people; left out: this machine's.")] = None,
-    capacity: Capacity = 200,
-    release: Release = "",
+    capacity: CapacityOption = 200,
+    release: ReleaseOption = "",
     zone: Annotated[str, typer.Option("--zone", help="Where it runs, for people.")] = "",
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="More about it; repeat for more.")
@@ -262,8 +264,8 @@ def up(
     recipes: Recipes = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many workers.")] = 3,
     loom: Url = LOOM,
-    capacity: Capacity = 200,
-    release: Release = "",
+    capacity: CapacityOption = 200,
+    release: ReleaseOption = "",
     queue: QueueOptions = None,
     grace: Grace = 60.0,
     beat: Beat = 2.0,
@@ -411,8 +413,8 @@ def manifest(
     recipes: Recipes = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many workers, at least.")] = 3,
     max_nodes: Annotated[int, typer.Option("--max-nodes", min=1, help="How many workers, at most.")] = 10,
-    capacity: Capacity = 200,
-    release: Release = "1",
+    capacity: CapacityOption = 200,
+    release: ReleaseOption = "1",
     grace: Grace = 60.0,
     image: Annotated[str, typer.Option("--image", help="The container image that has cantrip.")] = "cantrip:latest",
 ) -> None:

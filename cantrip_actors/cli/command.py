@@ -60,7 +60,7 @@ class Backend(StrEnum):
     trio = "trio"
 
 
-class Unattended(StrEnum):
+class UnattendedMode(StrEnum):
     """How a request to a person is handled without a terminal."""
 
     wait = "wait"
@@ -68,7 +68,7 @@ class Unattended(StrEnum):
 
 
 IfUnattended = Annotated[
-    Unattended,
+    UnattendedMode,
     typer.Option("--unattended", help="Without a terminal to ask a person at: wait for `cantrip allow`, or deny."),
 ]
 Url = Annotated[
@@ -83,14 +83,14 @@ Url = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what is going on.")]
 Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
-Context = Annotated[
+ContextOption = Annotated[
     str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
 ]
-Files = Annotated[
+FilesOption = Annotated[
     list[str] | None,
     typer.Option("--file", metavar="FILE|URL", help="A PDF, text, audio or video, or https://…; repeat for more."),
 ]
-Images = Annotated[
+ImagesOption = Annotated[
     list[str] | None,
     typer.Option(
         "--image", metavar="FILE|URL", help="A picture to look at: PNG, JPEG, GIF, WebP, or https://…; repeat for more."
@@ -163,7 +163,7 @@ def run(
     backend: Backend,
     quiet: bool,
     events: bool = False,
-    unattended: Unattended | None = None,
+    unattended: UnattendedMode | None = None,
     request_id: str = "",
 ) -> T:
     """Do `work` with a runtime on `loom`, shown as JSON events, as a live tree, as lines, or not at all.
@@ -178,7 +178,7 @@ def run(
 
     asks: Literal["wait", "deny"] | None = None
     if unattended is not None:
-        asks = "deny" if unattended is Unattended.deny else "wait"
+        asks = "deny" if unattended is UnattendedMode.deny else "wait"
     return session.perform(
         loom, work, backend=backend.value, quiet=quiet, events=events, unattended=asks, request_id=request_id
     )

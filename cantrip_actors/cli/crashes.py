@@ -11,7 +11,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, examples, print_rows, report_errors
-from cantrip_actors.cli.service import Service
+from cantrip_actors.cli.service import ServiceClient
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -57,7 +57,7 @@ def _read_folder(folder: Path) -> list[dict[str, Any]]:
 
 
 def _ask_service(url: str, token: str) -> list[dict[str, Any]]:
-    with closing(Service(url, token)) as service:
+    with closing(ServiceClient(url, token)) as service:
         found: list[dict[str, Any]] = service.ask("GET", "crashes")["items"]
         return found
 

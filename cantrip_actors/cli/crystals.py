@@ -13,7 +13,7 @@ from cantrip_actors.cli.command import FAILED, LOOM, Backend, Json, Loop, exampl
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from cantrip_actors.crystal.check import Found
+    from cantrip_actors.crystal.check import ProbeResult
 
 app = typer.Typer(
     name="crystals",
@@ -52,7 +52,7 @@ def check(
 
         asked = resolve(crystal)
 
-        async def run() -> list[Found]:
+        async def run() -> list[ProbeResult]:
             return await check_crystal(asked, only or (), timeout=timeout)
 
         found = anyio.run(run, backend=backend.value)
@@ -66,7 +66,7 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def _render_lines(found: list[Found]) -> Iterator[Text]:
+def _render_lines(found: list[ProbeResult]) -> Iterator[Text]:
     from rich.text import Text
 
     from cantrip_actors.cli.terminal import printable

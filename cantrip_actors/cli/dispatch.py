@@ -21,7 +21,7 @@ from cantrip_actors.cli.command import (
     Json,
     Loop,
     Quiet,
-    Unattended,
+    UnattendedMode,
     Url,
     examples,
     print_rows,
@@ -31,7 +31,7 @@ from cantrip_actors.cli.command import (
 )
 from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.cli.output import one_line
-from cantrip_actors.cli.sealed import HeadFile, KeyFile, OutputFile, read_heads, seal_key, write_heads
+from cantrip_actors.cli.sealed import HeadFileOption, KeyFileOption, OutputFile, read_heads, seal_key, write_heads
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -54,7 +54,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="A dispatch; a part of its id is enough.")]
+DispatchIdArgument = Annotated[str, typer.Argument(metavar="ID", help="A dispatch; a part of its id is enough.")]
 Folder = Annotated[
     Path, typer.Option("--dir", metavar="DIR", envvar="CANTRIP_DISPATCHES", help="Where the dispatches' logs are.")
 ]
@@ -114,7 +114,7 @@ def ls(
 
 @app.command("show", epilog=examples("cantrip dispatch show mend", "cantrip dispatch show mend --markdown > mend.md"))
 def show(
-    id: Id,
+    id: DispatchIdArgument,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="The whole record as Markdown: a view, which nothing reads back.")
     ] = False,
@@ -139,7 +139,7 @@ def show(
 
 @app.command("run", epilog=examples("cantrip dispatch run mend worker.yaml"))
 def run_(
-    id: Id,
+    id: DispatchIdArgument,
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The worker's cantrip, a .yaml or .toml file.")],
     loom: Url = LOOM,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for approvals and for blockers to be removed.")] = False,
@@ -166,7 +166,7 @@ def run_(
         async def work(runtime: Runtime) -> Record:
             return await Dispatcher(runtime, logs, effectful=effectful or ()).run(dispatch_id, cantrip, wait=wait)
 
-        asks = Unattended.wait if wait else None
+        asks = UnattendedMode.wait if wait else None
         request_id = f"dispatch:{dispatch_id}"
         record = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=asks, request_id=request_id)
         _show_status(record, as_json=as_json)
@@ -175,7 +175,7 @@ def run_(
 
 @app.command("approve", epilog=examples("cantrip dispatch approve mend --by ann"))
 def approve(
-    id: Id,
+    id: DispatchIdArgument,
     by: By = None,
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What was decided.")] = "",
     folder: Folder = FOLDER,
@@ -190,7 +190,7 @@ def approve(
 
 @app.command("reject", epilog=examples('cantrip dispatch reject mend --reason "another one does it"'))
 def reject(
-    id: Id,
+    id: DispatchIdArgument,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
     by: By = None,
     folder: Folder = FOLDER,
@@ -205,7 +205,7 @@ def reject(
 
 @app.command("unblock", epilog=examples('cantrip dispatch unblock mend --note "the key is in the vault"'))
 def unblock(
-    id: Id,
+    id: DispatchIdArgument,
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What removes the blocker.")],
     by: By = None,
     folder: Folder = FOLDER,
@@ -219,7 +219,7 @@ def unblock(
 
 
 @app.command("log", epilog=examples("cantrip dispatch log mend", "cantrip dispatch log mend --json"))
-def log(id: Id, folder: Folder = FOLDER, as_json: Json = False) -> None:
+def log(id: DispatchIdArgument, folder: Folder = FOLDER, as_json: Json = False) -> None:
     """Show every entry of a dispatch, oldest first, after verifying each line."""
     with _open_dispatches(folder, json=as_json) as logs:
         record = logs.read(_find(logs, id))
@@ -228,7 +228,9 @@ def log(id: Id, folder: Folder = FOLDER, as_json: Json = False) -> None:
 
 
 @app.command("verify", epilog=examples("cantrip dispatch verify", "cantrip dispatch verify --head dispatches.json"))
-def verify(folder: Folder = FOLDER, key: KeyFile = None, head: HeadFile = None, as_json: Json = False) -> None:
+def verify(
+    folder: Folder = FOLDER, key: KeyFileOption = None, head: HeadFileOption = None, as_json: Json = False
+) -> None:
     """Check every entry of every dispatch: was any edited, moved, taken out, or forged?
 
     With heads of an earlier time this also finds logs that were replaced by older copies of themselves.
@@ -246,7 +248,7 @@ def verify(folder: Folder = FOLDER, key: KeyFile = None, head: HeadFile = None, 
 
 
 @app.command("head", epilog=examples("cantrip dispatch head --output dispatches.json"))
-def head_(folder: Folder = FOLDER, output_file: OutputFile = None, key: KeyFile = None) -> None:
+def head_(folder: Folder = FOLDER, output_file: OutputFile = None, key: KeyFileOption = None) -> None:
     """Export the heads: the ends of all logs at this time, as JSON, for a later `verify --head`."""
     with _open_dispatches(folder, json=False, key=key) as logs:
         write_heads(logs.heads(), output_file)

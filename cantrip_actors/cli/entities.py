@@ -18,14 +18,14 @@ from cantrip_actors.cli.command import (
     LOOM,
     TRUNCATED,
     Backend,
-    Context,
-    Files,
+    ContextOption,
+    FilesOption,
     IfUnattended,
-    Images,
+    ImagesOption,
     Json,
     Loop,
     Quiet,
-    Unattended,
+    UnattendedMode,
     Url,
     check_exists,
     examples,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-Given = Annotated[
+RecipeOption = Annotated[
     Path | None,
     typer.Option("--recipe", metavar="RECIPE", help="The recipe to continue with; left out: the one it was made with."),
 ]
@@ -76,15 +76,15 @@ def cast_(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve.")],
     loom: Url = LOOM,
-    context: Context = None,
-    image: Images = None,
-    file: Files = None,
+    context: ContextOption = None,
+    image: ImagesOption = None,
+    file: FilesOption = None,
     as_json: Json = False,
     events: Annotated[
         bool, typer.Option("--events", help="Print every event as a line of JSON; the last line is the outcome.")
     ] = False,
     quiet: Quiet = False,
-    unattended: IfUnattended = Unattended.wait,
+    unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Cast a recipe on an intent, and print the answer.
@@ -116,12 +116,12 @@ def invoke(
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve first.")],
     name: Annotated[str | None, typer.Option("--name", help="What to call it.")] = None,
     loom: Url = LOOM,
-    context: Context = None,
-    image: Images = None,
-    file: Files = None,
+    context: ContextOption = None,
+    image: ImagesOption = None,
+    file: FilesOption = None,
     as_json: Json = False,
     quiet: Quiet = False,
-    unattended: IfUnattended = Unattended.wait,
+    unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Make a long-lived entity, which takes further intents.
@@ -158,14 +158,14 @@ def send(
     name: Name,
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do next.")],
     key: Key = None,
-    recipe: Given = None,
+    recipe: RecipeOption = None,
     loom: Url = LOOM,
-    context: Context = None,
-    image: Images = None,
-    file: Files = None,
+    context: ContextOption = None,
+    image: ImagesOption = None,
+    file: FilesOption = None,
     as_json: Json = False,
     quiet: Quiet = False,
-    unattended: IfUnattended = Unattended.wait,
+    unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Send a long-lived entity an intent, and print the answer.
@@ -198,9 +198,9 @@ def post(
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do next.")],
     key: Key = None,
     loom: Url = LOOM,
-    context: Context = None,
-    image: Images = None,
-    file: Files = None,
+    context: ContextOption = None,
+    image: ImagesOption = None,
+    file: FilesOption = None,
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
@@ -393,11 +393,11 @@ def resume(
         list[str] | None,
         typer.Argument(metavar="ENTITY", help="Names or ids; left out: all that were interrupted."),
     ] = None,
-    recipe: Given = None,
+    recipe: RecipeOption = None,
     loom: Url = LOOM,
     as_json: Json = False,
     quiet: Quiet = False,
-    unattended: IfUnattended = Unattended.wait,
+    unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Resume entities that a crash interrupted.

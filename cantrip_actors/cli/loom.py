@@ -22,7 +22,7 @@ from cantrip_actors.cli.command import (
     terminal_width,
 )
 from cantrip_actors.cli.loom_data import show_verification
-from cantrip_actors.cli.sealed import HeadFile, KeyFile, OutputFile, read_heads, write_heads
+from cantrip_actors.cli.sealed import HeadFileOption, KeyFileOption, OutputFile, read_heads, write_heads
 from cantrip_actors.redact.urls import render_url
 
 app = typer.Typer(
@@ -39,7 +39,7 @@ app = typer.Typer(
 app.add_typer(loom_export.app)
 app.add_typer(loom_data.app)
 
-Id = Annotated[
+HistoryIdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A turn or an entity, or an entity's name; the end of an id is enough.")
 ]
 Full = Annotated[bool, typer.Option("--full", help="Do not cut long texts.")]
@@ -86,7 +86,7 @@ def tree(
 
 @app.command("show", epilog=examples("cantrip loom show 5f3a9c1e", "cantrip loom show 5f3a9c1e --full"))
 def show(
-    turn: Id,
+    turn: HistoryIdArgument,
     loom: Url = LOOM,
     full: Full = False,
     as_json: Json = False,
@@ -104,7 +104,7 @@ def show(
 
 @app.command("thread", epilog=examples("cantrip loom thread 5f3a9c1e"))
 def thread(
-    turn: Id,
+    turn: HistoryIdArgument,
     loom: Url = LOOM,
     full: Full = False,
     as_json: Json = False,
@@ -126,8 +126,8 @@ def thread(
 )
 def verify(
     url: Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")],
-    key: KeyFile = None,
-    head: HeadFile = None,
+    key: KeyFileOption = None,
+    head: HeadFileOption = None,
     as_json: Json = False,
 ) -> None:
     """Check every record against the hash chain of its tree: was any edited, moved or taken out?
@@ -149,7 +149,7 @@ def verify(
 def head_(
     url: Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")],
     output_file: OutputFile = None,
-    key: KeyFile = None,
+    key: KeyFileOption = None,
 ) -> None:
     """Export the heads: the ends of all trees at this time, as JSON, for a later `verify --head`."""
     with report_errors(json=False, loom=url):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Place = Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")]
+LoomArgument = Annotated[str, typer.Argument(metavar="URL", help="The loom: sqlite:PATH, jsonl:PATH, postgresql://…")]
 
 
 @app.command("forget", epilog=examples("cantrip loom forget 5f3a9c1e --by anna --why 'asked by the customer'"))
@@ -81,7 +81,7 @@ def prune(
 
 @app.command("backup", epilog=examples("cantrip loom backup sqlite:loom.db backup.db"))
 def backup(
-    url: Place,
+    url: LoomArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file: SQLite, or JSONL if it ends in .jsonl.")],
     as_json: Json = False,
 ) -> None:
@@ -94,7 +94,7 @@ def backup(
 
 
 @app.command("compact", epilog=examples("cantrip loom compact sqlite:loom.db"))
-def compact(url: Place, as_json: Json = False) -> None:
+def compact(url: LoomArgument, as_json: Json = False) -> None:
     """Delete blobs without references and keys of mail that are older than a week, and free space."""
     with report_errors(json=as_json, loom=url):
         from dataclasses import asdict
@@ -111,7 +111,7 @@ def compact(url: Place, as_json: Json = False) -> None:
 
 @app.command("migrate", epilog=examples("cantrip loom migrate sqlite:loom.db"))
 def migrate(
-    url: Place,
+    url: LoomArgument,
     in_place: Annotated[bool, typer.Option("--in-place", help="Keep no copy of the earlier tables.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -134,7 +134,7 @@ def migrate(
 
 
 @app.command("repair", epilog=examples("cantrip loom repair sqlite:loom.db"))
-def repair(url: Place, as_json: Json = False) -> None:
+def repair(url: LoomArgument, as_json: Json = False) -> None:
     """Rewrite a damaged loom without its damaged parts; a copy of its files is kept."""
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.cli.errors import opening

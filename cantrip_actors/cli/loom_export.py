@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-class Format(StrEnum):
+class ExportFormat(StrEnum):
     """The formats of an export."""
 
     jsonl = "jsonl"
@@ -56,14 +56,14 @@ def export(
     ] = None,
     loom: Url = LOOM,
     form: Annotated[
-        Format,
+        ExportFormat,
         typer.Option(
             "--format",
             "-f",
             help="jsonl: turns; chat: conversations with tools; pairs: preferences from rewarded forks; "
             "atif: trajectories; html: a page to read; otlp-json: spans for a collector.",
         ),
-    ] = Format.jsonl,
+    ] = ExportFormat.jsonl,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; left out: standard output.")
     ] = None,
@@ -78,11 +78,11 @@ def export(
     """
     with open_for_reading(loom, json=as_json) as (opened, finder):
         entity = None if id is None else finder.owner(id)
-        if form is Format.pairs and id is not None:
+        if form is ExportFormat.pairs and id is not None:
             raise typer.BadParameter("pairs are made from a whole loom: leave it out", param_hint="ID")
-        if form is Format.html and as_json:
+        if form is ExportFormat.html and as_json:
             raise typer.BadParameter("a page is not JSON", param_hint="--json")
-        last = None if id is None or form not in (Format.jsonl, Format.chat) else finder.turn(id)
+        last = None if id is None or form not in (ExportFormat.jsonl, ExportFormat.chat) else finder.turn(id)
         seen = _redact(opened, as_it_is=as_it_is, show_images=not without_images)
         pieces = _export_pieces(seen, form, entity, last, title=Path(loom.partition("?")[0]).name)
         if as_json:
@@ -99,26 +99,26 @@ def export(
         sys.stderr.write(f"{written:,} bytes written to {output}\n")
 
 
-def _export_pieces(loom: Loom, form: Format, entity: str | None, last: str | None, title: str) -> Iterator[bytes]:
+def _export_pieces(loom: Loom, form: ExportFormat, entity: str | None, last: str | None, title: str) -> Iterator[bytes]:
     match form:
-        case Format.jsonl if last is not None:
+        case ExportFormat.jsonl if last is not None:
             from cantrip_actors.loom import thread_jsonl
 
             yield from (thread_jsonl([turn]) for turn in loom.thread(last))
-        case Format.chat if last is not None:
+        case ExportFormat.chat if last is not None:
             from cantrip_actors.loom.export.chat import chat_jsonl
             from cantrip_actors.loom.export.conversation import conversation_of
 
             yield from chat_jsonl([conversation_of(loom, loom.owner(last), until=last)])
-        case Format.html:
+        case ExportFormat.html:
             from cantrip_actors.loom.export.html import family, html_page
 
             yield from html_page(loom, None if entity is None else family(loom, entity), title=title)
-        case Format.otlp_json:
+        case ExportFormat.otlp_json:
             from cantrip_actors.observe.backfill import otlp_json
 
             yield from otlp_json(loom, loom.entities() if entity is None else loom.subtree(entity))
-        case Format.jsonl | Format.chat | Format.pairs | Format.atif:
+        case ExportFormat.jsonl | ExportFormat.chat | ExportFormat.pairs | ExportFormat.atif:
             from cantrip_actors.loom.export.formats import export_lines
 
             yield from export_lines(loom, form.value, entity)

@@ -36,7 +36,7 @@ MANY_TURNS = 24
 branches."""
 
 
-class Found(NamedTuple):
+class FoundId(NamedTuple):
     """The turn or entity that a typed id names."""
 
     kind: Literal["turn", "entity"]
@@ -49,14 +49,14 @@ class Finder:
     def __init__(self, loom: Loom) -> None:
         self._loom = loom
 
-    def find(self, typed: str) -> Found:
+    def find(self, typed: str) -> FoundId:
         """Return the turn or entity of a typed id. Raises UnknownId."""
         named = self._loom.named(typed)
         if named is not None:
-            return Found("entity", named)
+            return FoundId("entity", named)
         typed = typed.strip().lower()
         if typed in self._loom:
-            return Found("turn", typed)
+            return FoundId("turn", typed)
         known = self._all_ids()
         if typed in known:
             return known[typed]
@@ -105,11 +105,11 @@ class Finder:
             raise UnknownId(f"entity {short(found.id)} has no turns yet")
         return turns[-1].id
 
-    def _all_ids(self) -> dict[str, Found]:
-        known: dict[str, Found] = {}
+    def _all_ids(self) -> dict[str, FoundId]:
+        known: dict[str, FoundId] = {}
         for entity in self._loom.entities():
-            known[entity] = Found("entity", entity)
-            known.update((turn.id, Found("turn", turn.id)) for turn in self._loom.turns(entity))
+            known[entity] = FoundId("entity", entity)
+            known.update((turn.id, FoundId("turn", turn.id)) for turn in self._loom.turns(entity))
         return known
 
 

@@ -14,7 +14,7 @@ from cantrip_actors.cli.command import (
     FirstCommand,
     IfUnattended,
     Loop,
-    Unattended,
+    UnattendedMode,
     Url,
     examples,
     import_extra,
@@ -58,14 +58,14 @@ def serve(
         list[str] | None,
         typer.Option("--host", metavar="NAME", help="With --http: a further name of this service; repeat for more."),
     ] = None,
-    unattended: IfUnattended = Unattended.wait,
+    unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Offer each cantrip as a tool of an MCP server, until the client goes or a signal comes.
 
     Entities of these cantrips that a crash interrupted are resumed, and so are their tasks.
     """
-    from cantrip_actors.acp.stdio import Messages, take_standard_streams
+    from cantrip_actors.acp.stdio import StdioLines, take_standard_streams
 
     streams = None if http else take_standard_streams()  # before any code of the user runs
     with report_errors(json=False, loom=loom):
@@ -103,7 +103,7 @@ def serve(
 
         async def run() -> None:
             async with Runtime.open(loom, cantrips=cantrips, **options) as runtime:
-                await server.serve_stdio(runtime, server.by_name(cantrips), Messages(messages), answers)
+                await server.serve_stdio(runtime, server.by_name(cantrips), StdioLines(messages), answers)
 
         anyio.run(run, backend=backend.value)
 

@@ -14,13 +14,15 @@ from cantrip_actors.cli.terminal import printable
 if TYPE_CHECKING:
     from cantrip_actors.mcp.oauth import OAuth
     from cantrip_actors.mcp.servers import McpServer
-    from cantrip_actors.terms.tool_server import Listed
+    from cantrip_actors.terms.tool_server import ListedTools
 
 NO_LOOM: Final = "memory:"
 
 app = typer.Typer(rich_markup_mode=None)
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="A URL, or a command with its arguments in quotes.")]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="TARGET", help="A URL, or a command with its arguments in quotes.")
+]
 TokenVariable = Annotated[
     str | None,
     typer.Option("--token-env", metavar="NAME", help="The environment variable with the bearer token for a URL."),
@@ -34,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "cantrip mcp ls 'mcp-server-files /data'", "cantrip mcp ls https://example.org/mcp --token-env TOKEN"
     )
 )
-def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) -> None:
+def ls(target: TargetArgument, token_env: TokenVariable = None, json: AsJson = False) -> None:
     """List the tools of an MCP server as gates, and the digest to pin them with."""
     with report_errors(json=json, loom=NO_LOOM):
         from cantrip_actors.terms.tool_server import make_gates
@@ -50,7 +52,7 @@ def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) ->
 
 
 @app.command(epilog=examples("cantrip mcp prompts https://example.org/mcp"))
-def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = False) -> None:
+def prompts(target: TargetArgument, token_env: TokenVariable = None, json: AsJson = False) -> None:
     """List the prompts of an MCP server, with their arguments; those in brackets may be left out."""
     with report_errors(json=json, loom=NO_LOOM):
         import anyio
@@ -74,7 +76,7 @@ def prompts(target: Target, token_env: TokenVariable = None, json: AsJson = Fals
 
 @app.command(epilog=examples("""cantrip mcp call https://example.org/mcp search '{"query": "actors"}'"""))
 def call(
-    target: Target,
+    target: TargetArgument,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, as its server calls it.")],
     arguments: Annotated[str, typer.Argument(metavar="ARGUMENTS", help="Its arguments, a JSON object.")] = "{}",
     token_env: TokenVariable = None,
@@ -101,7 +103,7 @@ def call(
 
 
 @app.command(epilog=examples("cantrip mcp check 'mcp-server-files /data'"))
-def check(target: Target, token_env: TokenVariable = None) -> None:
+def check(target: TargetArgument, token_env: TokenVariable = None) -> None:
     """Connect to an MCP server, and check its tools as for an entity that is given them."""
     with report_errors(json=False, loom=NO_LOOM):
         _, listed = _list(target, token_env)
@@ -147,14 +149,14 @@ def login(
         typer.echo(f"connection: ok\ntools: {len(tools)}")
 
 
-def _list(target: str, token_env: str | None) -> tuple[McpServer, Listed]:
+def _list(target: str, token_env: str | None) -> tuple[McpServer, ListedTools]:
     import anyio
 
     from cantrip_actors.mcp.look import with_connection
-    from cantrip_actors.terms.tool_server import Listed
+    from cantrip_actors.terms.tool_server import ListedTools
 
     server = _make_server(target, token_env)
-    return server, Listed.of(server, anyio.run(with_connection, server, lambda connection: connection.tools()))
+    return server, ListedTools.of(server, anyio.run(with_connection, server, lambda connection: connection.tools()))
 
 
 def _make_server(target: str, token_env: str | None) -> McpServer:

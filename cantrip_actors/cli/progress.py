@@ -35,7 +35,7 @@ SIGNS = {"active": "●", "terminated": "✓", "failed": "✗", "crashed": "✗"
 
 
 @dataclass
-class Entity:
+class EntityProgress:
     """The state of one entity. `calling` are the gates that were called and have not returned."""
 
     id: str
@@ -63,7 +63,7 @@ class Progress:
     """The entities seen so far, in the order of their starts."""
 
     def __init__(self) -> None:
-        self.entities: dict[str, Entity] = {}
+        self.entities: dict[str, EntityProgress] = {}
 
     def see(self, event: EntityEvent) -> None:
         """Add an event. Events of an entity whose start was missed are ignored."""
@@ -99,12 +99,12 @@ class Progress:
         if known is not None:  # a further intent of a long-lived entity
             known.state = "active"
             return
-        self.entities[event.entity_id] = Entity(event.entity_id, event.intent, event.parent_entity, event.depth)
+        self.entities[event.entity_id] = EntityProgress(event.entity_id, event.intent, event.parent_entity, event.depth)
         if event.parent_entity in self.entities:
             self.entities[event.parent_entity].children.append(event.entity_id)
 
     @property
-    def roots(self) -> Iterator[Entity]:
+    def roots(self) -> Iterator[EntityProgress]:
         """Yield the entities whose parents were not seen."""
         return (one for one in self.entities.values() if one.parent not in self.entities)
 
@@ -118,10 +118,10 @@ class Progress:
         lines.append(Text(f"… and {everything - len(lines)} more", "dim"))
         return lines
 
-    def _matters(self, entity: Entity) -> bool:
+    def _matters(self, entity: EntityProgress) -> bool:
         return entity.state != "terminated" or any(self._matters(self.entities[child]) for child in entity.children)
 
-    def _branch(self, entity: Entity, shown: Callable[[Entity], bool], width: int) -> Branch:
+    def _branch(self, entity: EntityProgress, shown: Callable[[EntityProgress], bool], width: int) -> Branch:
         below = [self.entities[child] for child in entity.children]
         return Branch(
             _render_line(entity, width), [self._branch(child, shown, width - 3) for child in below if shown(child)]
@@ -150,7 +150,7 @@ def _draw_below(branch: Branch, above: str) -> Iterator[Text]:
         yield from _draw_below(one, above + ("   " if last else "│  "))
 
 
-def _render_line(entity: Entity, width: int) -> Text:
+def _render_line(entity: EntityProgress, width: int) -> Text:
     style = STYLES.get(entity.state, "yellow")
     facts = [turns(entity.turns), tokens(entity.tokens)]
     if entity.failures:

@@ -50,10 +50,10 @@ async def _follow(runtime: Runtime, deployment: Deployment, capacity: int, nodes
     import anyio
 
     from cantrip_actors import LoomError
-    from cantrip_actors.cluster.scaling import Size, advance
+    from cantrip_actors.cluster.scaling import FleetSize, advance
     from cantrip_actors.redact.logs import get_logger
 
-    log, size, known = get_logger("cantrip_actors.cluster"), Size(nodes), set[tuple[str, int]]()
+    log, size, known = get_logger("cantrip_actors.cluster"), FleetSize(nodes), set[tuple[str, int]]()
     while True:
         places = await anyio.to_thread.run_sync(deployment.places)
         for place in places:

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="A request; any part of its id that no other open one has.")]
+RequestIdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="A request; any part of its id that no other open one has.")
+]
 Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; the entity reads the note of a denial.")]
-Remember = Annotated[
+RememberOption = Annotated[
     bool, typer.Option("--remember", help="Decide so about later calls of that gate by that entity, too.")
 ]
 
@@ -86,13 +88,13 @@ def requests(
     )
 )
 def allow(
-    id: Id,
+    id: RequestIdArgument,
     args: Annotated[
         str | None, typer.Option("--args", metavar="JSON", help="Arguments in place of those of the call.")
     ] = None,
     note: Note = "",
     by: By = None,
-    remember: Remember = False,
+    remember: RememberOption = False,
     loom: Url = LOOM,
     folder: Folder = FOLDER,
     as_json: Json = False,
@@ -106,10 +108,10 @@ def allow(
 
 @app.command(epilog=examples('cantrip deny 5f3a9c1e --note "not before June"'))
 def deny(
-    id: Id,
+    id: RequestIdArgument,
     note: Note = "",
     by: By = None,
-    remember: Remember = False,
+    remember: RememberOption = False,
     loom: Url = LOOM,
     folder: Folder = FOLDER,
     as_json: Json = False,
@@ -123,7 +125,7 @@ def deny(
 
 @app.command(epilog=examples("cantrip answer 5f3a9c1e Oslo", """cantrip answer 5f3a9c1e '{"city": "Oslo"}' """.strip()))
 def answer(
-    id: Id,
+    id: RequestIdArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT|JSON", help="The answer.")],
     by: By = None,
     loom: Url = LOOM,

@@ -39,7 +39,9 @@ app = typer.Typer(
     help="Give entities work at times: once, repeatedly, or by cron.",
 )
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule, as `cantrip schedule ls` shows it.")]
+ScheduleIdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of a schedule, as `cantrip schedule ls` shows it.")
+]
 
 
 @app.command(
@@ -98,19 +100,19 @@ def ls(loom: Url = LOOM, as_json: Json = False) -> None:
 
 
 @app.command(epilog=examples("cantrip schedule pause weekly"))
-def pause(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
+def pause(id: ScheduleIdArgument, loom: Url = LOOM, as_json: Json = False) -> None:
     """Pause a schedule: it does not fire until it is resumed."""
     _change(id, lambda schedule: schedule.pause(), loom, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule resume weekly"))
-def resume(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
+def resume(id: ScheduleIdArgument, loom: Url = LOOM, as_json: Json = False) -> None:
     """Resume a paused schedule from its next time on."""
     _change(id, lambda schedule: schedule.resume(), loom, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip schedule rm weekly"))
-def rm(id: Id, loom: Url = LOOM, as_json: Json = False) -> None:
+def rm(id: ScheduleIdArgument, loom: Url = LOOM, as_json: Json = False) -> None:
     """Remove a schedule. A running firing continues."""
     _change(id, lambda schedule: schedule.remove(), loom, as_json=as_json, verb="removed")
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _VARIABLE = "CANTRIP_SEAL_KEY"
 
-KeyFile = Annotated[
+KeyFileOption = Annotated[
     Path | None,
     typer.Option("--key", metavar="FILE", envvar=_VARIABLE, help="The key of what is sealed: a file of mode 0600."),
 ]
-HeadFile = Annotated[
+HeadFileOption = Annotated[
     Path | None, typer.Option("--head", metavar="FILE", help="Heads of an earlier time: has anything gone back since?")
 ]
 OutputFile = Annotated[

@@ -15,7 +15,7 @@ from cantrip_actors.cli.command import (
     FirstCommand,
     IfUnattended,
     Loop,
-    Unattended,
+    UnattendedMode,
     Url,
     examples,
     import_extra,
@@ -91,7 +91,7 @@ def run(
     debug_dump: Annotated[
         bool, typer.Option("--debug-dump", help="Write the actors and the tasks to standard error at SIGUSR2.")
     ] = False,
-    unattended: IfUnattended = Unattended.wait,
+    unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Serve cantrips until SIGTERM or ctrl-C, which let what is under way end first.

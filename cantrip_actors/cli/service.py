@@ -14,7 +14,7 @@ SLOWEST: Final = 10.0
 """Seconds that a service may take."""
 
 
-class Service:
+class ServiceClient:
     """A client of the native API at `url`. Methods raise Unreachable, which says what the service answered."""
 
     def __init__(self, url: str, token: str) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, examples, print_styled, report_errors
-from cantrip_actors.cli.service import Service
+from cantrip_actors.cli.service import ServiceClient
 from cantrip_actors.cli.terminal import printable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def system(
     Each actor has its state, mailbox, restarts and last exit. Below the tree: the loom, crystals, open requests,
     readers, and the counters that have counted anything.
     """
-    with report_errors(json=as_json, loom=LOOM), closing(Service(url, token)) as service:
+    with report_errors(json=as_json, loom=LOOM), closing(ServiceClient(url, token)) as service:
         told = service.ask("GET", "system")
         if as_json:
             output.print_json(told)

@@ -21,13 +21,13 @@ from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, Url, examples, open_for_reading, report_errors
 from cantrip_actors.cli.errors import Unreachable
 from cantrip_actors.cli.output import one_line, short
-from cantrip_actors.cli.service import Service
+from cantrip_actors.cli.service import ServiceClient
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cantrip_actors import Loom
-    from cantrip_actors.cli.top_screen import View
+    from cantrip_actors.cli.top_screen import TopSelections
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -36,7 +36,7 @@ LONGEST: Final = 0.25
 """Seconds between two checks of the terminal's size."""
 
 
-class Source(Protocol):
+class OverviewSource(Protocol):
     """A source of overviews. Methods are called in a thread, and raise `Unreachable`."""
 
     name: str
@@ -93,7 +93,7 @@ class ServiceSource:
 
     can_act = True
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceClient) -> None:
         self.name = service.url
         self._ask = service.ask
 
@@ -157,15 +157,15 @@ def top(
         if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             _print_once(source, as_json=as_json)
         else:
-            from cantrip_actors.cli.top_screen import View
+            from cantrip_actors.cli.top_screen import TopSelections
 
-            _Screen(source, View(source.name, can_act=source.can_act), interval).run()
+            _Screen(source, TopSelections(source.name, can_act=source.can_act), interval).run()
 
 
 @contextmanager
-def _open_source(url: str | None, token: str, loom: str, *, json: bool) -> Iterator[Source]:
+def _open_source(url: str | None, token: str, loom: str, *, json: bool) -> Iterator[OverviewSource]:
     if url is not None:
-        with report_errors(json=json, loom=loom), closing(Service(url, token)) as service:
+        with report_errors(json=json, loom=loom), closing(ServiceClient(url, token)) as service:
             yield ServiceSource(service)
     else:
         with open_for_reading(loom, json=json) as (opened, _):
@@ -174,17 +174,19 @@ def _open_source(url: str | None, token: str, loom: str, *, json: bool) -> Itera
             yield LoomSource(opened, render_url(loom))
 
 
-def _print_once(source: Source, *, as_json: bool) -> None:
-    from cantrip_actors.cli.top_screen import View, whole
+def _print_once(source: OverviewSource, *, as_json: bool) -> None:
+    from cantrip_actors.cli.top_screen import TopSelections, whole
 
     overview = source.look()
-    output.show(overview, [line.plain.rstrip() for line in whole(overview, View(source.name))], as_json=as_json)
+    output.show(
+        overview, [line.plain.rstrip() for line in whole(overview, TopSelections(source.name))], as_json=as_json
+    )
 
 
 class _Screen:
     """The loop: read the source, draw, handle keys."""
 
-    def __init__(self, source: Source, view: View, interval: float) -> None:
+    def __init__(self, source: OverviewSource, view: TopSelections, interval: float) -> None:
         self._source = source
         self._view = view
         self._interval = interval

@@ -22,11 +22,11 @@ KEYS: Final = "Enter  i interrupt  t steer  a/d decide  k stop  s sort  f find  
 OFFLINE_KEYS: Final = "↑↓ Enter turns  s sort  f filter  p pause  q quit"
 BREAKERS: Final = {0: "", 1: "half open", 2: "open"}
 
-Overview = Mapping[str, Any]
+OverviewData = Mapping[str, Any]
 
 
 @dataclass
-class View:
+class TopSelections:
     """The user's selections."""
 
     source: str
@@ -46,7 +46,7 @@ class View:
     """The ids of the entities, in the order of the previous screen."""
 
 
-def select_rows(overview: Overview, view: View) -> list[Mapping[str, Any]]:
+def select_rows(overview: OverviewData, view: TopSelections) -> list[Mapping[str, Any]]:
     """Return the entities that pass the filter, sorted."""
     wanted = view.filter.lower()
     rows = [
@@ -64,7 +64,7 @@ def select_rows(overview: Overview, view: View) -> list[Mapping[str, Any]]:
     return rows
 
 
-def screen(overview: Overview, view: View, width: int, height: int) -> list[Text]:
+def screen(overview: OverviewData, view: TopSelections, width: int, height: int) -> list[Text]:
     """Return exactly `height` lines of at most `width` columns."""
     head = [*_render_header(overview, view)]
     if view.detail is not None:
@@ -81,7 +81,7 @@ def screen(overview: Overview, view: View, width: int, height: int) -> list[Text
     return [_fit(line, width) for line in lines[:height]]
 
 
-def whole(overview: Overview, view: View) -> list[Text]:
+def whole(overview: OverviewData, view: TopSelections) -> list[Text]:
     """Return all of an overview as lines, for output without a terminal."""
     every = len(overview["entities"]) + 100
     return [
@@ -103,7 +103,7 @@ def _clean(value: object) -> str:
     return printable(str(value or "")).replace("\n", " ").replace("\t", " ")
 
 
-def _render_header(overview: Overview, view: View) -> Iterable[Text]:
+def _render_header(overview: OverviewData, view: TopSelections) -> Iterable[Text]:
     totals, live = overview["totals"], overview.get("live")
     states = totals["states"]
     first = Text("cantrip top", "bold").append("  paused" if view.is_paused else "", "bold yellow")
@@ -119,7 +119,7 @@ def _render_header(overview: Overview, view: View) -> Iterable[Text]:
         yield Text(f"{told}  loom backlog {live['backlog']:g}")
 
 
-def _render_live(overview: Overview, height: int) -> Iterable[Text]:
+def _render_live(overview: OverviewData, height: int) -> Iterable[Text]:
     live = overview.get("live")
     if live is None:
         return
@@ -143,7 +143,7 @@ def _render_live(overview: Overview, height: int) -> Iterable[Text]:
     yield from [line for _, line in sorted(lines, key=lambda one: one[0])][: max(2, height // 4)]
 
 
-def _render_requests(overview: Overview, height: int) -> Iterable[Text]:
+def _render_requests(overview: OverviewData, height: int) -> Iterable[Text]:
     asked = overview["requests"]
     if not asked:
         return
@@ -152,7 +152,7 @@ def _render_requests(overview: Overview, height: int) -> Iterable[Text]:
         yield Text(f"  {short(one['entity'])}  {_clean(one['gate'])}  {_clean(one['text'])}")
 
 
-def _render_entities(overview: Overview, view: View, height: int) -> Iterable[Text]:
+def _render_entities(overview: OverviewData, view: TopSelections, height: int) -> Iterable[Text]:
     rows = select_rows(overview, view)
     view.shown = [row["id"] for row in rows]
     told = f"{len(rows)} entities by {view.sort}" + (f", filter {_clean(view.filter)!r}" if view.filter else "")
@@ -184,7 +184,7 @@ def _render_age(since: str, now: str) -> str:
     return f"{max(0, seconds):.0f}s"
 
 
-def _render_footer(view: View) -> Text:
+def _render_footer(view: TopSelections) -> Text:
     if view.prompt is not None:
         return Text(_clean(view.prompt), "bold yellow")
     if view.note:

@@ -60,7 +60,7 @@ class Watcher(ABC):
         self.show()
 
 
-class _Lines(Watcher):
+class _LineWatcher(Watcher):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lines: list[str] = []
@@ -77,7 +77,7 @@ class _Lines(Watcher):
                 self._closed = True
 
 
-class PlainLines(_Lines):
+class PlainLines(_LineWatcher):
     """A line for each event, indented by depth, without colours."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -114,7 +114,7 @@ class PlainLines(_Lines):
                 pass
 
 
-class EventLines(_Lines):
+class EventLines(_LineWatcher):
     """Each event as a JSON object on a line, `type` first."""
 
     def see(self, event: EntityEvent) -> None:

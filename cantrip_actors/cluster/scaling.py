@@ -9,7 +9,7 @@ SETTLED = 12
 """Looks in a row after which fewer workers are enough: starting one is cheap, and moving entities is not."""
 
 
-class Size(NamedTuple):
+class FleetSize(NamedTuple):
     """How many workers there should be, and for how many looks fewer would have been enough."""
 
     workers: int
@@ -21,11 +21,11 @@ def workers_for(work: int, capacity: int, least: int, most: int) -> int:
     return min(max(math.ceil(work / capacity), least), most)
 
 
-def advance(size: Size, work: int, capacity: int, least: int, most: int) -> Size:
+def advance(size: FleetSize, work: int, capacity: int, least: int, most: int) -> FleetSize:
     """Return the size after a look at the backlog: more workers at once, one fewer after `SETTLED` looks."""
     wanted = workers_for(work, capacity, least, most)
     if wanted >= size.workers:
-        return Size(wanted)
+        return FleetSize(wanted)
     if size.looks + 1 < SETTLED:
-        return Size(size.workers, size.looks + 1)
-    return Size(size.workers - 1)
+        return FleetSize(size.workers, size.looks + 1)
+    return FleetSize(size.workers - 1)

@@ -52,7 +52,7 @@ class Access(ABC):
         """The secrets in use, by name: they must not leave the runtime."""
 
 
-class Token(NamedTuple):
+class BearerToken(NamedTuple):
     """A bearer token, valid `until` a time in seconds since the epoch, with further headers."""
 
     text: str
@@ -63,11 +63,11 @@ class Token(NamedTuple):
 class TokenAccess(Access):
     """Access by a token that `fetch`, which may block, returns. `name` is the name of its secret."""
 
-    def __init__(self, name: str, fetch: Callable[[], Token], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, name: str, fetch: Callable[[], BearerToken], clock: Callable[[], float] = time.time) -> None:
         self._name = name
         self._fetch = fetch
         self._clock = clock
-        self._token: Token | None = None
+        self._token: BearerToken | None = None
         self._lock = Lock()  # the queries of several event loops may share a crystal
 
     async def make_headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:  # noqa: ARG002
@@ -77,7 +77,7 @@ class TokenAccess(Access):
             token = await run_in_thread(lambda: self._renew(token))
         return {"authorization": f"Bearer {token.text}", **token.more}
 
-    def _renew(self, seen: Token | None) -> Token:
+    def _renew(self, seen: BearerToken | None) -> BearerToken:
         with self._lock:
             if self._token is None or self._token is seen:
                 self._token = self._fetch()

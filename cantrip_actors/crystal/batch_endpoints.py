@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
-from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.client import ProviderRequest
 from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.provider import ProviderCrystal
@@ -25,7 +25,7 @@ from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.exact_json import parse_exactly
 
-Answers = Mapping[str, bytes | ProviderError | None]
+BatchAnswers = Mapping[str, bytes | ProviderError | None]
 """The answers of a batch by the ids of the requests: a body, an error, None for a request that was never worked on.
 
 `WHOLE` has the error of a batch that failed as a whole. A request without an answer was never worked on.
@@ -40,7 +40,7 @@ PAGES: Final = 20
 """The most pages of a provider's list of batches that are read."""
 
 
-class Listed(NamedTuple):
+class ListedBatch(NamedTuple):
     """A batch in a provider's list. `ids` are those of its requests; None until they can be known."""
 
     batch: str
@@ -74,14 +74,14 @@ class BatchEndpoint(ABC):
         """Return whether a batch has all the answers that it will have. Raises ProviderError."""
 
     @abstractmethod
-    async def fetch_answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers of a batch that has ended. Raises ProviderError."""
 
     @abstractmethod
-    async def list_batches(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the batches that were made after `since`, in seconds since the epoch. Raises ProviderError."""
 
-    def make_body(self, request: Request) -> bytes:
+    def make_body(self, request: ProviderRequest) -> bytes:
         """Return the body of a request in a batch, whose answer is not a stream."""
         fields: dict[str, Any] = orjson.loads(request.body)
         for name in ("stream", "stream_options"):
@@ -160,7 +160,7 @@ class AnthropicBatches(BatchEndpoint):
         """Return whether its status is `ended`."""
         return (await self._get(f"/v1/messages/batches/{batch}")).get("processing_status") == "ended"
 
-    async def fetch_answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in its file of results."""
         body = await self.crystal.fetch("GET", f"/v1/messages/batches/{batch}/results")
         return {
@@ -178,9 +178,9 @@ class AnthropicBatches(BatchEndpoint):
             case _:
                 return None
 
-    async def list_batches(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the batches of the workspace, including those of other programs."""
-        found: list[Listed] = []
+        found: list[ListedBatch] = []
         for one in await self._list(
             "/v1/messages/batches?limit=1000",
             "data",
@@ -189,7 +189,7 @@ class AnthropicBatches(BatchEndpoint):
         ):
             over = one.get("processing_status") == "ended" and one.get("results_url")
             ids = frozenset(await self.fetch_answers(str(one["id"]))) if over else None
-            found.append(Listed(str(one["id"]), parse_time(one["created_at"]), ids))
+            found.append(ListedBatch(str(one["id"]), parse_time(one["created_at"]), ids))
         return found
 
 
@@ -227,7 +227,7 @@ class OpenAIBatches(BatchEndpoint):
         status = (await self._get(f"/batches/{batch}")).get("status")
         return status in ("completed", "failed", "expired", "cancelled")
 
-    async def fetch_answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in its two files."""
         told = await self._get(f"/batches/{batch}")
         if told.get("status") == "failed":
@@ -258,7 +258,7 @@ class OpenAIBatches(BatchEndpoint):
         body = await self.crystal.fetch("GET", f"/files/{told['input_file_id']}/content")
         return [str(line["custom_id"]) for line in self._parse_lines(body)]
 
-    async def list_batches(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the batches that were made by this project."""
 
         def follow(page: Mapping[str, Any]) -> str:
@@ -272,7 +272,7 @@ class OpenAIBatches(BatchEndpoint):
             lambda one: one["created_at"] >= since - 1,  # whole seconds
         )
         ours = [one for one in listed if mapping(one.get("metadata")).get("made_by") == MARK]
-        return [Listed(str(one["id"]), one["created_at"], frozenset(await self._fetch_ids(one))) for one in ours]
+        return [ListedBatch(str(one["id"]), one["created_at"], frozenset(await self._fetch_ids(one))) for one in ours]
 
 
 class GoogleBatches(BatchEndpoint):
@@ -294,7 +294,7 @@ class GoogleBatches(BatchEndpoint):
         """Return whether the batch has ended, in whatever state."""
         return _is_over(await self._get(f"/{batch}"))
 
-    async def fetch_answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers that came with the batch."""
         told = await self._get(f"/{batch}")
         if told.get("error"):
@@ -308,15 +308,15 @@ class GoogleBatches(BatchEndpoint):
             return self._make_failure(None, {"error": one["error"]})
         return encode_json(one["response"]) if one.get("response") else None
 
-    async def list_batches(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the batches that were made by this project."""
-        found: list[Listed] = []
+        found: list[ListedBatch] = []
         for one in await self._list("/batches?pageSize=100", "operations", follow_token):
             told = mapping(one.get("metadata"))
             created = parse_time(told["createTime"])
             if created >= since and told.get("displayName") == MARK and not one.get("error"):
                 ids = frozenset(await self.fetch_answers(str(one["name"]))) if _is_over(one) else None
-                found.append(Listed(str(one["name"]), created, ids))
+                found.append(ListedBatch(str(one["name"]), created, ids))
         return found
 
 

@@ -19,7 +19,15 @@ from urllib.parse import quote
 
 import orjson
 
-from cantrip_actors.crystal.batch_endpoints import MARK, WHOLE, Answers, BatchEndpoint, Listed, follow_token, parse_time
+from cantrip_actors.crystal.batch_endpoints import (
+    MARK,
+    WHOLE,
+    BatchAnswers,
+    BatchEndpoint,
+    ListedBatch,
+    follow_token,
+    parse_time,
+)
 from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.families.bedrock import SignedAccess
 from cantrip_actors.crystal.families.vertex import VertexClaude
@@ -141,7 +149,7 @@ class VertexBatches(BucketBatches):
         state = str((await self._get(f"/batchPredictionJobs/{batch}")).get("state"))
         return state.endswith(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
 
-    async def fetch_answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in the files that the job wrote."""
         job = await self._get(f"/batchPredictionJobs/{batch}")
         found: dict[str, bytes | ProviderError | None] = {}
@@ -169,16 +177,16 @@ class VertexBatches(BucketBatches):
             return self._make_failure(None, _parse_status(status))
         return encode_json(response) if response else None
 
-    async def list_batches(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the jobs that were made by this project."""
-        found: list[Listed] = []
+        found: list[ListedBatch] = []
         wanted = quote(f'displayName="{MARK}"', safe="")
         path = f"/batchPredictionJobs?filter={wanted}&pageSize=100"
         for one in await self._list(path, "batchPredictionJobs", follow_token):
             created = parse_time(one["createTime"])
             uris = mapping(mapping(one.get("inputConfig")).get("gcsSource")).get("uris") or [""]
             if created >= since and one.get("displayName") == MARK:
-                found.append(Listed(str(one["name"]).rpartition("/")[2], created, await self._read_ids(uris[0])))
+                found.append(ListedBatch(str(one["name"]).rpartition("/")[2], created, await self._read_ids(uris[0])))
         return found
 
 
@@ -251,7 +259,7 @@ class BedrockBatches(BucketBatches):
         status = (await self._get_job(batch)).get("status")
         return status in ("Completed", "PartiallyCompleted", "Failed", "Stopped", "Expired")
 
-    async def fetch_answers(self, batch: str) -> Answers:
+    async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in the file that the job wrote; a job without a file has worked on no request."""
         job = await self._get_job(batch)
         status, said = job.get("status"), str(job.get("message") or "the batch failed")
@@ -282,7 +290,7 @@ class BedrockBatches(BucketBatches):
             return self._make_failure(known, {"error": {"message": str(error.get("errorMessage") or "no message")}})
         return encode_json(made) if made else None
 
-    async def list_batches(self, since: float) -> list[Listed]:
+    async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the jobs that were made by this project."""
         after = quote(datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), safe="")
         wanted = f"maxResults=100&nameContains={MARK}&submitTimeAfter={after}"
@@ -292,7 +300,7 @@ class BedrockBatches(BucketBatches):
             lambda page: follow_token(page, "nextToken", "nextToken"),
         )
         return [
-            Listed(str(one["jobArn"]), parse_time(one["submitTime"]), await self._read_ids(_find_input_uri(one)))
+            ListedBatch(str(one["jobArn"]), parse_time(one["submitTime"]), await self._read_ids(_find_input_uri(one)))
             for one in listed
         ]
 

@@ -69,7 +69,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProbeResult:
     """The result of a probe: `why` is "" if it passed; `left_out` names the settings that the crystal did not send."""
 
     probe: str
@@ -80,7 +80,7 @@ class Found:
     seconds: float = 0.0
 
 
-async def check(crystal: Crystal, only: Iterable[str] = (), *, timeout: float = TIMEOUT) -> list[Found]:
+async def check(crystal: Crystal, only: Iterable[str] = (), *, timeout: float = TIMEOUT) -> list[ProbeResult]:
     """Run the probes on a crystal, one after the other, and return their results.
 
     `only` are names of probes; none means all. `timeout` is in seconds, for each. Raises InvalidCantrip for an unknown
@@ -94,7 +94,7 @@ async def check(crystal: Crystal, only: Iterable[str] = (), *, timeout: float = 
     return [await _run_probe(crystal, probe, timeout) for probe in PROBES if not wanted or probe.name in wanted]
 
 
-async def _run_probe(crystal: Crystal, probe: Probe, timeout: float) -> Found:
+async def _run_probe(crystal: Crystal, probe: Probe, timeout: float) -> ProbeResult:
     used: list[Usage] = []
     left_out: list[str] = []
     seen: list[Any] = []
@@ -118,7 +118,7 @@ async def _run_probe(crystal: Crystal, probe: Probe, timeout: float) -> Found:
         used.append(error.usage)
     spent = sum(used, Usage())
     state: Literal["passed", "failed", "left out"] = "failed" if why else "left out" if left_out else "passed"
-    return Found(probe.name, state, why, tuple(dict.fromkeys(left_out)), spent, time.monotonic() - began)
+    return ProbeResult(probe.name, state, why, tuple(dict.fromkeys(left_out)), spent, time.monotonic() - began)
 
 
 def _make_message(text: str, *images: Image) -> Message:

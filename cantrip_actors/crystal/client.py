@@ -43,7 +43,7 @@ from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.lessons import Adjusted
 from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
-from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.arguments import check, is_number
@@ -86,7 +86,7 @@ class Timeouts:
             check(is_number(value) and value > 0, f"timeouts: {name}", "seconds > 0", value, InvalidCantrip)
 
 
-class Request(NamedTuple):
+class ProviderRequest(NamedTuple):
     """One request to a provider, with the facts about it that the decoder needs."""
 
     path: str
@@ -109,7 +109,7 @@ class Request(NamedTuple):
     """The settings that are sent with a different value."""
 
 
-class Connection(TypedDict, total=False):
+class ConnectionSettings(TypedDict, total=False):
     """How to reach a provider. A setting that is omitted or None has the family's default."""
 
     api_key: str | Callable[[], str | None] | None
@@ -219,7 +219,9 @@ class Client:
         """The secrets that must not leave the runtime, except the key: headers, and an access's credentials."""
         return self._secret_headers if self._access is None else {**self._secret_headers, **self._access.secrets}
 
-    async def run(self, request: Request, decoder: Decoder, emit: Callable[[Payload], None] | None = None) -> Response:
+    async def run(
+        self, request: ProviderRequest, decoder: Decoder, emit: Callable[[Payload], None] | None = None
+    ) -> Response:
         """Post, and decode the response; `emit` gets the payloads as they arrive.
 
         Raises ProviderError if the provider fails or stalls, CrystalError if its answer breaks the contract.
@@ -260,7 +262,7 @@ class Client:
         except TimeoutError:
             raise ProviderError(f"{self.provider}: no whole answer came for {self.timeouts.first:g} s") from None
 
-    async def _stream(self, request: Request, heard: _Hearing, scope: anyio.CancelScope) -> None:
+    async def _stream(self, request: ProviderRequest, heard: _Hearing, scope: anyio.CancelScope) -> None:
         """Read until the end, or until the answer is complete: then the scope is cancelled, so that reading ends where
         it waits. Breaking out of the loop would leave httpx's generators to the garbage collector.
         """
@@ -476,7 +478,7 @@ class _Hearing:
             self.error = error
             return False
 
-    def _decode(self, events: list[Event]) -> bool:
+    def _decode(self, events: list[ServerSentEvent]) -> bool:
         further = False
         for event in events:
             if self._record is not None and event.data != b"[DONE]":

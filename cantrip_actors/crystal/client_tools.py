@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from cantrip_actors.crystal.encode import Answer
+from cantrip_actors.crystal.encode import CallAnswer
 from cantrip_actors.crystal.images import make_data_url
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.terms.file import File
@@ -21,7 +21,7 @@ _OURS: Final = ("shell_call", "local_shell_call", "apply_patch_call", "tool_sear
 """A tuple, because a recorded type may be a value that has no hash."""
 
 
-def make_output_item(call: Mapping[str, Any], answer: Answer, parts: Sequence[str | File]) -> dict[str, Any] | None:
+def make_output_item(call: Mapping[str, Any], answer: CallAnswer, parts: Sequence[str | File]) -> dict[str, Any] | None:
     """Return the item that answers a call of such a tool, None for others. `parts` are its text and images."""
     if call.get("type") not in _OURS:  # all results pass here, and most are of other gates
         return None

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from cantrip_actors.crystal.access import Access, import_extra
 from cantrip_actors.crystal.cache_points import parse_cache_points
-from cantrip_actors.crystal.constructors import Settings, make_crystal
+from cantrip_actors.crystal.constructors import AddressedSettings, make_crystal
 from cantrip_actors.crystal.families.azure import AzureChat, AzureResponses, make_entra_access
 from cantrip_actors.crystal.families.bedrock import Bedrock, SignedAccess
 from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini, make_default_access
@@ -33,7 +33,7 @@ def bedrock(
     profile: str | None = None,
     credentials: Any = None,
     cache: Literal["5m", "1h"] | None = "5m",
-    **settings: Unpack[Settings],
+    **settings: Unpack[AddressedSettings],
 ) -> ProviderCrystal:
     """Return a model of Amazon Bedrock, over Converse, by its id, the id of an inference profile, or an ARN.
 
@@ -74,7 +74,7 @@ def vertex(
     location: str | None = None,
     credentials: Any = None,
     cache: Literal["5m", "1h"] | None = "5m",
-    **settings: Unpack[Settings],
+    **settings: Unpack[AddressedSettings],
 ) -> ProviderCrystal:
     """Return a Gemini or Claude model of Vertex AI. `cache` is for Claude.
 
@@ -106,7 +106,7 @@ def azure(
     api_version: str | None = None,
     chat: bool = False,
     credentials: Any = None,
-    **settings: Unpack[Settings],
+    **settings: Unpack[AddressedSettings],
 ) -> ProviderCrystal:
     """Return a deployment of Azure OpenAI: over the Responses API or, with `chat=True`, over Chat Completions.
 

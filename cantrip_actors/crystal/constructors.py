@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, Unpack
 
 from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.cache_points import CachePoints, parse_cache_points
-from cantrip_actors.crystal.client import Connection, Timeouts
+from cantrip_actors.crystal.client import ConnectionSettings, Timeouts
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.families.cohere import Cohere
@@ -55,7 +55,7 @@ from cantrip_actors.terms.arguments import (
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
-class Common(Connection, total=False):
+class CommonSettings(ConnectionSettings, total=False):
     """The keyword arguments of every family; the head of this file explains them."""
 
     prices: Prices | None
@@ -68,14 +68,14 @@ class Common(Connection, total=False):
     breaker: Breaker | None
 
 
-class Settings(Common, total=False):
+class AddressedSettings(CommonSettings, total=False):
     """The keyword arguments of families with an address of their own."""
 
     base_url: str | None
 
 
 def anthropic(
-    model: str, *, cache: Literal["5m", "1h"] | CachePoints | None = "5m", **settings: Unpack[Settings]
+    model: str, *, cache: Literal["5m", "1h"] | CachePoints | None = "5m", **settings: Unpack[AddressedSettings]
 ) -> ProviderCrystal:
     """Return a Claude model over the Messages API.
 
@@ -86,7 +86,7 @@ def anthropic(
     return make_crystal(Anthropic, model, settings, cache=parse_cache_points(cache, "anthropic"))
 
 
-def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> ProviderCrystal:
+def openai(model: str, *, chat: bool = False, **settings: Unpack[AddressedSettings]) -> ProviderCrystal:
     """Return an OpenAI model over the Responses API or, with `chat=True`, over Chat Completions.
 
     Raises InvalidCantrip for an invalid setting.
@@ -95,13 +95,16 @@ def openai(model: str, *, chat: bool = False, **settings: Unpack[Settings]) -> P
     return make_crystal(Chat if chat else Responses, model, settings)
 
 
-def google(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+def google(model: str, **settings: Unpack[AddressedSettings]) -> ProviderCrystal:
     """Return a Gemini model. Raises InvalidCantrip for an invalid setting."""
     return make_crystal(Google, model, settings)
 
 
 def openrouter(
-    model: str, *, cache: Literal["auto", "5m", "1h"] | CachePoints | None = "auto", **settings: Unpack[Settings]
+    model: str,
+    *,
+    cache: Literal["auto", "5m", "1h"] | CachePoints | None = "auto",
+    **settings: Unpack[AddressedSettings],
 ) -> ProviderCrystal:
     """Return a model of OpenRouter, by its name there.
 
@@ -118,22 +121,22 @@ def openrouter(
     return make_crystal(OpenRouter, model, settings, cache=points)
 
 
-def xai(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+def xai(model: str, **settings: Unpack[AddressedSettings]) -> ProviderCrystal:
     """Return a Grok model over xAI's Responses API. Raises InvalidCantrip for an invalid setting."""
     return make_crystal(Xai, model, settings)
 
 
-def mistral(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+def mistral(model: str, **settings: Unpack[AddressedSettings]) -> ProviderCrystal:
     """A Mistral model over Mistral's own chat completions. Raises InvalidCantrip for a setting that cannot be."""
     return make_crystal(Mistral, model, settings)
 
 
-def cohere(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+def cohere(model: str, **settings: Unpack[AddressedSettings]) -> ProviderCrystal:
     """A Cohere model over version 2 of its chat. Raises InvalidCantrip for a setting that cannot be."""
     return make_crystal(Cohere, model, settings)
 
 
-def ollama(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
+def ollama(model: str, **settings: Unpack[AddressedSettings]) -> ProviderCrystal:
     """A model of an Ollama server, over Ollama's own interface.
 
     `context_window`, in tokens, is also what the server is asked for (`num_ctx`): it cuts a longer context silently,
@@ -144,7 +147,7 @@ def ollama(model: str, **settings: Unpack[Settings]) -> ProviderCrystal:
     return make_crystal(Ollama, model, settings, context=settings.get("context_window"))
 
 
-def local(base_url: str, model: str, **settings: Unpack[Common]) -> ProviderCrystal:
+def local(base_url: str, model: str, **settings: Unpack[CommonSettings]) -> ProviderCrystal:
     """Return a model of a server with Chat Completions at `base_url` (usually ending in `/v1`).
 
     Raises InvalidCantrip for an invalid setting.
@@ -169,14 +172,14 @@ _KINDS: Final[Sequence[tuple[str, Any, str]]] = (
 
 
 def make_crystal(
-    family: type[Family], model: str, settings: Settings, *, access: Access | None = None, **own: Any
+    family: type[Family], model: str, settings: AddressedSettings, *, access: Access | None = None, **own: Any
 ) -> ProviderCrystal:
     """Return the crystal of a model. `own` are settings of this family only.
 
     Raises InvalidCantrip for an invalid setting.
     """
     check(is_text(model), "crystal", "a model's name", model, InvalidCantrip)
-    names = Settings.__annotations__
+    names = AddressedSettings.__annotations__
     for name in settings:
         if name not in names:
             raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {suggest_nearest(name, names)}')

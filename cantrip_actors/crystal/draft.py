@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import orjson
 
 from cantrip_actors.crystal.shapes import parse_object
-from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.crystal.sse import Framing, ServerSentEvent
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
     FinalFunctionCallOutput,
@@ -50,7 +50,7 @@ from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
 KEPT: Final = "sha256:"
 """The prefix to an image's digest, which replaces the image's bytes in a block (`encode.restore_bytes`)."""
 
-Kind = Literal["message", "reasoning", "function_call", "image", "server_call", "server_result"]
+ItemKind = Literal["message", "reasoning", "function_call", "image", "server_call", "server_result"]
 
 
 class Counts(NamedTuple):
@@ -78,11 +78,11 @@ class Counts(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Item:
+class DraftItem:
     """One item of the response. `parts` are pieces of its text, or of the arguments of a call."""
 
     number: str
-    kind: Kind
+    kind: ItemKind
     parts: list[str]
     name: str = ""
     call_id: str = ""
@@ -117,13 +117,13 @@ class Draft:
     citations: list[dict[str, str]] = field(default_factory=list)
     shows_served: bool = False
     """Whether server calls are items of the stream, as they are if the query has an observer."""
-    _items: list[Item] = field(default_factory=list)
+    _items: list[DraftItem] = field(default_factory=list)
     _out: list[Payload] = field(default_factory=list)
     _taken: set[str] = field(default_factory=set)
     _careful: bool = False
     _half: dict[str, str] = field(default_factory=dict)
     _served: dict[str, dict[str, Any]] = field(default_factory=dict)
-    flowing: Item | None = None
+    flowing: DraftItem | None = None
     """The item that `flow` extends."""
 
     def take(self) -> list[Payload]:
@@ -141,12 +141,12 @@ class Draft:
                 self.model = self.model or join_surrogates(model)
             self._out.append(ResponseStart(self.model, self.provider))
 
-    def begin(self, kind: Literal["message", "reasoning"]) -> Item:
+    def begin(self, kind: Literal["message", "reasoning"]) -> DraftItem:
         """Begin a message or a piece of reasoning."""
         self.start()
         before = next((one for one in reversed(self._items) if not one.kind.startswith("server")), None)
         follows = kind == "message" and before is not None and before.kind == "message"
-        item = Item(self._make_number(), kind, [], follows=follows)
+        item = DraftItem(self._make_number(), kind, [], follows=follows)
         self._items.append(item)
         self._out.append(ItemStart(item.number, kind))
         return item
@@ -169,7 +169,7 @@ class Draft:
             self.end(self.flowing)
             self.flowing = None
 
-    def call(self, name: object, call_id: object = None) -> Item:
+    def call(self, name: object, call_id: object = None) -> DraftItem:
         """Begin a call, which ends what flows. If the server gave no id, or one that is taken, the call gets a new id.
 
         Raises ProviderError if it has no name.
@@ -186,19 +186,19 @@ class Draft:
             while own in self._taken:
                 own += "_"
             self._taken.add(own)
-        item = Item(self._make_number(), "function_call", [], name, own)
+        item = DraftItem(self._make_number(), "function_call", [], name, own)
         self._items.append(item)
         self._out.append(ItemStart(item.number, "function_call", None, name, own))
         return item
 
-    def serve(self, tool: str, call_id: object = None, name: str = "") -> Item:
+    def serve(self, tool: str, call_id: object = None, name: str = "") -> DraftItem:
         """Begin a call of one of the provider's own tools, which runs there and is not a gate call (R-21).
 
         `name` is the function within a tool that has several.
         """
         self.start()
         own = join_surrogates(call_id) if isinstance(call_id, str) and call_id else f"server_{len(self._served) + 1}"
-        item = Item(self._make_number(), "server_call", [], tool, own)
+        item = DraftItem(self._make_number(), "server_call", [], tool, own)
         self._served[own] = {"tool": tool, "id": own, **({"name": name} if name else {}), "args": {}}
         if self.shows_served:
             self._items.append(item)
@@ -227,7 +227,7 @@ class Draft:
     def _add_output(self, call_id: str, result: Any, *, is_error: bool) -> None:
         if not self.shows_served:
             return
-        item = Item(self._make_number(), "server_result", [], call_id=call_id, open=False)
+        item = DraftItem(self._make_number(), "server_result", [], call_id=call_id, open=False)
         self._items.append(item)
         text = "" if result is None else as_text(result)
         self._out.append(ItemStart(item.number, "function_call_output", call_id=call_id))
@@ -243,7 +243,7 @@ class Draft:
     def _make_number(self) -> str:
         return str(self.first + len(self._items))
 
-    def add(self, item: Item, text: object) -> None:
+    def add(self, item: DraftItem, text: object) -> None:
         """Add text to an item. Non-strings and empty strings are ignored."""
         if text and isinstance(text, str) and item.open:
             if self._careful:
@@ -254,7 +254,7 @@ class Draft:
             if item.kind != "server_call" or self.shows_served:
                 self._out.append(ItemDelta(item.number, text))
 
-    def extend(self, item: Item, text: str) -> None:
+    def extend(self, item: DraftItem, text: str) -> None:
         """Extend an open message or piece of reasoning by `text`, which is not empty: the fast path of most chunks."""
         if self._careful:
             self.add(item, text)
@@ -271,14 +271,14 @@ class Draft:
         """Expect pieces of text that end with half a character (JSON escapes, divided between surrogates)."""
         self._careful = True
 
-    def _join_halves(self, item: Item, text: str) -> str:
+    def _join_halves(self, item: DraftItem, text: str) -> str:
         text = self._half.pop(item.number, "") + text
         if "\ud800" <= text[-1] <= "\udbff":
             self._half[item.number] = text[-1]
             text = text[:-1]
         return join_surrogates(text)
 
-    def end(self, item: Item, text: str | None = None) -> None:
+    def end(self, item: DraftItem, text: str | None = None) -> None:
         """End an item. `text`, if given, is its full text according to the provider."""
         if not item.open:
             return
@@ -326,7 +326,7 @@ class Draft:
             raise ProviderError(f"{problem}; ask for a smaller one", retryable=False)
         if made not in self.images:
             self.start()
-            item = Item(self._make_number(), "image", [], open=False)
+            item = DraftItem(self._make_number(), "image", [], open=False)
             self.images.append(made)
             self._items.append(item)
             self._out.append(ItemStart(item.number, "image"))
@@ -346,7 +346,7 @@ class Draft:
             self.end(item)
 
     @property
-    def calls(self) -> list[Item]:
+    def calls(self) -> list[DraftItem]:
         """Return the calls, in order."""
         return [item for item in self._items if item.kind == "function_call"]
 
@@ -540,7 +540,7 @@ class Decoder(ABC):
         """The error of a stream in which a second message begins before the first one has ended (R-04)."""
         return ProviderError(f"{self.draft.provider}: a second message began within the first one", retryable=True)
 
-    def feed(self, event: Event) -> list[Payload]:
+    def feed(self, event: ServerSentEvent) -> list[Payload]:
         """Return the payloads of an event: usually one, none for a keep-alive.
 
         Raises ProviderError if it is an error, not JSON, or not an object.

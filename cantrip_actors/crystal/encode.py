@@ -63,7 +63,7 @@ CONTEXTS: Final = 1024
 """How many contexts it keeps, because small ones take more memory than their bytes."""
 
 
-class Answer(NamedTuple):
+class CallAnswer(NamedTuple):
     """The answer to a call. `said` is the utterance with the call at index `at`, `id` the call's id at the provider."""
 
     said: Message
@@ -109,7 +109,9 @@ class Writer(ABC):
         return False
 
     @abstractmethod
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(
+        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
+    ) -> Iterable[bytes]:
         """Yield the messages between two utterances. `last` if the provider has to answer them now."""
 
     def mark(self, fragment: bytes) -> bytes:
@@ -120,7 +122,7 @@ class Writer(ABC):
         """Return a text with its images as they are sent: in order; a single text if there are no images."""
         return [text] if isinstance(text, str) else list_parts(text.text, text.images, self.takes)
 
-    def list_result_parts(self, answer: Answer, text: str) -> list[str | File]:
+    def list_result_parts(self, answer: CallAnswer, text: str) -> list[str | File]:
         """Return the parts of a result, whose text is `text`."""
         return list_parts(text, answer.images, self.takes) if answer.images else [text]
 
@@ -219,11 +221,11 @@ class _Transcript:
                     None,
                 )
             if found is None:
-                answers.append(Answer(said, index, self.ids[index], UNANSWERED, is_error=True))
+                answers.append(CallAnswer(said, index, self.ids[index], UNANSWERED, is_error=True))
             else:
                 result = left.pop(found)
                 told, failed = result.content or "", result.is_error
-                answers.append(Answer(said, index, self.ids[index], told, failed, result.images))
+                answers.append(CallAnswer(said, index, self.ids[index], told, failed, result.images))
         for message in left:
             text = message.content or ""
             if message.role == "tool":
@@ -343,7 +345,7 @@ class Encoder:
             self._size -= len(oldest.done)
 
 
-class Settings(NamedTuple):
+class SamplingSettings(NamedTuple):
     """The sampling parameters of a call: those of all families, and `more`, which is passed on unchanged."""
 
     temperature: float | None
@@ -360,7 +362,7 @@ class Settings(NamedTuple):
     server_tools: tuple[ServerTool, ...] = ()
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Settings:
+    def of(cls, options: Mapping[str, Any]) -> SamplingSettings:
         """Return the settings in `Call.sampling`: the fields of the call, `effort`, `output_schema`, and options of the
         provider.
         """

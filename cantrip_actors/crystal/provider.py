@@ -26,9 +26,9 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 
 from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.answer_contract import NotAsAsked
-from cantrip_actors.crystal.client import Client, Connection, EnvironmentKey, Request
+from cantrip_actors.crystal.client import Client, ConnectionSettings, EnvironmentKey, ProviderRequest
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import Encoded, Encoder, Settings, Writer, encode_json, merge
+from cantrip_actors.crystal.encode import Encoded, Encoder, SamplingSettings, Writer, encode_json, merge
 from cantrip_actors.crystal.images import estimate_by_pixels, is_image_refusal
 from cantrip_actors.crystal.lessons import LEVELS, Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
@@ -40,7 +40,7 @@ from cantrip_actors.crystal.schemas import Fitted, describe_schema, drop_nulls, 
 from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, join_lists
 from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.crystal.simulated import PlainWriter, extract_call, make_schema, write_instructions
-from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.crystal.typed_settings import PATTERNS, Table
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamError
@@ -96,30 +96,30 @@ PAUSES: Final = 16
 _ABOUT_BLOCKS: Final = re.compile(r"thinking|signature|reasoning|encrypted|thought", re.IGNORECASE)
 
 Emit = Callable[[Payload], None]
-Carry = Callable[[Request, Decoder, Emit | None], Awaitable[Response]]
+Carry = Callable[[ProviderRequest, Decoder, Emit | None], Awaitable[Response]]
 """A function that sends a request to the provider and passes its answer to a decoder."""
 
 
 class _Prepared(Exception):  # no error: it ends a query before it is sent
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ProviderRequest) -> None:
         self.request = request
 
 
 class AskAgain(ProviderError):
     """The provider refused a request; `request` is the one to send instead."""
 
-    def __init__(self, request: Request, why: str, usage: Usage = NO_USAGE) -> None:
+    def __init__(self, request: ProviderRequest, why: str, usage: Usage = NO_USAGE) -> None:
         super().__init__(why, usage=usage)
         self.request = request
 
 
-class Asked(NamedTuple):
+class ProviderQuery(NamedTuple):
     """One query, with everything that a family needs to write it."""
 
     messages: Sequence[Message]
     tools: Sequence[ToolDefinition]
     choice: ToolChoice | None
-    settings: Settings
+    settings: SamplingSettings
     bare: bool = False
     """Whether to leave out the provider's own blocks, because it refused them."""
     extra: str = ""
@@ -207,7 +207,7 @@ class Family(ABC):
         """Return the writer of contexts for this model."""
 
     @abstractmethod
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields of a request except the messages; fields of one object are merged.
 
         Each has the name of the parameter that a model may refuse, "" if it is always part of the request.
@@ -233,11 +233,11 @@ class Family(ABC):
             found = self._fits[key] = self.fit(schema)
         return found
 
-    def encode(self, asked: Asked) -> Encoded:
+    def encode(self, asked: ProviderQuery) -> Encoded:
         """Return the encoded context of a query."""
         return self.encoder.encode(asked.messages, extra=asked.extra, bare=asked.bare, resumes=asked.resumes)
 
-    def make_request(self, asked: Asked) -> Request:
+    def make_request(self, asked: ProviderQuery) -> ProviderRequest:
         """Return the request for a query, without the parameters that were refused."""
         adjusted: dict[str, Adjusted] = {}
         inexpressible: tuple[str, ...] = ()
@@ -288,7 +288,7 @@ class Family(ABC):
             pieces += [b",", message] if n else [message]
         withheld = (FILES,) if encoded.withheld else ()
         unsent = [parameter for parameter in values if parameter not in sent and parameter not in OUR_OWN]
-        return Request(
+        return ProviderRequest(
             path=self.path,
             body=b"".join([*pieces, b"]}"]),
             utterance=encoded.utterance,
@@ -302,7 +302,7 @@ class Family(ABC):
             secrets=served.secrets,
         )
 
-    def _find_lacking(self, settings: Settings) -> tuple[str, ...]:
+    def _find_lacking(self, settings: SamplingSettings) -> tuple[str, ...]:
         """Return the settings that the family lacks."""
         if not (self.lacks or settings.typed):
             return ()
@@ -326,12 +326,12 @@ class Family(ABC):
         """Whether a level is sent as a number of tokens; only levels with a number are allowed then."""
         return False
 
-    def _write_typed_settings(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_typed_settings(self, asked: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, value in asked.settings.typed.items():
             if name in self.written:
                 yield name, self.written[name](value, bool(asked.tools))
 
-    def translate_server_tools(self, asked: Asked) -> Translated:
+    def translate_server_tools(self, asked: ProviderQuery) -> Translated:
         """Return the server tools of a query in the form of its request."""
         tools = asked.settings.server_tools
         if not tools:
@@ -342,15 +342,15 @@ class Family(ABC):
             raise CrystalError(str(error)) from error
         return TRANSLATIONS[self.serves](tools)
 
-    def exclude(self, asked: Asked) -> frozenset[str]:  # noqa: ARG002
+    def exclude(self, asked: ProviderQuery) -> frozenset[str]:  # noqa: ARG002
         """Return the parameters that cannot be combined with the others of a query."""
         return frozenset()
 
-    def make_decoder(self, request: Request) -> Decoder:
+    def make_decoder(self, request: ProviderRequest) -> Decoder:
         """Return the decoder for the answer to a request."""
         return self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
 
-    def learn(self, error: ProviderError, request: Request) -> str | None:
+    def learn(self, error: ProviderError, request: ProviderRequest) -> str | None:
         """Return the refused parameter, which is changed or left out from now on; None if the error teaches nothing."""
         if IMAGES in request.sent and self.should_send(IMAGES) and is_image_refusal(error):
             self.show_no_images()
@@ -368,7 +368,7 @@ class Family(ABC):
                 return parameter
         return None
 
-    def _note(self, parameter: str, said: str, request: Request) -> None:
+    def _note(self, parameter: str, said: str, request: ProviderRequest) -> None:
         learnt = self.lessons_learnt
         if is_absent(said):
             learnt.note(parameter)
@@ -401,7 +401,7 @@ class Family(ABC):
     image_tokens: Callable[[File], int] = staticmethod(estimate_by_pixels)
     """Return an estimate of the tokens of an image."""
 
-    def continue_turn(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
+    def continue_turn(self, asked: ProviderQuery, response: Response) -> ProviderQuery | None:  # noqa: ARG002
         """Return the query that continues an interrupted turn, None if the turn is done. `asked` began the turn."""
         return None
 
@@ -424,7 +424,7 @@ class ProviderCrystal(AnsweringCrystal):
         limits: Limits | None = None,
         breaker: Breaker | None = None,
         access: Access | None = None,
-        **connection: Unpack[Connection],
+        **connection: Unpack[ConnectionSettings],
     ) -> None:
         self.family = family
         self.name = name or family.name
@@ -478,10 +478,10 @@ class ProviderCrystal(AnsweringCrystal):
         """
         return await self._answer(query.invocation, query.options, self._client.run, query.emit)
 
-    async def prepare(self, invocation: Invocation, options: Mapping[str, Any]) -> Request:
+    async def prepare(self, invocation: Invocation, options: Mapping[str, Any]) -> ProviderRequest:
         """Return the request that a query begins with, without sending it."""
 
-        async def keep(request: Request, decoder: Decoder, emit: Emit | None) -> Response:  # noqa: ARG001
+        async def keep(request: ProviderRequest, decoder: Decoder, emit: Emit | None) -> Response:  # noqa: ARG001
             raise _Prepared(request)
 
         try:
@@ -501,7 +501,7 @@ class ProviderCrystal(AnsweringCrystal):
         """
         asked = 0
 
-        async def hear(request: Request, decoder: Decoder, emit: Emit | None) -> Response:
+        async def hear(request: ProviderRequest, decoder: Decoder, emit: Emit | None) -> Response:
             nonlocal asked
             asked += 1
             if asked > 1:
@@ -510,7 +510,7 @@ class ProviderCrystal(AnsweringCrystal):
                 return await self._client.run(request, decoder, emit)
             if isinstance(answer, ProviderError):
                 raise answer
-            decoder.feed(Event(answer))
+            decoder.feed(ServerSentEvent(answer))
             return decoder.finish()
 
         return await self._answer(invocation, options, hear, batch=batch)
@@ -530,7 +530,7 @@ class ProviderCrystal(AnsweringCrystal):
             known = "anthropic, openai, google, bedrock or vertex"
             raise CrystalError(f"{self.name}: its provider counts tokens only with an answer; expected one of {known}")
         invocation = Invocation(messages, tools)
-        request = self.family.make_request(Asked(messages, tools, None, Settings.of(options or {})))
+        request = self.family.make_request(ProviderQuery(messages, tools, None, SamplingSettings.of(options or {})))
         given = parse_object(request.body) or {}
         body = counting.wrapped({name: given[name] for name in counting.fields if name in given})
         answer = await self.fetch("POST", counting.path, encode_json(body), request.headers)
@@ -560,7 +560,9 @@ class ProviderCrystal(AnsweringCrystal):
     ) -> Response:
         self._check_key()
         tools = invocation.tools
-        asked = Asked(invocation.messages, tools, invocation.tool_choice if tools else None, Settings.of(options))
+        asked = ProviderQuery(
+            invocation.messages, tools, invocation.tool_choice if tools else None, SamplingSettings.of(options)
+        )
         query = _Query(self, asked, carry, emit)
         try:
             response = await query.answer()
@@ -611,7 +613,7 @@ class ProviderCrystal(AnsweringCrystal):
 class _Query:
     """One query on its way to one answer."""
 
-    def __init__(self, crystal: ProviderCrystal, asked: Asked, carry: Carry, emit: Emit | None) -> None:
+    def __init__(self, crystal: ProviderCrystal, asked: ProviderQuery, carry: Carry, emit: Emit | None) -> None:
         self.crystal = crystal
         self.carry = carry
         self.family = crystal.family
@@ -639,7 +641,7 @@ class _Query:
             response = await self._simulate(native=True)
         return self._report_changes(response)
 
-    async def _ask(self, asked: Asked, *, shown: bool = True) -> Response:
+    async def _ask(self, asked: ProviderQuery, *, shown: bool = True) -> Response:
         """Ask, and continue the answer as often as it is interrupted."""
         response = await self._ask_once(asked, shown=shown, resumes=False)
         for _ in range(PAUSES):
@@ -650,7 +652,7 @@ class _Query:
             response = join_responses(response, rest, self.family.decodes.seam)
         raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
 
-    async def _ask_once(self, asked: Asked, *, shown: bool, resumes: bool) -> Response:
+    async def _ask_once(self, asked: ProviderQuery, *, shown: bool, resumes: bool) -> Response:
         """Ask, without the parameters that are refused."""
         lessons: list[str] = []
         for _ in range(LESSONS):

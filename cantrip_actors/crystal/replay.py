@@ -28,7 +28,7 @@ from cantrip_actors.crystal.prices import Prices
 from cantrip_actors.crystal.provider import join_responses, sum_usage
 from cantrip_actors.crystal.query import AnsweringCrystal, Query
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
-from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.crystal.sse import Framing, ServerSentEvent
 from cantrip_actors.stream.wire import (
     Envelope,
     InvalidStreamEvent,
@@ -142,16 +142,16 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
     return [Recording(family, tuple(part), str(file)) for part in _split_responses(family, lines)]
 
 
-def _read_events(name: str, data: bytes) -> list[Event]:
+def _read_events(name: str, data: bytes) -> list[ServerSentEvent]:
     framed = data.lstrip().startswith((b"event:", b"data:", b":"))
     if name.endswith(".chunks.txt") and not framed:
         # by its name, because an event may be broken: some were recorded for that
-        return [Event(line.strip()) for line in data.splitlines() if line.strip()]
+        return [ServerSentEvent(line.strip()) for line in data.splitlines() if line.strip()]
     framing = Framing()
     return [*framing.feed(data), *framing.close()]
 
 
-def _make_line(event: Event) -> bytes:
+def _make_line(event: ServerSentEvent) -> bytes:
     return event.data.replace(b"\n", b" ").strip()
 
 
@@ -204,7 +204,7 @@ def _split_responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes
             part, decoder = [], None
         decoder = decoder or DECODERS[family]()
         try:
-            decoder.feed(Event(line))
+            decoder.feed(ServerSentEvent(line))
         except CrystalError:
             decoder.over = True  # an error ends a response
         last_id = own_id or last_id

@@ -32,8 +32,8 @@ from cantrip_actors.terms.messages import (
     parse_tool_choice,
 )
 
-Answer = Response | Mapping[str, Any] | str
-Policy = Callable[[Invocation], Answer] | Callable[[Invocation], Awaitable[Answer]]
+ScriptedAnswer = Response | Mapping[str, Any] | str
+Policy = Callable[[Invocation], ScriptedAnswer] | Callable[[Invocation], Awaitable[ScriptedAnswer]]
 """A function of the context that returns a response in one of the possible shapes."""
 
 SHAPES: Final = frozenset(
@@ -42,7 +42,7 @@ SHAPES: Final = frozenset(
 _ERROR: Final = frozenset(("status", "message", "retry_after"))
 
 
-class _Step(NamedTuple):
+class _ScriptedStep(NamedTuple):
     """One response of a script: after `delay` seconds, an answer or a failure of the provider."""
 
     response: Response | None
@@ -66,7 +66,7 @@ class Scripted:
 
     def __init__(
         self,
-        steps: Sequence[_Step] | None,
+        steps: Sequence[_ScriptedStep] | None,
         policy: Policy | None,
         usage: Usage,
         name: str,
@@ -88,7 +88,7 @@ class Scripted:
         self._waits = is_async(policy) if steps is None else any(step.delay for step in steps)
 
     @property
-    def respond(self) -> Callable[[Invocation], Answer] | None:
+    def respond(self) -> Callable[[Invocation], ScriptedAnswer] | None:
         """A function that answers an invocation at once, without a task; None if the script waits (an async function, a
         `delay`).
         """
@@ -145,7 +145,7 @@ class Scripted:
             raise CrystalError("a scripted function that answers with a delay has to be an async def")
         return self._add_usage(step.play())
 
-    def _take_step(self, steps: Sequence[_Step]) -> _Step:
+    def _take_step(self, steps: Sequence[_ScriptedStep]) -> _ScriptedStep:
         index, self._reserved = self._reserved, None
         if index is None:
             index = next(self._numbers)
@@ -157,16 +157,16 @@ class Scripted:
         return steps[index]
 
     @staticmethod
-    def _read(answer: Any) -> _Step:
+    def _read(answer: Any) -> _ScriptedStep:
         """Return the response of a function: in a shape of the list, or another value, which `ask` checks."""
         if isinstance(answer, Response):
-            return _Step(answer)
+            return _ScriptedStep(answer)
         if _is_step(answer):
             try:
                 return _parse_step(answer, "of the function")
             except InvalidCantrip as error:
                 raise CrystalError(str(error)) from error
-        return _Step(Response.of(answer))
+        return _ScriptedStep(Response.of(answer))
 
     def _add_usage(self, response: Response) -> Response:
         if self._usage is NO_USAGE or response.usage is not NO_USAGE:
@@ -179,7 +179,7 @@ class Scripted:
 
 
 def scripted(
-    responses: Iterable[Answer] | Policy,
+    responses: Iterable[ScriptedAnswer] | Policy,
     *,
     usage: Usage | Mapping[str, Any] | None = None,
     name: str = "scripted",
@@ -215,11 +215,11 @@ def _is_step(answer: Any) -> bool:
     return isinstance(answer, (dict, Mapping)) and ("error" in answer or "delay" in answer)
 
 
-def _parse_step(given: Any, which: str) -> _Step:
+def _parse_step(given: Any, which: str) -> _ScriptedStep:
     if isinstance(given, Response):
-        return _Step(given)
+        return _ScriptedStep(given)
     if isinstance(given, str):
-        return _Step(Response(content=given))
+        return _ScriptedStep(Response(content=given))
     expected = "a mapping such as {'content': …}"
     check(isinstance(given, Mapping), f"scripted response {which}", expected, given, InvalidCantrip)
     for field in given:
@@ -227,10 +227,10 @@ def _parse_step(given: Any, which: str) -> _Step:
             raise _make_error(which, f'unknown field "{field}": {suggest_nearest(str(field), SHAPES)}')
     delay = _parse_seconds(given.get("delay"), which, "delay") or 0.0
     if given.get("error") is not None:
-        return _Step(None, _parse_failure(given["error"], which), delay)
+        return _ScriptedStep(None, _parse_failure(given["error"], which), delay)
     said = {name: value for name, value in given.items() if name not in ("error", "delay")}
     try:
-        return _Step(Response.unchecked(said), None, delay)
+        return _ScriptedStep(Response.unchecked(said), None, delay)
     except CrystalError as error:
         raise _make_error(which, str(error).removeprefix("crystal ")) from error
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.draft import Counts, Draft
-from cantrip_actors.crystal.encode import Answer, Shown, Writer
+from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer
 from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseStart
 from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition
@@ -124,7 +124,9 @@ class PlainWriter(Writer):
         self._inner.take_files(kinds)
         self.takes = self._inner.takes
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(
+        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
+    ) -> Iterable[bytes]:
         """Yield the results, as text with their images."""
         told: list[str | Shown] = []
         for answer in answers:

@@ -27,7 +27,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r\n"
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """One event: its data, and its name ("" if the server gave none)."""
 
     data: bytes
@@ -47,7 +47,7 @@ class Sse:
         self._data: list[bytes] = []
         self._name = b""
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Return the events that `chunk` completes. Raises ProviderError for an event that is too large."""
         if self._after_cr and chunk:
             self._after_cr = False
@@ -70,7 +70,7 @@ class Sse:
             self._keep(lines.pop())
         return self._read(lines)
 
-    def close(self) -> list[Event]:
+    def close(self) -> list[ServerSentEvent]:
         """Return the last event, if the stream ended within it."""
         events = []
         if self._pieces:
@@ -84,7 +84,7 @@ class Sse:
         if self._size > LIMIT:
             raise ProviderError(f"provider sent a line of more than {LIMIT} bytes")
 
-    def _read(self, lines: list[bytes]) -> list[Event]:
+    def _read(self, lines: list[bytes]) -> list[ServerSentEvent]:
         events = []
         if not self._started and lines:
             self._started = True
@@ -93,7 +93,7 @@ class Sse:
             if not line:
                 if self._data:
                     data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                    events.append(Event(data, self._name.decode(errors="replace") if self._name else ""))
+                    events.append(ServerSentEvent(data, self._name.decode(errors="replace") if self._name else ""))
                     self._data = []
                 self._name = b""
             elif line.startswith(b"data:"):
@@ -120,7 +120,7 @@ class _Json:
         self._size = 0
         self._by_line: bool | None = None
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         self._size += len(chunk)
         if self._size > LIMIT:
             raise ProviderError(f"provider sent a body of more than {LIMIT} bytes")
@@ -137,18 +137,18 @@ class _Json:
         self._size = len(self._pieces[0])
         return [event for line in lines if line.strip() for event in _split_bodies(line.strip())]
 
-    def close(self) -> list[Event]:
+    def close(self) -> list[ServerSentEvent]:
         rest = b"".join(self._pieces).strip()
         self._pieces = []
         return _split_bodies(rest) if rest else []
 
 
-def _split_bodies(text: bytes) -> list[Event]:
+def _split_bodies(text: bytes) -> list[ServerSentEvent]:
     """Yield one event, or one for each element of a list. The decoder refuses other texts."""
     if text.startswith(b"["):
         with suppress(ValueError):
-            return [Event(dump_exactly(body)) for body in parse_exactly(text)]
-    return [Event(text)]
+            return [ServerSentEvent(dump_exactly(body)) for body in parse_exactly(text)]
+    return [ServerSentEvent(text)]
 
 
 def _is_json(line: bytes) -> bool:
@@ -168,7 +168,7 @@ class Framing:
         self._parser: Sse | _Json | None = None
         self._head = b""
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that `chunk` completes.
 
         Raises ProviderError if it is neither JSON nor an event stream, such as a proxy's page with status 200.
@@ -187,7 +187,7 @@ class Framing:
         self._parser = Sse()
         return self._parser.feed(self._head)
 
-    def close(self) -> list[Event]:
+    def close(self) -> list[ServerSentEvent]:
         """Return the events that the end of the stream completes."""
         return [] if self._parser is None else self._parser.close()
 

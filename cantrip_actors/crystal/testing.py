@@ -88,7 +88,7 @@ def garbage(size: int = 2000) -> Reply:
     return Reply(bytes((n * 7919 + n // 7) % 256 for n in range(size)))
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """One received request."""
 
     method: str
@@ -102,7 +102,7 @@ class Asked(NamedTuple):
         return orjson.loads(self.body)
 
 
-Script = Sequence[Reply] | Callable[[Asked], Reply]
+ProviderScript = Sequence[Reply] | Callable[[ReceivedRequest], Reply]
 
 
 class FaultyServer:
@@ -112,9 +112,9 @@ class FaultyServer:
     connections that the client closed before it had the whole answer; `hangs_up` is set then.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: ProviderScript) -> None:
         self._script = script
-        self.requests: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections = 0
         self.hung_up = 0
         self.hangs_up = anyio.Event()
@@ -151,7 +151,7 @@ class FaultyServer:
             except (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):
                 return
 
-    def _reply(self, asked: Asked) -> Reply:
+    def _reply(self, asked: ReceivedRequest) -> Reply:
         if callable(self._script):
             return self._script(asked)
         return self._script[min(len(self.requests), len(self._script)) - 1]
@@ -192,7 +192,7 @@ class FaultyServer:
         self.hangs_up.set()
 
 
-async def _read_request(received: BufferedByteReceiveStream) -> Asked | None:
+async def _read_request(received: BufferedByteReceiveStream) -> ReceivedRequest | None:
     """Return the next request of a connection, None if the client has closed it."""
     try:
         head = await received.receive_until(b"\r\n\r\n", 65536)
@@ -202,4 +202,4 @@ async def _read_request(received: BufferedByteReceiveStream) -> Asked | None:
     method, path, _ = first.split(" ", 2)
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await received.receive_exactly(int(headers.get("content-length", "0")))
-    return Asked(method, path, headers, body)
+    return ReceivedRequest(method, path, headers, body)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import orjson
 
 from cantrip_actors.dispatch.errors import DispatchError
-from cantrip_actors.dispatch.terms import Terms, Violation, check_terms
+from cantrip_actors.dispatch.terms import ContractTerms, Violation, check_terms
 from cantrip_actors.terms.errors import ImmutableError
 
 
@@ -33,7 +33,7 @@ class InvalidContract(DispatchError, ValueError):
         super().__init__(f"the contract is invalid, {many} broken:\n" + "\n".join(f"- {one}" for one in violations))
 
 
-class Contract(Terms):
+class Contract(ContractTerms):
     """The task of an entity, and its terms: valid, and frozen (F-02, F-03).
 
     Text fields are stripped; lists become tuples. `intent` defaults to the objective, `dispatch_id` to one made of
@@ -46,7 +46,7 @@ class Contract(Terms):
     """
 
     def __post_init__(self) -> None:
-        clean, violations = check_terms({field.name: getattr(self, field.name) for field in fields(Terms)})
+        clean, violations = check_terms({field.name: getattr(self, field.name) for field in fields(ContractTerms)})
         if not violations:
             clean["intent"] = clean["intent"] or clean["objective"]
             clean["dispatch_id"] = clean["dispatch_id"] or make_id(clean)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
-from cantrip_actors.dispatch.terms import Rule, Where
+from cantrip_actors.dispatch.terms import ContractPath, Rule
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import suggest_nearest
 
@@ -40,7 +40,7 @@ class Parsed:
     """A parsed text: its fields, the lines of values, and mistakes; `spoilt` names fields that could not be read."""
 
     data: dict[str, Any] = field(default_factory=dict)
-    lines: dict[Where, int] = field(default_factory=dict)
+    lines: dict[ContractPath, int] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
     spoilt: set[str] = field(default_factory=set)
 
@@ -83,7 +83,7 @@ def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     return tuple(sorted(dict.fromkeys(mistakes), key=lambda one: one.line or 0))
 
 
-def _find_line(lines: Mapping[Where, int], where: Where) -> int | None:
+def _find_line(lines: Mapping[ContractPath, int], where: ContractPath) -> int | None:
     """Return the line of a value, or of the nearest value around it."""
     for length in range(len(where), 0, -1):
         if where[:length] in lines:

@@ -16,7 +16,7 @@ import yaml
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, build_contract
 from cantrip_actors.dispatch.parse_markdown import SOURCE, read_markdown
-from cantrip_actors.dispatch.terms import Rule, Where, find_field
+from cantrip_actors.dispatch.terms import ContractPath, Rule, find_field
 from cantrip_actors.terms.arguments import check_kind
 
 LARGEST = 1_000_000
@@ -106,7 +106,7 @@ def _read_fields(node: yaml.Node | None, read: Parsed) -> None:
             sources[index] = {"path": found["path"], "description": found["why"]}
 
 
-def _read_value(node: yaml.Node, where: Where, read: Parsed) -> Any:
+def _read_value(node: yaml.Node, where: ContractPath, read: Parsed) -> Any:
     """Return a node as plain data, and note the lines of the values in it."""
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):

@@ -48,7 +48,7 @@ _CELL = re.compile(r"(?<!\\)\|")
 _TITLE = "Dispatch:"
 
 
-class Line(NamedTuple):
+class MarkdownLine(NamedTuple):
     """One line of the text; `fenced` ones are never headings or items."""
 
     number: int
@@ -56,14 +56,14 @@ class Line(NamedTuple):
     fenced: bool = False
 
 
-Lines: TypeAlias = list[Line]
+MarkdownLines: TypeAlias = list[MarkdownLine]
 
 
 class Section(NamedTuple):
     """A heading and the lines below it."""
 
     line: int
-    body: Lines
+    body: MarkdownLines
 
 
 def read_markdown(text: str) -> Parsed:
@@ -75,7 +75,7 @@ def read_markdown(text: str) -> Parsed:
     return read
 
 
-def _read_lines(text: str) -> Iterator[Line]:
+def _read_lines(text: str) -> Iterator[MarkdownLine]:
     """Yield the lines, without comments, marked if they are in a fence."""
     mark = "\0"  # marks the beginning of each fenced line
 
@@ -85,10 +85,10 @@ def _read_lines(text: str) -> Iterator[Line]:
         return "\n" * found[0].count("\n")
 
     for number, line in enumerate(_FENCED_OR_COMMENT.sub(keep, text.replace("\r\n", "\n")).split("\n"), 1):
-        yield Line(number, line.removeprefix(mark).rstrip(), fenced=line.startswith(mark))
+        yield MarkdownLine(number, line.removeprefix(mark).rstrip(), fenced=line.startswith(mark))
 
 
-def _read_sections(lines: Lines, read: Parsed) -> dict[str, Section]:
+def _read_sections(lines: MarkdownLines, read: Parsed) -> dict[str, Section]:
     found: dict[str, Section] = {}
     here: Section | None = None
     for line in lines:
@@ -213,21 +213,21 @@ def _read_prose(name: str, section: Section, read: Parsed) -> None:
     read.set_field(name, "\n".join(line.text for line in section.body).strip(), section.line)
 
 
-class Item(NamedTuple):
+class ListItem(NamedTuple):
     """An item of a list, with its continuation lines."""
 
     line: int
     text: str
-    more: tuple[Line, ...] = ()
+    more: tuple[MarkdownLine, ...] = ()
 
 
-def _read_items(section: Section, mark: re.Pattern[str], read: Parsed, name: str, expected: str) -> list[Item]:
+def _read_items(section: Section, mark: re.Pattern[str], read: Parsed, name: str, expected: str) -> list[ListItem]:
     """Return the items of a list; other lines are mistakes."""
-    items: list[Item] = []
+    items: list[ListItem] = []
     for line in section.body:
         found = None if line.fenced else mark.match(line.text)
         if found:
-            items.append(Item(line.number, found[1]))
+            items.append(ListItem(line.number, found[1]))
         elif items and (line.fenced or line.text.startswith((" ", "\t"))):
             items[-1] = items[-1]._replace(more=(*items[-1].more, line))
         elif line.text.strip():
@@ -237,12 +237,12 @@ def _read_items(section: Section, mark: re.Pattern[str], read: Parsed, name: str
     return items
 
 
-def _read_text(item: Item) -> str:
+def _read_text(item: ListItem) -> str:
     return "\n".join([item.text, *(line.text.strip() for line in item.more)]).strip()
 
 
 def _read_list(
-    name: str, mark: re.Pattern[str], expected: str, value_of: Callable[[Item], Any], section: Section, read: Parsed
+    name: str, mark: re.Pattern[str], expected: str, value_of: Callable[[ListItem], Any], section: Section, read: Parsed
 ) -> None:
     """Read a list; `value_of` returns the value of an item, or raises ValueError with what is wrong."""
     values: list[Any] = []
@@ -257,7 +257,7 @@ def _read_list(
     read.set_field(name, values, section.line)
 
 
-def _read_criterion(item: Item) -> str:
+def _read_criterion(item: ListItem) -> str:
     box = _BOX.fullmatch(item.text)
     if box is None:
         raise ValueError("expected an open box, - [ ], before the criterion")
@@ -266,14 +266,14 @@ def _read_criterion(item: Item) -> str:
     return _read_text(item._replace(text=box[2]))
 
 
-def _read_source(item: Item) -> dict[str, str]:
+def _read_source(item: ListItem) -> dict[str, str]:
     found = SOURCE.fullmatch(_read_text(item).replace("\n", " "))
     if found is None:
         raise ValueError(f"expected - `/path/in/full` — why it matters, got {item.text[:60]!r}")
     return {"path": found["path"].strip(), "description": found["why"]}
 
 
-def _read_step(item: Item) -> dict[str, str]:
+def _read_step(item: ListItem) -> dict[str, str]:
     step, last = {"purpose": item.text}, "purpose"
     for line in item.more:
         if fact := _FACT.fullmatch(line.text):

@@ -16,7 +16,7 @@ from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.phases import CRITERIA
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.summary import overview, shorten
-from cantrip_actors.dispatch.terms import Role
+from cantrip_actors.dispatch.terms import DispatchRole
 
 NEWEST = 8
 """The most progress entries that are shown."""
@@ -26,7 +26,7 @@ LONGEST = 600
 
 
 def rehydration(
-    record: Record | None, role: Role | None = None, children: Iterable[Record] = (), *, newest: int = NEWEST
+    record: Record | None, role: DispatchRole | None = None, children: Iterable[Record] = (), *, newest: int = NEWEST
 ) -> str:
     """Return the text for the entity of `record`, empty without a record.
 

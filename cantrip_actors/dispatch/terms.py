@@ -38,10 +38,10 @@ from cantrip_actors.terms.arguments import check_kind, is_number, is_whole
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.problems import shorten
 
-Role: TypeAlias = Literal["orchestrator", "worker", "loop"]
+DispatchRole: TypeAlias = Literal["orchestrator", "worker", "loop"]
 Depth: TypeAlias = Literal["minimal", "standard", "full"]
-Wards: TypeAlias = tuple[tuple[str, Any], ...]
-Where: TypeAlias = tuple[str | int, ...]
+WardPairs: TypeAlias = tuple[tuple[str, Any], ...]
+ContractPath: TypeAlias = tuple[str | int, ...]
 
 SUBSTANCE = 10
 """Characters that background, technical context, verification and a decision need at least."""
@@ -81,7 +81,7 @@ class Violation(NamedTuple):
     """A broken rule: the path of the value (`("sources", 1, "path")`, counted from 0), and what is wrong with it."""
 
     rule: Rule
-    where: Where
+    where: ContractPath
     text: str
 
     @property
@@ -113,7 +113,7 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class ContractTerms:
     """The fields of a contract, with their types and defaults; `Contract` has the checks and the meaning."""
 
     title: str
@@ -132,7 +132,7 @@ class Terms:
     verification: str
     dispatch_id: str = ""
     intent: str = ""
-    role: Role = "worker"
+    role: DispatchRole = "worker"
     decision_needed: str = ""
     budget: float | None = None
     type: str = ""
@@ -159,7 +159,7 @@ class Terms:
 class InvalidValue(Exception):
     """A value that its reader refuses."""
 
-    def __init__(self, text: str, rule: Rule = Rule.TYPE, where: Where = ()) -> None:
+    def __init__(self, text: str, rule: Rule = Rule.TYPE, where: ContractPath = ()) -> None:
         self.text, self.rule, self.where = text, rule, where
 
 
@@ -269,7 +269,7 @@ def _read_one_of(value: object, known: tuple[str, ...]) -> str:
     return text
 
 
-def _read_wards(value: object) -> Wards:
+def _read_wards(value: object) -> WardPairs:
     """Read wards from `{max_turns: 10}`, `[{max_turns: 10}]`, `["require_done_tool"]` or pairs."""
     items = tuple(value.items()) if isinstance(value, Mapping) else value
     return _read_list(items, _read_ward, "wards, such as {max_turns: 10}")
@@ -295,15 +295,15 @@ _READERS_OF_TYPES: Mapping[Any, Callable[[Any], Any]] = {
     bool: _read_flag,
     int: _read_count,
     float | None: _read_amount,
-    Role: partial(_read_one_of, known=get_args(Role)),
+    DispatchRole: partial(_read_one_of, known=get_args(DispatchRole)),
     Depth | None: partial(_read_one_of, known=get_args(Depth)),
     tuple[str, ...]: read_texts,
     tuple[Source, ...]: partial(_read_list, read=_read_source, what="sources, each with path and description"),
     tuple[PlannedStep, ...]: partial(_read_list, read=_read_step, what="steps, each a text or with its purpose"),
-    Wards: _read_wards,
+    WardPairs: _read_wards,
 }
 READERS: Mapping[str, Callable[[Any], Any]] = {
-    **{name: _READERS_OF_TYPES[kind] for name, kind in get_type_hints(Terms).items()},
+    **{name: _READERS_OF_TYPES[kind] for name, kind in get_type_hints(ContractTerms).items()},
     "status": _read_text,
 }
 """How each field is read, by its type; and the status, which may be given if it is queued."""
@@ -358,7 +358,7 @@ def find_field(title: str) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- rules
 
-Fields: TypeAlias = dict[str, Any]
+ContractFields: TypeAlias = dict[str, Any]
 
 SECTIONS = ("title", "objective", "acceptance", "scope", "background", "sources", "technical_context", "tasks")
 METADATA = ("project", "repo", "priority", "dispatched_at")
@@ -376,7 +376,7 @@ _NEVER_BLANK: Mapping[str, tuple[Rule, str]] = {
 }
 
 
-def _check_sections(fields: Fields) -> Iterator[Violation]:
+def _check_sections(fields: ContractFields) -> Iterator[Violation]:
     for name in (*SECTIONS, "verification"):
         if name not in fields:
             yield Violation(Rule.SECTIONS, (name,), "is missing: a contract has to say it")
@@ -391,14 +391,14 @@ def _check_sections(fields: Fields) -> Iterator[Violation]:
                 yield Violation(rule, (name, index), what)
 
 
-def _check_variables(fields: Fields) -> Iterator[Violation]:
+def _check_variables(fields: ContractFields) -> Iterator[Violation]:
     for name, value in fields.items():
         for where, text in () if name == "lessons" else _list_texts((name,), value):  # a lesson may quote variables
             for variable in dict.fromkeys(_VARIABLE.findall(text)):
                 yield Violation(Rule.VARIABLES, where, f"the variable {variable} was left open: fill it in")
 
 
-def _list_texts(where: Where, value: object) -> Iterator[tuple[Where, str]]:
+def _list_texts(where: ContractPath, value: object) -> Iterator[tuple[ContractPath, str]]:
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, (Source, PlannedStep)):
@@ -409,13 +409,13 @@ def _list_texts(where: Where, value: object) -> Iterator[tuple[Where, str]]:
             yield from _list_texts((*where, index), one)
 
 
-def _check_acceptance(fields: Fields) -> Iterator[Violation]:
+def _check_acceptance(fields: ContractFields) -> Iterator[Violation]:
     for index, text in enumerate(fields.get("acceptance", ())):
         if _TICKED.match(text):
             yield Violation(Rule.ACCEPTANCE, ("acceptance", index), "is ticked already: evidence meets it, not a tick")
 
 
-def _check_metadata(fields: Fields) -> Iterator[Violation]:
+def _check_metadata(fields: ContractFields) -> Iterator[Violation]:
     for name in (*METADATA, "needs_approval"):
         if fields.get(name, "") == "":
             yield Violation(Rule.METADATA, (name,), "is missing")
@@ -427,19 +427,19 @@ def _check_metadata(fields: Fields) -> Iterator[Violation]:
             yield Violation(Rule.METADATA, ("dispatched_at",), text)
 
 
-def _check_repo(fields: Fields) -> Iterator[Violation]:
+def _check_repo(fields: ContractFields) -> Iterator[Violation]:
     if fields.get("repo", "").startswith(_ELSEWHERE) or fields.get("repo") in (".", ".."):
         text = f"expected a place that is the same everywhere, got {shorten(fields['repo'])}: write it in full"
         yield Violation(Rule.REPO, ("repo",), text)
 
 
-def _check_status(fields: Fields) -> Iterator[Violation]:
+def _check_status(fields: ContractFields) -> Iterator[Violation]:
     if fields.get("status", "queued").lower() != "queued":
         text = f"expected queued, got {shorten(fields['status'])}: every dispatch begins so, and its log has the rest"
         yield Violation(Rule.STATUS, ("status",), text)
 
 
-def _check_sources(fields: Fields) -> Iterator[Violation]:
+def _check_sources(fields: ContractFields) -> Iterator[Violation]:
     for index, source in enumerate(fields.get("sources", ())):
         if not _ABSOLUTE.match(source.path):
             text = f"expected a path in full, got {shorten(source.path)}"
@@ -449,21 +449,21 @@ def _check_sources(fields: Fields) -> Iterator[Violation]:
             yield Violation(Rule.SOURCES, ("sources", index, "description"), text)
 
 
-def _check_substance(fields: Fields) -> Iterator[Violation]:
+def _check_substance(fields: ContractFields) -> Iterator[Violation]:
     for name in ("verification", "background", "technical_context"):
         if name in fields and len(fields[name]) < SUBSTANCE:
             text = f"expected at least {SUBSTANCE} characters, got {shorten(fields[name])}"
             yield Violation(Rule(name), (name,), text)
 
 
-def _check_decision(fields: Fields) -> Iterator[Violation]:
+def _check_decision(fields: ContractFields) -> Iterator[Violation]:
     decision = fields.get("decision_needed", "")
     if fields.get("needs_approval") and len(decision) < SUBSTANCE:
         text = f"what needs approval says which decision is needed, in at least {SUBSTANCE} characters"
         yield Violation(Rule.DECISION, ("decision_needed",), f"{text}; got {shorten(decision)}")
 
 
-def _check_all_terms(fields: Fields) -> Iterator[Violation]:
+def _check_all_terms(fields: ContractFields) -> Iterator[Violation]:
     for name in ("dispatch_id", "supersedes"):
         if fields.get(name) and (not ID.fullmatch(fields[name]) or ".." in fields[name]):
             text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {shorten(fields[name])}"
@@ -479,7 +479,7 @@ def _check_all_terms(fields: Fields) -> Iterator[Violation]:
             yield Violation(Rule.TERMS, ("steps", index, "purpose"), "is empty")
 
 
-RULES: tuple[Callable[[Fields], Iterator[Violation]], ...] = (
+RULES: tuple[Callable[[ContractFields], Iterator[Violation]], ...] = (
     _check_sections,
     _check_variables,
     _check_acceptance,

@@ -6,18 +6,18 @@ ASGI server, around a runtime that you have opened.
 
 from cantrip_actors.http.addresses import CannotServe
 from cantrip_actors.http.app import make_app
-from cantrip_actors.http.limits import Limits
-from cantrip_actors.http.server import Ready, Settings, serve
+from cantrip_actors.http.limits import ServiceLimits
+from cantrip_actors.http.server import Ready, ServiceSettings, serve
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.tokens import InvalidTokens, Token, Tokens, add_token
 
 __all__ = [
     "CannotServe",
     "InvalidTokens",
-    "Limits",
     "Ready",
     "Service",
-    "Settings",
+    "ServiceLimits",
+    "ServiceSettings",
     "Token",
     "Tokens",
     "add_token",

@@ -18,9 +18,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
-from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.endpoint import Endpoint
-from cantrip_actors.http.guard import Guard
+from cantrip_actors.http.guard import RequestGuard
 from cantrip_actors.http.live_page import page_routes
 from cantrip_actors.http.mcp import mcp_routes
 from cantrip_actors.http.openai import OPENAI_ROUTES, as_openai_error
@@ -28,10 +28,10 @@ from cantrip_actors.http.openapi import document
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate, check_scope, session_shape, start_session
-from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, Row
+from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, ApiRoute
 
 
-def make_app(service: Service, routes: Iterable[Row] = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS)) -> ASGIApp:
+def make_app(service: Service, routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS)) -> ASGIApp:
     """Return the application of a service. Its lifespan opens the service, unless it is open.
 
     The runtime has to be open around it.
@@ -66,7 +66,7 @@ def make_app(service: Service, routes: Iterable[Row] = (*ROUTES, *OPENAI_ROUTES,
             yield
 
     handlers: dict[Any, Any] = {404: _answer_not_found, 405: _answer_not_found}
-    return Guard(
+    return RequestGuard(
         Starlette(routes=[*table, *plain, *mcp_routes(service)], lifespan=lifespan, exception_handlers=handlers),
         service,
     )
@@ -77,7 +77,7 @@ async def _answer_not_found(_request: Request, error: Any) -> Response:
     return Problem(error.status_code, kind, told, headers=error.headers).response()
 
 
-def _make_endpoint(service: Service, row: Row) -> Endpoint:
+def _make_endpoint(service: Service, row: ApiRoute) -> Endpoint:
     """Return the endpoint of a row of the table."""
 
     async def work(request: Request) -> Response:
@@ -86,14 +86,14 @@ def _make_endpoint(service: Service, row: Row) -> Endpoint:
     return Endpoint(service, row.path, work, as_openai_error if row.style == "openai" else lambda problem: problem)
 
 
-async def _answer(service: Service, row: Row, request: Request) -> Response:
+async def _answer(service: Service, row: ApiRoute, request: Request) -> Response:
     token = authenticate(service, request)
     request.state.token_name = token.name
     check_scope(token, row.scope)
     service.limiter.count_request(token)
     runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)
     path = {name: unquote(value) for name, value in request.path_params.items()}  # the guard left slashes encoded
-    call = Call(service, token, runtime, request, path)
+    call = HttpCall(service, token, runtime, request, path)
     given = request.query_params
     if len(given.multi_items()) != len(given):
         raise Problem(422, "invalid", "a parameter is given twice")
@@ -112,7 +112,7 @@ async def _answer(service: Service, row: Row, request: Request) -> Response:
         else telemetry.request(row.method, row.path, request.headers.get("traceparent"))
     ):
         answer = await row.work(call)
-    return answer.response() if isinstance(answer, Answer) else answer
+    return answer.response() if isinstance(answer, JsonAnswer) else answer
 
 
 def _read_key(request: Request) -> str | None:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Answer:
+class JsonAnswer:
     """An answer in JSON; a `value` of None has no body."""
 
     value: Any = None
@@ -46,7 +46,7 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 
 @dataclass(slots=True)
-class Call:
+class HttpCall:
     """The input of a handler: the runtime as the token's tenant sees it, and the validated request."""
 
     service: Service

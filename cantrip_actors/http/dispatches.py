@@ -33,7 +33,7 @@ from cantrip_actors.dispatch.log import find_written, read_trusted_records
 from cantrip_actors.dispatch.record import make_approval, make_unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import REPLAYED, Answer, Call
+from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.problems import Problem
 
 PREFIX: Final = "dispatch:"
@@ -43,20 +43,20 @@ PREFIX: Final = "dispatch:"
 # Look
 
 
-async def list_dispatches(call: Call) -> Answer:
+async def list_dispatches(call: HttpCall) -> JsonAnswer:
     """List the dispatches, and the reason why each waits."""
     log, wanted = _log(call), call.query.status
     if call.token.tenant is not None:
-        return Answer({"items": []})
+        return JsonAnswer({"items": []})
     records = await to_thread.run_sync(read_trusted_records, log)
     found = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
-    return Answer({"items": call.redact_for_token(found)})
+    return JsonAnswer({"items": call.redact_for_token(found)})
 
 
-async def get_dispatch(call: Call) -> Answer:
+async def get_dispatch(call: HttpCall) -> JsonAnswer:
     """Return a dispatch: its contract, how it stands, and every entry of its log."""
     shape = await to_thread.run_sync(_build_shape, _log_of(call), call.path["id"])
-    return Answer(call.redact_for_token(shape))
+    return JsonAnswer(call.redact_for_token(shape))
 
 
 def _build_shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _build_shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
 # Create and decide
 
 
-async def create_dispatch(call: Call) -> Answer:
+async def create_dispatch(call: HttpCall) -> JsonAnswer:
     """Dispatch a contract: from then on it is frozen."""
     log, given = _log(call), call.body.contract
     if call.token.tenant is not None:
@@ -82,10 +82,10 @@ async def create_dispatch(call: Call) -> Answer:
     async with _reserve_key(call) as key:
         record, is_replay = await to_thread.run_sync(partial(_create, call, log, given, key))
     headers = {"location": f"/api/v1/dispatches/{record.id}", **(REPLAYED if is_replay else {})}
-    return Answer(_build_summary(call, record), 201, headers)
+    return JsonAnswer(_build_summary(call, record), 201, headers)
 
 
-def _create(call: Call, log: Dispatches, given: dict[str, Any] | str, key: str) -> tuple[Record, bool]:
+def _create(call: HttpCall, log: Dispatches, given: dict[str, Any] | str, key: str) -> tuple[Record, bool]:
     """Create a dispatch, unless this request has done so before; return its record, and whether it has."""
     written = find_written(log, key) if key else None
     if written is not None:
@@ -107,41 +107,41 @@ def _parse_contract(given: dict[str, Any] | str) -> Contract:
     return made
 
 
-async def approve_dispatch(call: Call) -> Answer:
+async def approve_dispatch(call: HttpCall) -> JsonAnswer:
     """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
     said: models.ApproveDispatch = call.body
     return await _decide(call, lambda record: make_approval(record, said.note))
 
 
-async def reject_dispatch(call: Call) -> Answer:
+async def reject_dispatch(call: HttpCall) -> JsonAnswer:
     """Reject a queued or blocked dispatch for good."""
     said: models.RejectDispatch = call.body
     return await _decide(call, lambda _: [StatusChanged("rejected", reason=said.reason)])
 
 
-async def unblock_dispatch(call: Call) -> Answer:
+async def unblock_dispatch(call: HttpCall) -> JsonAnswer:
     """Say what removes a blocker: the dispatch is queued again."""
     said: models.UnblockDispatch = call.body
     return await _decide(call, lambda record: make_unblocking(record, said.note))
 
 
-async def _decide(call: Call, decide: Callable[[Record], Iterable[Event]]) -> Answer:
+async def _decide(call: HttpCall, decide: Callable[[Record], Iterable[Event]]) -> JsonAnswer:
     """Write the events of a human's decision, unless this request has done so before."""
     log, dispatch_id, by = _log_of(call), call.path["id"], call.token
     async with _reserve_key(call) as key:
         record = await log.read_soon(dispatch_id)
         written = record.written_with(key) if key else None
         if written is not None:
-            return Answer(_build_summary(call, written), headers=REPLAYED)
+            return JsonAnswer(_build_summary(call, written), headers=REPLAYED)
         events = decide(record)
         record = await log.append_soon(dispatch_id, *events, by="human", author=by.name, door=by.sender, key=key)
-    return Answer(_build_summary(call, record))
+    return JsonAnswer(_build_summary(call, record))
 
 
 # Requests
 
 
-async def open_requests(call: Call) -> list[Request]:
+async def open_requests(call: HttpCall) -> list[Request]:
     """Return the open requests, the oldest first, with those of the dispatches."""
     found = {one.id: one for one in await call.read(call.runtime.requests)}
     log = call.service.dispatches
@@ -152,14 +152,14 @@ async def open_requests(call: Call) -> list[Request]:
     return sorted(found.values(), key=lambda one: one.asked_at)
 
 
-def is_of_dispatch(call: Call, request_id: str) -> bool:
+def is_of_dispatch(call: HttpCall, request_id: str) -> bool:
     """Return whether the id of a request is one of the service's dispatches, for this token."""
     return call.service.dispatches is not None and call.token.tenant is None and request_id.startswith(PREFIX)
 
 
-async def decide_dispatch(call: Call, request_id: str) -> Answer:
+async def decide_dispatch(call: HttpCall, request_id: str) -> JsonAnswer:
     """Decide the request of a dispatch: "allow" approves it, "deny" rejects it."""
-    said: models.Decide = call.body
+    said: models.DecideBody = call.body
     if said.decision is None or said.answer is not None or said.args is not None or said.remember != "once":
         raise InvalidDecision(f'request {request_id}: expected "allow" or "deny", a note, and nothing else')
     log, by = _log_of(call), call.token
@@ -170,13 +170,13 @@ async def decide_dispatch(call: Call, request_id: str) -> Answer:
             request_id, said.decision, by=by.name, note=said.note, door=by.sender, key=key
         )
     told = {"id": request_id, "decision": said.decision, "by": by.name}
-    return Answer(told, headers=REPLAYED if is_repeated else None)
+    return JsonAnswer(told, headers=REPLAYED if is_repeated else None)
 
 
 # Shared
 
 
-def _log(call: Call) -> Dispatches:
+def _log(call: HttpCall) -> Dispatches:
     """Return the logs of the service. Raises Problem 404."""
     log = call.service.dispatches
     if log is None:
@@ -185,7 +185,7 @@ def _log(call: Call) -> Dispatches:
     return log
 
 
-def _log_of(call: Call) -> Dispatches:
+def _log_of(call: HttpCall) -> Dispatches:
     """Return the logs of the service, for what names a dispatch. Raises Problem 404, also to a token with a tenant."""
     log = _log(call)
     if call.token.tenant is not None:
@@ -194,7 +194,7 @@ def _log_of(call: Call) -> Dispatches:
 
 
 @asynccontextmanager
-async def _reserve_key(call: Call) -> AsyncIterator[str]:
+async def _reserve_key(call: HttpCall) -> AsyncIterator[str]:
     """Yield the key of a request for its entries, empty without one; requests with one key run one at a time."""
     if call.key is None:
         yield ""
@@ -205,5 +205,5 @@ async def _reserve_key(call: Call) -> AsyncIterator[str]:
         yield f"{call.key} {digest}"
 
 
-def _build_summary(call: Call, record: Record) -> Any:
+def _build_summary(call: HttpCall, record: Record) -> Any:
     return call.redact_for_token(summary_of(record)._asdict())

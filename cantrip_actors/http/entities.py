@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from cantrip_actors import Cantrip, Entity, Episode, LoomError, Receipt
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import REPLAYED, Answer, Call
+from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.files import check_intent, intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
@@ -27,13 +27,13 @@ ENTITIES = "/api/v1/entities"
 HUNG_UP = "the client hung up"
 
 
-async def list_cantrips(call: Call) -> Answer:
+async def list_cantrips(call: HttpCall) -> JsonAnswer:
     """Return the cantrips that the service offers to this token."""
     offered = call.service.cantrips.items()
-    return Answer({"items": [cantrip_shape(name, one) for name, one in offered if call.token.may_cast(name)]})
+    return JsonAnswer({"items": [cantrip_shape(name, one) for name, one in offered if call.token.may_cast(name)]})
 
 
-def find_cantrip(call: Call, name: str) -> Cantrip:
+def find_cantrip(call: HttpCall, name: str) -> Cantrip:
     """Return the offered cantrip of that name. Raises Problem 404."""
     cantrip = call.service.cantrips.get(name) if call.token.may_cast(name) else None
     if cantrip is None:
@@ -45,9 +45,9 @@ def find_cantrip(call: Call, name: str) -> Cantrip:
 # Begin
 
 
-async def cast(call: Call) -> Answer:
+async def cast(call: HttpCall) -> JsonAnswer:
     """Cast a cantrip on an intent: a one-shot entity."""
-    said: models.Cast = call.body
+    said: models.CastBody = call.body
     cantrip, intent = find_cantrip(call, said.cantrip), intent_of(said)
     return await _begin(
         call,
@@ -55,9 +55,9 @@ async def cast(call: Call) -> Answer:
     )
 
 
-async def submit(call: Call) -> Answer:
+async def submit(call: HttpCall) -> JsonAnswer:
     """Have some node of the loom cast a cantrip, once there is room; the same key finds the same cast."""
-    said: models.Submit = call.body
+    said: models.SubmitBody = call.body
     _check_wait(call, said.wait)
     find_cantrip(call, said.cantrip)
     async with nullcontext() if call.key is None else call.service.key_lock(f"{call.token.tenant or ''}\0{call.key}"):
@@ -67,37 +67,37 @@ async def submit(call: Call) -> Answer:
         )
     headers = {"location": f"{ENTITIES}/{made.entity_id}", **({} if made.is_new else REPLAYED)}
     ended = await _wait(call, made.episode, headers)
-    return ended or Answer(await _build_submission(call, made), 202, headers)
+    return ended or JsonAnswer(await _build_submission(call, made), 202, headers)
 
 
-async def get_submission(call: Call) -> Answer:
+async def get_submission(call: HttpCall) -> JsonAnswer:
     """Return whether a submission still waits, or has begun."""
-    return Answer(await _build_submission(call, await _find_submission(call)))
+    return JsonAnswer(await _build_submission(call, await _find_submission(call)))
 
 
-async def withdraw_submission(call: Call) -> Answer:
+async def withdraw_submission(call: HttpCall) -> JsonAnswer:
     """Withdraw a submission that still waits: its entity will never begin."""
     found = await _find_submission(call)
     if not await found.withdraw():
         told = "a process has begun the entity, or begins it now: stop the entity instead"
         raise Problem(409, "not-waiting", told, entity_id=found.entity_id)
-    return Answer(await _build_submission(call, found))
+    return JsonAnswer(await _build_submission(call, found))
 
 
-async def _find_submission(call: Call) -> Submission:
+async def _find_submission(call: HttpCall) -> Submission:
     found = await call.runtime.submission(call.path["key"])
     if found is None:
         raise Problem(404, "unknown-submission", "no submission with this key waits or has begun")
     return found
 
 
-async def _build_submission(call: Call, made: Submission) -> dict[str, Any]:
+async def _build_submission(call: HttpCall, made: Submission) -> dict[str, Any]:
     return {"entity_id": made.entity_id, "key": made.key, "has_begun": await call.read(lambda: made.has_begun)}
 
 
-async def begin_entity(call: Call) -> Answer:
+async def begin_entity(call: HttpCall) -> JsonAnswer:
     """Make a long-lived entity with a name."""
-    said: models.Begin = call.body
+    said: models.BeginBody = call.body
     cantrip, intent = find_cantrip(call, said.cantrip), intent_of(said)
     return await _begin(
         call,
@@ -107,9 +107,9 @@ async def begin_entity(call: Call) -> Answer:
     )
 
 
-async def fork(call: Call) -> Answer:
+async def fork(call: HttpCall) -> JsonAnswer:
     """Continue from a turn with a new entity."""
-    said: models.Fork = call.body
+    said: models.ForkBody = call.body
     loom = call.runtime.loom
 
     def look() -> tuple[str, str]:
@@ -140,7 +140,7 @@ async def fork(call: Call) -> Answer:
     )
 
 
-async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tuple[Entity, bool]:
+async def begin_once(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> tuple[Entity, bool]:
     """Begin an entity; return it, and whether an earlier request with this key began it. Raises Problem 429.
 
     Requests with the same key run one at a time until the entity has begun, so each but the first is a replay.
@@ -155,7 +155,7 @@ async def begin_once(call: Call, begin: Callable[[], Awaitable[Entity]]) -> tupl
         return entity, False
 
 
-async def _begin(call: Call, begin: Callable[[], Awaitable[Entity]]) -> Answer:
+async def _begin(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> JsonAnswer:
     """Begin an entity, and wait for its episode if the request says so."""
     said = call.body
     _check_wait(call, said.wait)
@@ -164,17 +164,17 @@ async def _begin(call: Call, begin: Callable[[], Awaitable[Entity]]) -> Answer:
     begun = {"entity_id": entity.id, "name": entity.name, "state": "active"}
     if said.wait is None:
         state = await call.read(lambda: call.runtime.loom.state(entity.id))
-        return Answer({**begun, "state": state}, 201, headers)
+        return JsonAnswer({**begun, "state": state}, 201, headers)
     ended = await _wait(call, entity.episode, headers, entity.stop)
-    return ended or Answer(begun, 202, headers)
+    return ended or JsonAnswer(begun, 202, headers)
 
 
 async def _wait(
-    call: Call,
+    call: HttpCall,
     episode: Callable[[], Awaitable[Episode]],
     headers: Mapping[str, str],
     cancel: Callable[..., Awaitable[object]] | None = None,
-) -> Answer | None:
+) -> JsonAnswer | None:
     """Wait for an episode if the request says so; return how it ended, None if it has not ended by then.
 
     A client that hangs up cancels the work; by default it does so if it could not retrieve the result.
@@ -190,10 +190,10 @@ async def _wait(
     found = await call.wait_for(episode, leave, said.wait)
     if found is None:
         return None
-    return Answer(call.redact_for_token(await call.read(lambda: episode_shape(found))), 200, headers)
+    return JsonAnswer(call.redact_for_token(await call.read(lambda: episode_shape(found))), 200, headers)
 
 
-def _check_wait(call: Call, seconds: float | None) -> None:
+def _check_wait(call: HttpCall, seconds: float | None) -> None:
     longest = call.service.limiter.limits.longest_wait
     if seconds is not None and seconds > longest:
         raise Problem(422, "invalid", f"wait: expected at most {longest:g} seconds, got {seconds:g}")
@@ -202,12 +202,12 @@ def _check_wait(call: Call, seconds: float | None) -> None:
 # Look
 
 
-async def list_entities(call: Call) -> Answer:
+async def list_entities(call: HttpCall) -> JsonAnswer:
     """List entities, newest first."""
-    return Answer(call.redact_for_token(await to_thread.run_sync(_build_page, call)))
+    return JsonAnswer(call.redact_for_token(await to_thread.run_sync(_build_page, call)))
 
 
-def _build_page(call: Call) -> dict[str, Any]:
+def _build_page(call: HttpCall) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
     loom, interrupted = call.runtime.loom, call.find_interrupted()
     parent = None if wanted.parent is None else call.entity_id(wanted.parent)
@@ -230,7 +230,7 @@ def _skip_to(headers: Iterator[Header], cursor: str | None) -> Iterator[Header]:
     yield from headers
 
 
-async def get_entity(call: Call) -> Answer:
+async def get_entity(call: HttpCall) -> JsonAnswer:
     """Return how an entity stands."""
 
     def look() -> dict[str, Any]:
@@ -238,15 +238,15 @@ async def get_entity(call: Call) -> Answer:
         requests = [one for one in call.runtime.requests() if one.entity == entity_id]
         return entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
 
-    return Answer(call.redact_for_token(await call.read(look)))
+    return JsonAnswer(call.redact_for_token(await call.read(look)))
 
 
 # Send
 
 
-async def send(call: Call) -> Answer:
+async def send(call: HttpCall) -> JsonAnswer:
     """Give a long-lived entity a further intent."""
-    said: models.Send = call.body
+    said: models.SendBody = call.body
     _check_wait(call, said.wait)
 
     def look() -> tuple[Entity, bool]:
@@ -263,10 +263,10 @@ async def send(call: Call) -> Answer:
         **(REPLAYED if is_replay else {}),
     }
     ended = await _wait(call, receipt.episode, headers, receipt.cancel)
-    return ended or Answer(await call.read(lambda: _build_receipt(call, receipt)), 202, headers)
+    return ended or JsonAnswer(await call.read(lambda: _build_receipt(call, receipt)), 202, headers)
 
 
-def _has_receipt(call: Call, entity_id: str, key: str) -> bool:
+def _has_receipt(call: HttpCall, entity_id: str, key: str) -> bool:
     try:
         call.runtime.receipt(entity_id, key)
     except LoomError:
@@ -274,72 +274,72 @@ def _has_receipt(call: Call, entity_id: str, key: str) -> bool:
     return True
 
 
-def _build_receipt(call: Call, receipt: Receipt) -> dict[str, Any]:
+def _build_receipt(call: HttpCall, receipt: Receipt) -> dict[str, Any]:
     entity_id, loom = receipt.entity_id, call.loom
     ended = find_episode(loom.records(entity_id), receipt.key, loom.subtree_usage)
     episode = None if ended is None else call.redact_for_token(outcome_shape(entity_id, ended))
     return {"entity_id": entity_id, "key": receipt.key, "state": receipt.state, "episode": episode}
 
 
-async def get_receipt(call: Call) -> Answer:
+async def get_receipt(call: HttpCall) -> JsonAnswer:
     """Return how it stands with one intent that was sent."""
-    return Answer(await call.read(lambda: _build_receipt(call, _find_receipt(call))))
+    return JsonAnswer(await call.read(lambda: _build_receipt(call, _find_receipt(call))))
 
 
-async def withdraw(call: Call) -> Answer:
+async def withdraw(call: HttpCall) -> JsonAnswer:
     """Take back one intent that was sent, if it still waits in the inbox."""
     receipt = await call.read(lambda: _find_receipt(call))
     state = await receipt.withdraw(call.query.why, by=call.token.sender)
     if state != "withdrawn":
         told = f"the intent does not wait in the inbox, it is {state}"
         raise Problem(409, "not-waiting", told, entity_id=receipt.entity_id, state=state)
-    return Answer(await call.read(lambda: _build_receipt(call, receipt)))
+    return JsonAnswer(await call.read(lambda: _build_receipt(call, receipt)))
 
 
-def _find_receipt(call: Call) -> Receipt:
+def _find_receipt(call: HttpCall) -> Receipt:
     entity_id, key = call.entity_id(call.path["id"]), call.path["key"]
     if not _has_receipt(call, entity_id, key):
         raise Problem(404, "unknown-receipt", "no intent was sent to this entity with this key")
     return call.runtime.receipt(entity_id, key)
 
 
-async def steer(call: Call) -> Answer:
+async def steer(call: HttpCall) -> JsonAnswer:
     """Put a message before the entity's next query."""
     entity, headers = await call.read(lambda: _find_to_control(call))
     await entity.steer(call.body.text, key=call.key, by=call.token.sender)
-    return Answer(None, 202, headers)
+    return JsonAnswer(None, 202, headers)
 
 
-async def interrupt(call: Call) -> Answer:
+async def interrupt(call: HttpCall) -> JsonAnswer:
     """End the entity's present episode."""
-    said: models.Interrupt = call.body
+    said: models.InterruptBody = call.body
     entity, headers = await call.read(lambda: _find_to_control(call))
     await entity.interrupt(said.why, now=said.now, key=call.key, by=call.token.sender)
-    return Answer(None, 202, headers)
+    return JsonAnswer(None, 202, headers)
 
 
-def _find_to_control(call: Call) -> tuple[Entity, dict[str, str]]:
+def _find_to_control(call: HttpCall) -> tuple[Entity, dict[str, str]]:
     """Return the entity of a request that controls it, and the headers of the answer."""
     entity = call.runtime.find(call.entity_id(call.path["id"]))
     return entity, dict(REPLAYED) if call.key is not None and call.runtime.has_mail(entity.id, call.key) else {}
 
 
-async def stop(call: Call) -> Answer:
+async def stop(call: HttpCall) -> JsonAnswer:
     """End an entity and everything below it; answer when all of it has ended."""
     entity = await call.read(lambda: call.runtime.find(call.entity_id(call.path["id"])))
     await entity.stop(call.query.reason, by=call.token.sender)
-    return Answer(status=204)
+    return JsonAnswer(status=204)
 
 
-async def resume(call: Call) -> Answer:
+async def resume(call: HttpCall) -> JsonAnswer:
     """Resume an entity that a crash interrupted."""
     entity = await call.runtime.resume(await call.find_entity_id(call.path["id"]), by=call.token.sender)
     state = await call.read(lambda: call.runtime.loom.state(entity.id))
     told = {"entity_id": entity.id, "name": entity.name, "state": state}
-    return Answer(told, 202, {"location": f"{ENTITIES}/{entity.id}"})
+    return JsonAnswer(told, 202, {"location": f"{ENTITIES}/{entity.id}"})
 
 
-async def abandon(call: Call) -> Answer:
+async def abandon(call: HttpCall) -> JsonAnswer:
     """End an interrupted entity and everything below it."""
     entity = await call.read(lambda: call.runtime.find(call.entity_id(call.path["id"])))
     if entity.loaded:
@@ -347,4 +347,4 @@ async def abandon(call: Call) -> Answer:
     await call.runtime.abandon(entity.id, by=call.token.sender)
     for one in await call.read(lambda: call.runtime.loom.subtree(entity.id)):
         await call.service.read_late(one)
-    return Answer(status=204)
+    return JsonAnswer(status=204)

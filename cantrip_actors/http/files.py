@@ -11,7 +11,7 @@ from cantrip_actors.http import models
 from cantrip_actors.http.problems import Problem
 
 
-def intent_of(said: models.Cast | models.Begin | models.Send | models.Fork) -> Any:
+def intent_of(said: models.CastBody | models.BeginBody | models.SendBody | models.ForkBody) -> Any:
     """Return an intent with its images and files. Raises Problem 422, InvalidFile."""
     shown = [*map(image_of, said.images), *(file_of(one.url, one.filename) for one in said.files)]
     return [said.intent, *shown] if shown else check_intent(said.intent)

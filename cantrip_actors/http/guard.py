@@ -35,7 +35,7 @@ REST: Final = 2.0
 """Seconds in which a client has to send the rest of the body of a refused request."""
 
 
-class Guard:
+class RequestGuard:
     """Checks `Host` and `Origin` before the application sees a request, and adds the headers of every answer."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:

@@ -12,11 +12,11 @@ from anyio import to_thread
 
 from cantrip_actors import LoomError
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import REPLAYED, Answer, Call
+from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.feeds import build_story_data
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import tree_shape
-from cantrip_actors.http.sse import EventStream, Position
+from cantrip_actors.http.sse import EventStreamResponse, Position
 from cantrip_actors.loom.export.formats import export_lines
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Query, search
@@ -24,21 +24,23 @@ from cantrip_actors.loom.statistics import statistics
 from cantrip_actors.machine.project import Story
 
 
-async def get_turn(call: Call) -> Answer:
+async def get_turn(call: HttpCall) -> JsonAnswer:
     """Return a turn."""
-    return Answer(await to_thread.run_sync(lambda: build_turn_fields(call.loom.turn(call.turn_id(call.path["id"])))))
+    return JsonAnswer(
+        await to_thread.run_sync(lambda: build_turn_fields(call.loom.turn(call.turn_id(call.path["id"]))))
+    )
 
 
-async def get_thread(call: Call) -> Answer:
+async def get_thread(call: HttpCall) -> JsonAnswer:
     """Return the path from the root to a turn, oldest first."""
 
     def look() -> list[dict[str, Any]]:
         return list(map(build_turn_fields, call.loom.thread(call.turn_id(call.path["id"]))))
 
-    return Answer({"items": await to_thread.run_sync(look)})
+    return JsonAnswer({"items": await to_thread.run_sync(look)})
 
 
-async def get_turns(call: Call) -> Answer:
+async def get_turns(call: HttpCall) -> JsonAnswer:
     """List the turns of an entity."""
     wanted: models.TurnsQuery = call.query
 
@@ -46,10 +48,10 @@ async def get_turns(call: Call) -> Answer:
         entity_id = call.entity_id(call.path["id"])
         return list(map(build_turn_fields, call.loom.list_turns(entity_id, after=wanted.after, limit=wanted.limit)))
 
-    return Answer({"items": await to_thread.run_sync(read)})
+    return JsonAnswer({"items": await to_thread.run_sync(read)})
 
 
-async def get_story(call: Call) -> Answer:
+async def get_story(call: HttpCall) -> JsonAnswer:
     """List the newest durable events of an entity, or those before one, oldest first."""
     wanted: models.StoryQuery = call.query
     before = None if wanted.before is None else Position.parse(wanted.before)
@@ -70,26 +72,26 @@ async def get_story(call: Call) -> Answer:
         # only the returned events are redacted: redacting a log of 10,000 turns would take long
         return {"items": call.redact_for_token(items), "earlier": found[0][0] if found else 0}
 
-    return Answer(await to_thread.run_sync(read))
+    return JsonAnswer(await to_thread.run_sync(read))
 
 
-async def get_tree(call: Call) -> Answer:
+async def get_tree(call: HttpCall) -> JsonAnswer:
     """Return an entity and everything below it."""
-    return Answer(await to_thread.run_sync(lambda: tree_shape(call.loom, call.entity_id(call.path["id"]))))
+    return JsonAnswer(await to_thread.run_sync(lambda: tree_shape(call.loom, call.entity_id(call.path["id"]))))
 
 
-async def reward(call: Call) -> Answer:
+async def reward(call: HttpCall) -> JsonAnswer:
     """Reward a turn."""
-    said: models.Reward = call.body
+    said: models.RewardBody = call.body
     turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
     by = call.token.sender if said.by is None else f"{said.by}, by {call.token.sender}"
     loom = call.runtime.loom
     is_new = await loom.reward(turn_id, said.reward, by=by, key=call.key or "")
     await call.service.read_late(await call.read(lambda: loom.header_at(turn_id).entity_id))
-    return Answer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201, None if is_new else REPLAYED)
+    return JsonAnswer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201, None if is_new else REPLAYED)
 
 
-async def search_loom(call: Call) -> Answer:
+async def search_loom(call: HttpCall) -> JsonAnswer:
     """Find turns by what they say, call and observe."""
     wanted: models.SearchQuery = call.query
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
@@ -100,25 +102,27 @@ async def search_loom(call: Call) -> Answer:
         if wanted.regex is None:
             raise
         raise Problem(422, "invalid", str(error)) from None
-    return Answer({"items": [asdict(hit) for hit in found]})
+    return JsonAnswer({"items": [asdict(hit) for hit in found]})
 
 
-async def stats(call: Call) -> Answer:
+async def stats(call: HttpCall) -> JsonAnswer:
     """Count turns, tokens, cost, durations and errors."""
     wanted = call.query.entity
     entity = None if wanted is None else await call.find_entity_id(wanted)
     counted = await to_thread.run_sync(statistics, call.loom, entity)
-    return Answer(counted.as_json())
+    return JsonAnswer(counted.as_json())
 
 
-async def export(call: Call) -> EventStream:
+async def export(call: HttpCall) -> EventStreamResponse:
     """Export the loom as NDJSON, without secrets unless the token has the scope for them."""
     wanted: models.ExportQuery = call.query
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     if wanted.format == "pairs" and entity is not None:
         raise Problem(422, "invalid", "pairs are made from a whole loom: leave the entity out")
     lines = _read_in_thread(export_lines(call.loom, wanted.format, entity))
-    return EventStream(lines, call.service.limiter.limits.patience, headers={"content-type": "application/x-ndjson"})
+    return EventStreamResponse(
+        lines, call.service.limiter.limits.patience, headers={"content-type": "application/x-ndjson"}
+    )
 
 
 async def _read_in_thread(lines: Iterator[bytes]) -> AsyncGenerator[bytes]:

@@ -20,7 +20,7 @@ from cantrip_actors.http.tokens import Token
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServiceLimits:
     """The limits of one token, and of one request.
 
     `body` is in bytes. `rate` requests a second are allowed on average, `burst` at once. At most `casts` entities that
@@ -52,7 +52,7 @@ class Limiter:
     """Counts the usage of each token."""
 
     def __init__(
-        self, limits: Limits, find_busy: Callable[[Iterable[str]], Awaitable[frozenset[str]]], spending: Spending
+        self, limits: ServiceLimits, find_busy: Callable[[Iterable[str]], Awaitable[frozenset[str]]], spending: Spending
     ) -> None:
         self.limits = limits
         self._find_busy = find_busy

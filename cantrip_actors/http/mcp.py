@@ -65,12 +65,12 @@ class _Door:
     async def _run(self, *, task_status: anyio.abc.TaskStatus[Any]) -> None:
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        from cantrip_actors.mcp_server import Caller, make_server
+        from cantrip_actors.mcp_server import McpCaller, make_server
 
         service = self._service
 
-        def find(context: Any) -> Caller:
-            caller: Caller = context.request.state.mcp_caller
+        def find(context: Any) -> McpCaller:
+            caller: McpCaller = context.request.state.mcp_caller
             return caller
 
         server = make_server(service.cantrips, find, service.runtime)
@@ -86,14 +86,14 @@ def _mark(service: Service, request: Request, token: Token) -> None:
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
     from mcp.server.auth.provider import AccessToken
 
-    from cantrip_actors.mcp_server import Caller, Refused
+    from cantrip_actors.mcp_server import CallerRefused, McpCaller
 
     @contextmanager
     def refuse() -> Iterator[None]:
         try:
             yield
         except Problem as problem:
-            raise Refused(problem.detail) from problem
+            raise CallerRefused(problem.detail) from problem
 
     async def check_cost() -> None:
         with refuse():
@@ -105,7 +105,7 @@ def _mark(service: Service, request: Request, token: Token) -> None:
             async with service.limiter.reserve_start(token) as count:
                 yield count
 
-    request.state.mcp_caller = Caller(
+    request.state.mcp_caller = McpCaller(
         service.runtime if token.tenant is None else service.runtime.tenant(token.tenant),
         {name: cantrip for name, cantrip in service.cantrips.items() if token.may_cast(name)},
         by=token.sender,

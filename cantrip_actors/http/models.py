@@ -12,7 +12,7 @@ from cantrip_actors.dispatch.status import Status
 from cantrip_actors.http.bodies import Strict
 
 Text = Annotated[str, StringConstraints(min_length=1)]
-Wait = Annotated[float | None, Field(gt=0, description="Wait so many seconds for the episode.")]
+WaitField = Annotated[float | None, Field(gt=0, description="Wait so many seconds for the episode.")]
 EntityState = Literal[
     "active",
     "waiting",
@@ -53,58 +53,58 @@ class _Intent(Strict):
     context: Any = Field(default=None, description="Data for the entity, any JSON value.")
     images: list[str] = Field(default_factory=list, description="Images, as data: URLs or https:// addresses.")
     files: list[GivenFile] = Field(default_factory=list, description="PDFs, texts, audio and video.")
-    wait: Wait = None
+    wait: WaitField = None
     on_disconnect: Disconnect = None
 
 
-class Cast(_Intent):
+class CastBody(_Intent):
     """Cast a cantrip on an intent."""
 
     cantrip: Text
 
 
-class Submit(Strict):
+class SubmitBody(Strict):
     """Have some node of the loom cast a cantrip."""
 
     cantrip: Text
     intent: Text
     queue: str = Field(default="", description="The queue that it waits in: one of the loom's.")
     priority: int = Field(default=0, ge=-100, le=100, description="Those of a higher priority begin first.")
-    wait: Wait = None
+    wait: WaitField = None
 
 
-class Begin(_Intent):
+class BeginBody(_Intent):
     """Make a long-lived entity."""
 
     cantrip: Text
     name: Text
 
 
-class Send(_Intent):
+class SendBody(_Intent):
     """A further intent for a long-lived entity."""
 
 
-class Fork(_Intent):
+class ForkBody(_Intent):
     """Continue from a turn with a new entity."""
 
     cantrip: Text | None = None
     crystal: Text | None = None
 
 
-class Steer(Strict):
+class SteerBody(Strict):
     """A message before the entity's next query."""
 
     text: Text
 
 
-class Interrupt(Strict):
+class InterruptBody(Strict):
     """End the present episode."""
 
     why: Text = "interrupted"
     now: bool = Field(default=False, description="Cancel the query or the gate under way, too.")
 
 
-class Decide(Strict):
+class DecideBody(Strict):
     """Decide a request: a decision about a call, or the answer to a question."""
 
     decision: Literal["allow", "deny"] | None = None
@@ -114,7 +114,7 @@ class Decide(Strict):
     remember: Literal["once", "entity"] = "once"
 
 
-class Reward(Strict):
+class RewardBody(Strict):
     """A reward for a turn."""
 
     reward: float = Field(allow_inf_nan=False)
@@ -235,7 +235,7 @@ class FirehoseQuery(EventsQuery):
 # Answers
 
 
-class Usage(BaseModel):
+class UsageJson(BaseModel):
     """Tokens, and their cost in US dollars."""
 
     prompt_tokens: int
@@ -245,7 +245,7 @@ class Usage(BaseModel):
     cost: float
 
 
-class Started(BaseModel):
+class StartedJson(BaseModel):
     """An entity that has begun, or is running."""
 
     entity_id: str
@@ -253,7 +253,7 @@ class Started(BaseModel):
     state: str
 
 
-class Submission(BaseModel):
+class SubmissionJson(BaseModel):
     """A cast that is durable; `entity_id` is the id that its entity has or will have."""
 
     entity_id: str
@@ -261,7 +261,7 @@ class Submission(BaseModel):
     has_begun: bool
 
 
-class Episode(BaseModel):
+class EpisodeJson(BaseModel):
     """How an episode ended."""
 
     entity_id: str
@@ -273,20 +273,20 @@ class Episode(BaseModel):
     summary: str | None
     error: str | None
     last_turn: str | None
-    usage: Usage
-    subtree_usage: Usage
+    usage: UsageJson
+    subtree_usage: UsageJson
 
 
-class Receipt(BaseModel):
+class ReceiptJson(BaseModel):
     """One intent that was sent. `episode` is there once it is settled."""
 
     entity_id: str
     key: str
     state: Literal["waiting", "working", "settled", "refused", "withdrawn"]
-    episode: Episode | None
+    episode: EpisodeJson | None
 
 
-class OpenRequest(BaseModel):
+class RequestJson(BaseModel):
     """A request that waits for a person."""
 
     id: str
@@ -302,7 +302,7 @@ class OpenRequest(BaseModel):
     expires_at: str | None
 
 
-class Entity(BaseModel):
+class EntityJson(BaseModel):
     """An entity: its beginning, and its state."""
 
     id: str
@@ -326,20 +326,20 @@ class Entity(BaseModel):
     errors: int = Field(default=0, description="Calls that failed.")
     interrupted: bool = Field(default=False, description="Its process died in an episode: resume or abandon it.")
     by: str | None = None
-    requests: list[OpenRequest] | None = None
-    usage: Usage | None = None
-    subtree_usage: Usage | None = None
-    episode: Episode | None = None
+    requests: list[RequestJson] | None = None
+    usage: UsageJson | None = None
+    subtree_usage: UsageJson | None = None
+    episode: EpisodeJson | None = None
 
 
 class EntityPage(BaseModel):
     """A part of a list, newest first; `next_cursor` gets the next part."""
 
-    items: list[Entity]
+    items: list[EntityJson]
     next_cursor: str | None
 
 
-class Turn(BaseModel):
+class TurnJson(BaseModel):
     """A turn, with the field names of SPEC 6.1."""
 
     id: str
@@ -358,7 +358,7 @@ class Turn(BaseModel):
     truncated: bool
 
 
-class Tree(BaseModel):
+class TreeJson(BaseModel):
     """An entity with its children and forks."""
 
     id: str
@@ -366,11 +366,11 @@ class Tree(BaseModel):
     cantrip: str | None
     state: str
     turns: int
-    children: list[Tree]
+    children: list[TreeJson]
     forks: list[str]
 
 
-class StoryItem(BaseModel):
+class StoryItemJson(BaseModel):
     """An event as in the entity's event stream."""
 
     id: str
@@ -381,11 +381,11 @@ class StoryItem(BaseModel):
 class StoryPage(BaseModel):
     """Durable events, oldest first, and how many came before them."""
 
-    items: list[StoryItem]
+    items: list[StoryItemJson]
     earlier: int
 
 
-class Actor(BaseModel):
+class ActorJson(BaseModel):
     """An actor of the supervision tree; `since` is in seconds since the epoch."""
 
     path: str
@@ -399,14 +399,14 @@ class Actor(BaseModel):
     report: str | None = None
 
 
-class System(BaseModel):
+class SystemJson(BaseModel):
     """The state of the service. `counters` has the series of each counter; `loom` has no password.
 
     `queues` are those of submissions, with their bounds.
     """
 
     at: str
-    items: list[Actor]
+    items: list[ActorJson]
     crystals: list[dict[str, Any]]
     counters: dict[str, list[dict[str, Any]]]
     loom: dict[str, Any]
@@ -415,7 +415,7 @@ class System(BaseModel):
     queues: list[dict[str, Any]]
 
 
-class Decided(BaseModel):
+class DecidedJson(BaseModel):
     """A decision that was made."""
 
     id: str
@@ -440,7 +440,7 @@ class DispatchSummary(BaseModel):
     at: str
 
 
-class Dispatch(DispatchSummary):
+class DispatchJson(DispatchSummary):
     """A dispatch with its contract and every entry of its log, oldest first."""
 
     contract: dict[str, Any]
@@ -456,7 +456,7 @@ class DispatchList(BaseModel):
     items: list[DispatchSummary]
 
 
-class Rewarded(BaseModel):
+class RewardedJson(BaseModel):
     """A reward that was given."""
 
     turn_id: str
@@ -464,7 +464,7 @@ class Rewarded(BaseModel):
     by: str
 
 
-class Stats(BaseModel):
+class StatsJson(BaseModel):
     """Sums over entities."""
 
     entities: int
@@ -485,7 +485,7 @@ class Stats(BaseModel):
     mean_reward: float | None
 
 
-class OverviewShape(BaseModel):
+class OverviewJson(BaseModel):
     """The entities and the open requests; with the scope `observe` also the state of the service."""
 
     at: str
@@ -495,7 +495,7 @@ class OverviewShape(BaseModel):
     live: dict[str, Any] | None = None
 
 
-class CrashReport(BaseModel):
+class CrashReportJson(BaseModel):
     """An unexpected end of an actor."""
 
     id: str

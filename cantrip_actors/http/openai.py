@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File, Receipt
 from cantrip_actors.http import openai_models as models
-from cantrip_actors.http.calls import Answer, Call, json_response
+from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.openai_encoders import (
@@ -34,8 +34,8 @@ from cantrip_actors.http.openai_encoders import (
 )
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
-from cantrip_actors.http.sse import COMMENT, QUIET, EventStream
-from cantrip_actors.http.table import Row
+from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
+from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.machine.project import find_episode, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
@@ -71,31 +71,31 @@ def _build_error(status: int, told: Mapping[str, Any]) -> dict[str, Any]:
 # Models
 
 
-async def list_models(call: Call) -> Answer:
+async def list_models(call: HttpCall) -> JsonAnswer:
     """List what may be named as a model: cantrips, and long-lived entities with a name."""
     names = [(name, 0) for name in call.service.cantrips if call.token.may_cast(name)]
     loom = call.runtime.loom
     headers = await call.read(lambda: [loom.header(one) for one in loom.unfinished()])
     named = [one for one in headers if one.name is not None and one.lasting]
     names += [(f"{ENTITY}{one.name}", _parse_seconds(one.at)) for one in named]
-    return Answer({"object": "list", "data": [_find_model(*one) for one in names]})
+    return JsonAnswer({"object": "list", "data": [_find_model(*one) for one in names]})
 
 
-async def get_model(call: Call) -> Answer:
+async def get_model(call: HttpCall) -> JsonAnswer:
     """Return one model."""
     name = call.path["id"]
     if name.startswith(ENTITY):
         header = await call.read(lambda: call.runtime.loom.header(_find_named(call, name).id))
-        return Answer(_find_model(name, _parse_seconds(header.at)))
+        return JsonAnswer(_find_model(name, _parse_seconds(header.at)))
     find_cantrip(call, name)
-    return Answer(_find_model(name, 0))
+    return JsonAnswer(_find_model(name, 0))
 
 
 def _find_model(name: str, created: int) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": "cantrip"}
 
 
-def _find_named(call: Call, model: str) -> Entity:
+def _find_named(call: HttpCall, model: str) -> Entity:
     entity = call.runtime.entity(model.removeprefix(ENTITY))
     if entity is None:
         raise Problem(404, "model_not_found", f"no long-lived entity is called {model.removeprefix(ENTITY)!r}")
@@ -120,7 +120,7 @@ class _Asked(NamedTuple):
         return {"conversation": self.before} if self.before else None
 
 
-def _parse_messages(call: Call, messages: list[dict[str, Any]], param: str) -> _Asked:
+def _parse_messages(call: HttpCall, messages: list[dict[str, Any]], param: str) -> _Asked:
     """Return the intent and the data of messages. Raises Problem 400."""
     if any(one.get("role") in ("system", "developer") for one in messages) and call.service.system_messages == "refuse":
         raise Problem(
@@ -186,7 +186,7 @@ def _read_sound(part: Any, param: str) -> File:
     return File(data_of(data, param), filename=f"audio.{form}")
 
 
-def _find_cantrip(call: Call, said: models.ChatBody | models.ResponseBody) -> Cantrip | None:
+def _find_cantrip(call: HttpCall, said: models.ChatBody | models.ResponseBody) -> Cantrip | None:
     """Return the cantrip that a body names as its model; None for an entity.
 
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
@@ -213,7 +213,7 @@ def _find_cantrip(call: Call, said: models.ChatBody | models.ResponseBody) -> Ca
     return cantrip
 
 
-def _has_schema(cantrip: Cantrip | None, wanted: models.Format) -> bool:
+def _has_schema(cantrip: Cantrip | None, wanted: models.AnswerFormat) -> bool:
     """Return whether the cantrip's `done` already requires this JSON Schema."""
     schema = (wanted.json_schema or wanted).schema_
     done = None if cantrip is None else cantrip.circle.open_gates.get("done")
@@ -239,7 +239,7 @@ class _Run(NamedTuple):
         """Wait for it."""
         return await (self.entity if self.receipt is None else self.receipt).episode()
 
-    async def outcome(self, call: Call) -> Outcome:
+    async def outcome(self, call: HttpCall) -> Outcome:
         """Return how it ended, from the loom."""
         loom = call.runtime.shown_loom
         _, _, key = self.id.partition(".")
@@ -249,7 +249,7 @@ class _Run(NamedTuple):
         return found
 
 
-async def _send(call: Call, entity: Entity, asked: _Asked, *, with_context: bool) -> _Run:
+async def _send(call: HttpCall, entity: Entity, asked: _Asked, *, with_context: bool) -> _Run:
     check_scope(call.token, "send")
     key = call.key
     if key is None or not await call.read(lambda: call.runtime.has_mail(entity.id, key)):
@@ -260,13 +260,13 @@ async def _send(call: Call, entity: Entity, asked: _Asked, *, with_context: bool
     return _Run(f"{entity.id}.{receipt.key}", entity, receipt, outputs)
 
 
-async def _start(call: Call, begin: Callable[[], Awaitable[Entity]]) -> _Run:
+async def _start(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> _Run:
     check_scope(call.token, "cast")
     entity, _ = await begin_once(call, begin)
     return _Run(entity.id, entity, None, call.service.upserts.subscribe(entity.id))
 
 
-async def _leave(call: Call, run: _Run) -> None:
+async def _leave(call: HttpCall, run: _Run) -> None:
     """Cancel an episode whose client has gone, unless its result can be retrieved later."""
     if call.key is None and not (isinstance(call.body, models.ResponseBody) and call.body.background):
         with anyio.CancelScope(shield=True):
@@ -276,14 +276,14 @@ async def _leave(call: Call, run: _Run) -> None:
                 await run.receipt.cancel(HUNG_UP, by=call.token.sender)
 
 
-async def _find_outcome(call: Call, run: _Run) -> Outcome | None:
+async def _find_outcome(call: HttpCall, run: _Run) -> Outcome | None:
     """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
     with closing(run.outputs):
         ended = await call.wait_for(run.episode, partial(_leave, call, run))
     return None if ended is None else await run.outcome(call)
 
 
-def _stream(call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> EventStream:
+def _stream(call: HttpCall, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> EventStreamResponse:
     """Return an episode as a stream of one dialect."""
     failed: list[CantripError] = []
 
@@ -294,11 +294,13 @@ def _stream(call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> Ev
             failed.append(error)
         run.outputs.close()
 
-    return EventStream(_follow_events(call, run, encoder, failed), call.service.limiter.limits.patience, beside=wait)
+    return EventStreamResponse(
+        _follow_events(call, run, encoder, failed), call.service.limiter.limits.patience, beside=wait
+    )
 
 
 async def _follow_events(
-    call: Call, run: _Run, encoder: ChatEncoder | ResponseEncoder, failed: list[CantripError]
+    call: HttpCall, run: _Run, encoder: ChatEncoder | ResponseEncoder, failed: list[CantripError]
 ) -> AsyncGenerator[bytes]:
     """Yield the events of an episode; `failed` has its error once it has ended with one."""
     is_done = False
@@ -330,7 +332,7 @@ async def _follow_events(
 # Chat completions
 
 
-async def chat_completions(call: Call) -> Answer | Response:
+async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     said: models.ChatBody = call.body
     cantrip = _find_cantrip(call, said)
@@ -348,16 +350,16 @@ async def chat_completions(call: Call) -> Answer | Response:
         return _stream(call, run, ChatEncoder(id, said.model, created, with_usage=with_usage))
     outcome = await _find_outcome(call, run)
     return (
-        Answer(status=499)
+        JsonAnswer(status=499)
         if outcome is None
-        else Answer(call.redact_for_token(chat_completion(id, said.model, created, outcome)))
+        else JsonAnswer(call.redact_for_token(chat_completion(id, said.model, created, outcome)))
     )
 
 
 # Responses
 
 
-async def create_response(call: Call) -> Answer | Response:
+async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     said: models.ResponseBody = call.body
     cantrip = _find_cantrip(call, said)
@@ -371,14 +373,16 @@ async def create_response(call: Call) -> Answer | Response:
         return _stream(call, run, ResponseEncoder(id, said.model, created, said.previous_response_id))
     if said.background:
         run.outputs.close()
-        return Answer(response_object(id, said.model, created, "queued", [], previous=said.previous_response_id))
+        return JsonAnswer(response_object(id, said.model, created, "queued", [], previous=said.previous_response_id))
     outcome = await _find_outcome(call, run)
     if outcome is None:
-        return Answer(status=499)
-    return Answer(call.redact_for_token(_build_response(id, said.model, created, outcome, said.previous_response_id)))
+        return JsonAnswer(status=499)
+    return JsonAnswer(
+        call.redact_for_token(_build_response(id, said.model, created, outcome, said.previous_response_id))
+    )
 
 
-async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | None, asked: _Asked) -> _Run:
+async def _continue(call: HttpCall, said: models.ResponseBody, cantrip: Cantrip | None, asked: _Asked) -> _Run:
     who: dict[str, Any] = {"key": call.key, "by": call.token.sender}
     previous = said.previous_response_id
     if cantrip is None and previous is None:
@@ -394,7 +398,7 @@ async def _continue(call: Call, said: models.ResponseBody, cantrip: Cantrip | No
     return await _start(call, partial(fork, **who))
 
 
-def _find_continuation(call: Call, previous: str) -> Entity | str:
+def _find_continuation(call: HttpCall, previous: str) -> Entity | str:
     """Return the entity that continues from a response, or the turn to fork from if it has newer turns or has ended.
 
     Raises Problem 404 and 409.
@@ -410,7 +414,7 @@ def _find_continuation(call: Call, previous: str) -> Entity | str:
     return call.whole_turn_id(ended.last_turn)
 
 
-def _find_response(call: Call, id: str) -> tuple[str, str]:
+def _find_response(call: HttpCall, id: str) -> tuple[str, str]:
     """Return the entity of a response and the key of its intent. Raises Problem 404."""
     entity_id, _, key = id.removeprefix(ID).partition(".")
     loom = call.runtime.loom
@@ -429,12 +433,12 @@ def _build_response(id: str, model: str, created: int, outcome: Outcome, previou
     return response_object(id, model, created, response_status(outcome), output, outcome, previous)
 
 
-async def get_response(call: Call) -> Answer:
+async def get_response(call: HttpCall) -> JsonAnswer:
     """Return a response, from the loom."""
-    return Answer(await call.read(lambda: _read_response(call, call.path["id"])))
+    return JsonAnswer(await call.read(lambda: _read_response(call, call.path["id"])))
 
 
-def _read_response(call: Call, id: str) -> dict[str, Any]:
+def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     entity_id, key = _find_response(call, id)
     loom = call.runtime.shown_loom
     header, records = loom.header(entity_id), loom.records(entity_id)
@@ -446,7 +450,7 @@ def _read_response(call: Call, id: str) -> dict[str, Any]:
     return response_object(id, model, created, status, [])
 
 
-async def cancel_response(call: Call) -> Answer:
+async def cancel_response(call: HttpCall) -> JsonAnswer:
     """Withdraw the intent of a response, or interrupt its episode."""
     receipt = await call.read(lambda: call.runtime.receipt(*_find_response(call, call.path["id"])))
     await receipt.cancel(now=True, by=call.token.sender)
@@ -465,12 +469,12 @@ _STATUSES: Final[Mapping[MailState, str]] = {
 
 _OBJECT = {200: models.Opaque}
 
-OPENAI_ROUTES: tuple[Row, ...] = (
-    Row("GET", "/v1/models", "read", list_models, {200: models.ModelList}, style="openai"),
-    Row("GET", "/v1/models/{id:path}", "read", get_model, _OBJECT, style="openai"),
-    Row("POST", "/v1/chat/completions", "read", chat_completions, _OBJECT, models.ChatBody, style="openai"),
-    Row("POST", "/v1/responses", "read", create_response, _OBJECT, models.ResponseBody, style="openai"),
-    Row("GET", "/v1/responses/{id}", "read", get_response, _OBJECT, style="openai"),
-    Row("POST", "/v1/responses/{id}/cancel", "steer", cancel_response, _OBJECT, models.Ignored, style="openai"),
+OPENAI_ROUTES: tuple[ApiRoute, ...] = (
+    ApiRoute("GET", "/v1/models", "read", list_models, {200: models.ModelList}, style="openai"),
+    ApiRoute("GET", "/v1/models/{id:path}", "read", get_model, _OBJECT, style="openai"),
+    ApiRoute("POST", "/v1/chat/completions", "read", chat_completions, _OBJECT, models.ChatBody, style="openai"),
+    ApiRoute("POST", "/v1/responses", "read", create_response, _OBJECT, models.ResponseBody, style="openai"),
+    ApiRoute("GET", "/v1/responses/{id}", "read", get_response, _OBJECT, style="openai"),
+    ApiRoute("POST", "/v1/responses/{id}/cancel", "steer", cancel_response, _OBJECT, models.Ignored, style="openai"),
 )
 """OpenAI's API. Chat and responses check the scopes `cast` and `send` themselves, by what they do."""

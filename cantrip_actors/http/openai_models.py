@@ -17,7 +17,7 @@ class JsonSchema(_Lenient):
     schema_: Any = Field(default=None, alias="schema")
 
 
-class Format(JsonSchema):
+class AnswerFormat(JsonSchema):
     """The form of an answer."""
 
     type: str
@@ -27,7 +27,7 @@ class Format(JsonSchema):
 class TextSetting(_Lenient):
     """How the text of a response is formed."""
 
-    format: Format | None = None
+    format: AnswerFormat | None = None
 
 
 class _Shared(_Lenient):
@@ -43,7 +43,7 @@ class ChatBody(_Shared):
     messages: list[dict[str, Any]] = Field(min_length=1)
     stream_options: dict[str, Any] | None = None
     functions: list[Any] | None = None
-    response_format: Format | None = None
+    response_format: AnswerFormat | None = None
     logprobs: bool | None = None
 
 

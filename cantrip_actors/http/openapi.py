@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from cantrip_actors.http.table import Row
+from cantrip_actors.http.table import ApiRoute
 
 _REF = "#/components/schemas/{model}"
 
@@ -28,7 +28,7 @@ _PROBLEM: dict[str, Any] = {
 }
 
 
-def document(rows: Iterable[Row]) -> dict[str, Any]:
+def document(rows: Iterable[ApiRoute]) -> dict[str, Any]:
     """Return the document of these routes."""
     rows = list(rows)
     refs, schemas = models_json_schema(list(_describe_models(rows)), ref_template=_REF)
@@ -51,7 +51,7 @@ def plain_path(path: str) -> str:
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 
-def _describe_models(rows: Iterable[Row]) -> Iterator[tuple[type[BaseModel], JsonSchemaMode]]:
+def _describe_models(rows: Iterable[ApiRoute]) -> Iterator[tuple[type[BaseModel], JsonSchemaMode]]:
     found: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
     for row in rows:
         for model in row.answers.values():
@@ -62,7 +62,7 @@ def _describe_models(rows: Iterable[Row]) -> Iterator[tuple[type[BaseModel], Jso
     yield from found
 
 
-def _describe_operation(row: Row, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+def _describe_operation(row: ApiRoute, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, model in row.answers.items():
         told: dict[str, Any] = {"description": "Success."}

@@ -17,14 +17,14 @@ from anyio import to_thread
 from starlette.responses import Response
 
 from cantrip_actors import LoomError, Runtime, RuntimeClosed
-from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.health import CONTENT_TYPE
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.supervision import row_of, rows_of, system_of, traceback_of
 from cantrip_actors.observe import Telemetry
 
 
-async def get_metrics(call: Call) -> Response:
+async def get_metrics(call: HttpCall) -> Response:
     """Return all metrics of the service in Prometheus' text format."""
     telemetry = call.service.telemetry
     if telemetry is None:
@@ -32,31 +32,31 @@ async def get_metrics(call: Call) -> Response:
     return Response(telemetry.prometheus(), headers={"content-type": CONTENT_TYPE})
 
 
-async def get_actor(call: Call) -> Answer:
+async def get_actor(call: HttpCall) -> JsonAnswer:
     """Return an actor of the supervision tree, with the report of its last exit."""
     system, path = call.runtime.inspect(), call.path["path"]
     node = next((one for one in system.tree.walk() if one.path == path), None)
     if node is None:
         raise Problem(404, "unknown-actor", "no actor has this path now")
     report = call.runtime.redact(traceback_of(node.last_exit))
-    return Answer({**row_of(node, system.at, call.runtime), "report": report})
+    return JsonAnswer({**row_of(node, system.at, call.runtime), "report": report})
 
 
-async def get_system(call: Call) -> Answer:
+async def get_system(call: HttpCall) -> JsonAnswer:
     """Return the service as it stands: a row for each actor, parents first; crystals, counters, loom and readers."""
     system, service = call.runtime.inspect(), call.service
     shown = {**system_of(call.runtime, system), "items": list(rows_of(call.runtime, system).values())}
     shown["streams"]["http"] = service.readers
-    return Answer(shown)
+    return JsonAnswer(shown)
 
 
-async def get_overview(call: Call) -> Answer:
+async def get_overview(call: HttpCall) -> JsonAnswer:
     """Return the entities, the open requests, and the state of the service, as `cantrip top` shows them."""
     told = await to_thread.run_sync(call.service.overview(call.runtime).look)
     telemetry = call.service.telemetry
     if telemetry is not None and call.token.tenant is None and call.token.allows("observe"):
         told = {**told, "live": _read_live(telemetry)}
-    return Answer(told)
+    return JsonAnswer(told)
 
 
 def _read_live(telemetry: Telemetry) -> dict[str, Any]:
@@ -84,18 +84,18 @@ def _read_live(telemetry: Telemetry) -> dict[str, Any]:
     }
 
 
-async def list_crashes(call: Call) -> Answer:
+async def list_crashes(call: HttpCall) -> JsonAnswer:
     """List the newest crash reports of the service."""
     telemetry = call.service.telemetry
-    return Answer({"items": [] if telemetry is None else list(telemetry.crashes)})
+    return JsonAnswer({"items": [] if telemetry is None else list(telemetry.crashes)})
 
 
-async def get_crash(call: Call) -> Answer:
+async def get_crash(call: HttpCall) -> JsonAnswer:
     """Return a crash report."""
     telemetry, wanted = call.service.telemetry, call.path["id"]
     for report in () if telemetry is None else telemetry.crashes:
         if report["id"] == wanted:
-            return Answer(report)
+            return JsonAnswer(report)
     raise Problem(404, "crash", "no crash report has this id, or it is too old")
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import REPLAYED, Answer, Call
+from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, open_requests
 from cantrip_actors.http.shapes import request_shape
 from cantrip_actors.records.mail import make_decision_key
 
 
-async def list_requests(call: Call) -> Answer:
+async def list_requests(call: HttpCall) -> JsonAnswer:
     """List the open requests, the oldest first."""
     entity = call.query.entity
     wanted = None if entity is None else await call.find_entity_id(entity)
     found = [one for one in await open_requests(call) if wanted in (None, one.entity)]
-    return Answer({"items": [call.redact_for_token(request_shape(one)) for one in found]})
+    return JsonAnswer({"items": [call.redact_for_token(request_shape(one)) for one in found]})
 
 
-async def decide(call: Call) -> Answer:
+async def decide(call: HttpCall) -> JsonAnswer:
     """Decide a request; the decision is durable when this answers."""
-    said: models.Decide = call.body
+    said: models.DecideBody = call.body
     request_id = call.path["id"]
     if is_of_dispatch(call, request_id):
         return await decide_dispatch(call, request_id)
@@ -37,4 +37,4 @@ async def decide(call: Call) -> Answer:
         key=call.key,
     )
     told = {"id": request_id, "decision": said.decision or "answer", "by": call.token.name}
-    return Answer(told, headers=REPLAYED if is_repeated else None)
+    return JsonAnswer(told, headers=REPLAYED if is_repeated else None)

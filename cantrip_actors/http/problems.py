@@ -79,7 +79,7 @@ class Problem(Exception):  # the RFC's word
         return Response(body, self.status, self.headers, media_type="application/problem+json")
 
 
-class _Row(NamedTuple):
+class _ErrorRow(NamedTuple):
     error: type[CantripError]
     status: int
     kind: str
@@ -90,29 +90,33 @@ class _Row(NamedTuple):
 
 
 _ROWS: Final = (
-    _Row(NameTaken, 409, "name-taken"),
-    _Row(InvalidIntent, 422, "invalid-intent"),
-    _Row(InvalidImage, 422, "invalid-image"),
-    _Row(InvalidFile, 422, "invalid-file"),
-    _Row(InvalidCantrip, 422, "invalid-cantrip"),
-    _Row(InvalidSchedule, 422, "invalid-schedule"),
-    _Row(InvalidDecision, 422, "invalid-decision"),
-    _Row(KeyUsed, 422, "idempotency-key-reused"),
-    _Row(Held, 409, "held"),
-    _Row(Quarantined, 409, "quarantined"),
-    _Row(NoAnswer, 504, "no-answer", later=True),
-    _Row(Stranded, 503, "stranded", later=True),
-    _Row(CantripUnknown, 409, "cantrip-unknown", detail="this service offers no cantrip with which it can continue"),
-    _Row(EntityEnded, 409, "ended"),
-    _Row(AlreadyDecided, 409, "already-decided"),
-    _Row(AskCycle, 409, "ask-cycle"),
-    _Row(Withdrawn, 409, "withdrawn"),
-    _Row(UnknownRequest, 404, "unknown-request", detail="no request has this id: GET /api/v1/requests lists them"),
-    _Row(InboxFull, 429, "inbox-full", later=True),
-    _Row(QueueFull, 429, "queue-full", later=True),
-    _Row(RuntimeClosed, 503, "closing", later=True, detail="the service shuts down, or its loom restarts: try again"),
-    _Row(ProviderError, 502, "provider"),
-    _Row(CrystalError, 502, "crystal"),
+    _ErrorRow(NameTaken, 409, "name-taken"),
+    _ErrorRow(InvalidIntent, 422, "invalid-intent"),
+    _ErrorRow(InvalidImage, 422, "invalid-image"),
+    _ErrorRow(InvalidFile, 422, "invalid-file"),
+    _ErrorRow(InvalidCantrip, 422, "invalid-cantrip"),
+    _ErrorRow(InvalidSchedule, 422, "invalid-schedule"),
+    _ErrorRow(InvalidDecision, 422, "invalid-decision"),
+    _ErrorRow(KeyUsed, 422, "idempotency-key-reused"),
+    _ErrorRow(Held, 409, "held"),
+    _ErrorRow(Quarantined, 409, "quarantined"),
+    _ErrorRow(NoAnswer, 504, "no-answer", later=True),
+    _ErrorRow(Stranded, 503, "stranded", later=True),
+    _ErrorRow(
+        CantripUnknown, 409, "cantrip-unknown", detail="this service offers no cantrip with which it can continue"
+    ),
+    _ErrorRow(EntityEnded, 409, "ended"),
+    _ErrorRow(AlreadyDecided, 409, "already-decided"),
+    _ErrorRow(AskCycle, 409, "ask-cycle"),
+    _ErrorRow(Withdrawn, 409, "withdrawn"),
+    _ErrorRow(UnknownRequest, 404, "unknown-request", detail="no request has this id: GET /api/v1/requests lists them"),
+    _ErrorRow(InboxFull, 429, "inbox-full", later=True),
+    _ErrorRow(QueueFull, 429, "queue-full", later=True),
+    _ErrorRow(
+        RuntimeClosed, 503, "closing", later=True, detail="the service shuts down, or its loom restarts: try again"
+    ),
+    _ErrorRow(ProviderError, 502, "provider"),
+    _ErrorRow(CrystalError, 502, "crystal"),
 )
 """The rows; the first one whose class matches an error is used."""
 

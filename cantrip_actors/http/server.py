@@ -31,7 +31,7 @@ from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.addresses import CannotServe, add_brackets, is_loopback, parse_address
 from cantrip_actors.http.app import make_app
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
-from cantrip_actors.http.limits import Limits
+from cantrip_actors.http.limits import ServiceLimits
 from cantrip_actors.http.operations import dump_at_signal
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.slow_clients import protect_asyncio, protect_trio
@@ -49,7 +49,7 @@ _log = get_logger("cantrip_actors.http")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServiceSettings:
     """How a service runs. `grace` is in seconds; `bind` and `health` are HOST:PORT, port 0 for any free one."""
 
     loom: str
@@ -66,7 +66,7 @@ class Settings:
     system_messages: Literal["data", "refuse"] = "data"
     grace: float = GRACE
     stall: float = STALL
-    limits: Limits = field(default_factory=Limits)
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
     runtime: dict[str, Any] = field(default_factory=dict)
     """Further options of `Runtime.open`."""
     dispatches: Path | None = None
@@ -90,7 +90,7 @@ class Ready:
     token: str | None
 
 
-async def serve(settings: Settings, on_ready: Callable[[Ready], object]) -> None:
+async def serve(settings: ServiceSettings, on_ready: Callable[[Ready], object]) -> None:
     """Serve until a signal comes. `on_ready` is called once requests are answered.
 
     Raises CannotServe, InvalidTokens, LoomError.
@@ -138,7 +138,7 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], object]) -> None
             tasks.cancel_scope.cancel()
 
 
-def _open_dispatches(settings: Settings) -> Dispatches | None:
+def _open_dispatches(settings: ServiceSettings) -> Dispatches | None:
     folder = settings.dispatches
     return None if folder is None else Dispatches(folder, seal_key=settings.runtime.get("seal_key"))
 
@@ -227,7 +227,7 @@ def _reload(tokens: Tokens | None) -> None:
             _log.info("the tokens were read again")
 
 
-def _tokens(settings: Settings) -> tuple[Tokens | None, str | None]:
+def _tokens(settings: ServiceSettings) -> tuple[Tokens | None, str | None]:
     """Return the tokens of a service, and the token made for this run. Raises CannotServe, InvalidTokens."""
     host, _ = parse_address(settings.bind)
     if settings.tokens is not None:
@@ -245,7 +245,7 @@ def _tokens(settings: Settings) -> tuple[Tokens | None, str | None]:
     return Tokens([Token("this-run", digest_of(text), frozenset(SCOPES))]), text
 
 
-def listen(settings: Settings) -> tuple[socket.socket, str]:
+def listen(settings: ServiceSettings) -> tuple[socket.socket, str]:
     """Return a listening socket and its URL. Raises CannotServe."""
     host, port = parse_address(settings.bind)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

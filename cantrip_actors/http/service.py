@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from cantrip_actors import Cantrip, RequestFeed, Runtime
 from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.feeds import Feed
-from cantrip_actors.http.limits import Limiter, Limits
+from cantrip_actors.http.limits import Limiter, ServiceLimits
 from cantrip_actors.http.spending import Spending
 from cantrip_actors.http.supervision import Supervision
 from cantrip_actors.http.tokens import Tokens
@@ -38,7 +38,7 @@ class Service:
         cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] = (),
         *,
         tokens: Tokens | None = None,
-        limits: Limits | None = None,
+        limits: ServiceLimits | None = None,
         hosts: Iterable[str] = ("localhost", "127.0.0.1", "::1"),
         origins: Iterable[str] = (),
         page: bool = True,
@@ -59,7 +59,7 @@ class Service:
         self.dispatches = dispatches
         if telemetry is not None:
             telemetry.counters.read_gauges_of(self._gauges)
-        self.limiter = Limiter(limits or Limits(), self._find_busy, Spending(runtime.loom))
+        self.limiter = Limiter(limits or ServiceLimits(), self._find_busy, Spending(runtime.loom))
         self.upserts: Upserts
         self.is_ending = False
         """True once the event streams are ending."""

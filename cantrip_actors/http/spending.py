@@ -21,7 +21,7 @@ DAY: Final = 86_400.0
 
 
 @dataclass
-class _Account:
+class _Spender:
     """An entity that may spend more: where its log was read to, and who gave its intents, and when."""
 
     parent: str | None
@@ -39,7 +39,7 @@ class Spending:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: set[str] = set()
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, _Spender] = {}
         self._day = ""
         self._spent: dict[str, float] = {}
 
@@ -52,7 +52,7 @@ class Spending:
             for header in self._loom.headers():
                 if header.entity_id not in self._known:
                     self._known.add(header.entity_id)
-                    self._accounts[header.entity_id] = _Account(header.parent_entity)
+                    self._accounts[header.entity_id] = _Spender(header.parent_entity)
             ended = [one for one in self._accounts if self._loom.is_over(one)]
             for entity_id, account in self._accounts.items():
                 self._read(entity_id, account)
@@ -65,7 +65,7 @@ class Spending:
         """Return the seconds until the next day begins, at least 1."""
         return max(1, math.ceil(DAY - self._clock() % DAY))
 
-    def _read(self, entity_id: str, account: _Account) -> None:
+    def _read(self, entity_id: str, account: _Spender) -> None:
         records, account.position = self._loom.records_since(entity_id, account.position)
         for _, _, fact in read_facts(records):
             match fact:
@@ -81,13 +81,13 @@ class Spending:
                 case _:
                     pass
 
-    def _date(self, account: _Account, at: str) -> None:
+    def _date(self, account: _Spender, at: str) -> None:
         cost, account.undated = account.undated, 0.0
         if cost and at[:10] == self._day:
             payer = self._payer(account, at)
             self._spent[payer] = self._spent.get(payer, 0.0) + cost
 
-    def _payer(self, account: _Account, at: str | None = None) -> str:
+    def _payer(self, account: _Spender, at: str | None = None) -> str:
         """Return who gave the intent that an entity works on; for a child, the root's at that time."""
         root = account
         while root.parent is not None and root.parent in self._accounts:

@@ -74,7 +74,7 @@ async def until_disconnect(receive: Receive) -> None:
         pass
 
 
-class EventStream(Response):
+class EventStreamResponse(Response):
     """A response of events, or of other parts, until they end or the client hangs up.
 
     A reader never cancels anything but itself.

@@ -12,12 +12,12 @@ from anyio.lowlevel import checkpoint
 from starlette.responses import Response
 
 from cantrip_actors.http import models
-from cantrip_actors.http.calls import Answer, Call
+from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.shapes import entity_shape
-from cantrip_actors.http.sse import END_OF_RECORD, RETRY, EventStream, Position, encode_event
+from cantrip_actors.http.sse import END_OF_RECORD, RETRY, EventStreamResponse, Position, encode_event
 from cantrip_actors.machine.project import Story
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.wire import as_wire
@@ -32,7 +32,7 @@ async def _pass_everything(frames: list[Frame]) -> list[Frame]:
     return frames
 
 
-async def entity_events(call: Call) -> Response | Answer:
+async def entity_events(call: HttpCall) -> Response | JsonAnswer:
     """Stream the events of an entity: from `Last-Event-ID` on, or a snapshot and the following ones."""
     wanted: models.EventsQuery = call.query
     read_last = call.request.headers.get("last-event-id")
@@ -52,12 +52,12 @@ async def entity_events(call: Call) -> Response | Answer:
         told = await to_thread.run_sync(lambda: deque(story.add_all(records), 1))
         last = Position(told[-1].number, told[-1].part) if told else Position(story.number)
         if after is not None and last <= after < Position(story.number + 1):
-            return Answer(status=204)  # so that EventSource does not reconnect
+            return JsonAnswer(status=204)  # so that EventSource does not reconnect
         first = b""
         if after is None or after > last:
             after = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
             first = await _build_snapshot(call, entity_id, after)
-        return EventStream(_replay_finished(entity_id, records, after, first), patience)
+        return EventStreamResponse(_replay_finished(entity_id, records, after, first), patience)
 
     async def snapshot(number: int) -> bytes:
         return await _build_snapshot(call, entity_id, Position(number, END_OF_RECORD))
@@ -76,7 +76,7 @@ async def _replay_finished(
         await checkpoint()
 
 
-async def _build_snapshot(call: Call, entity_id: str, at: Position) -> bytes:
+async def _build_snapshot(call: HttpCall, entity_id: str, at: Position) -> bytes:
     items = list(map(as_wire, select_standing(call.service.upserts.snapshot(entity_id))))
 
     def look() -> dict[str, Any]:
@@ -91,7 +91,7 @@ async def _build_snapshot(call: Call, entity_id: str, at: Position) -> bytes:
 class _View:
     """The entities that a reader of all events sees: those of its tenant, or those below `root`."""
 
-    def __init__(self, call: Call, root: str | None) -> None:
+    def __init__(self, call: HttpCall, root: str | None) -> None:
         self._call = call
         self._root = root
         self._known: dict[str, bool] = {}
@@ -113,7 +113,7 @@ class _View:
         return await self._call.read(lambda: frozenset(filter(self.sees, ids)))
 
 
-async def all_events(call: Call) -> Response:
+async def all_events(call: HttpCall) -> Response:
     """Stream what all entities do, or those below one. Each connection begins with a snapshot."""
     wanted: models.FirehoseQuery = call.query
     kinds = None if wanted.kinds is None else frozenset(one.strip() for one in wanted.kinds.split(","))
@@ -152,13 +152,13 @@ async def all_events(call: Call) -> Response:
 
 
 async def _stream(
-    call: Call,
+    call: HttpCall,
     entity_id: str | None,
     after: Position | None,
     select: Select,
     snapshot: Snapshot,
     held: ExitStack | None = None,
-) -> EventStream:
+) -> EventStreamResponse:
     """Return the stream of a reader; the reader is counted while it reads, and its end closes `held`."""
     service = call.service
     with held or ExitStack() as stack:
@@ -170,4 +170,4 @@ async def _stream(
         if after is not None and after.number > feed.number:  # an id of another loom
             after = None
         events = feed.stream(after, select, snapshot)
-        return EventStream(events, service.limiter.limits.patience, stack.pop_all().close)
+        return EventStreamResponse(events, service.limiter.limits.patience, stack.pop_all().close)

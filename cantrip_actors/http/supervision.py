@@ -40,7 +40,7 @@ DAY: Final = 86_400.0
 LONGEST: Final = 8_000
 """Characters of a traceback."""
 
-Row = dict[str, Any]
+ActorRow = dict[str, Any]
 
 
 class Supervision:
@@ -54,9 +54,9 @@ class Supervision:
     ) -> None:
         self._runtime = runtime
         self._publish = publish
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, ActorRow] = {}
         self._crashes = deque([_describe_crash(one) for one in reports][::-1], CRASHES)
-        self._crystals: list[Row] = []
+        self._crystals: list[ActorRow] = []
         self._news: list[dict[str, Any]] = []
         self._events: deque[tuple[str, str]] = deque(maxlen=HISTORY)
         self._woken = anyio.Event()
@@ -168,7 +168,7 @@ def system_of(runtime: Runtime, system: System) -> dict[str, Any]:
     return shown
 
 
-def held_crystals(system: System) -> list[Row]:
+def held_crystals(system: System) -> list[ActorRow]:
     """Return the crystals that pause or whose breaker is not closed, with the seconds until they are tried again."""
     return [
         {
@@ -182,12 +182,12 @@ def held_crystals(system: System) -> list[Row]:
     ]
 
 
-def rows_of(runtime: Runtime, system: System) -> dict[str, Row]:
+def rows_of(runtime: Runtime, system: System) -> dict[str, ActorRow]:
     """Return the supervision tree as a row for each child, by its path, parents first."""
     return {node.path: row_of(node, system.at, runtime) for node in system.tree.walk()}
 
 
-def row_of(node: Node, now: float, runtime: Runtime) -> Row:
+def row_of(node: Node, now: float, runtime: Runtime) -> ActorRow:
     """Return the row of one actor."""
     return {
         "path": node.path,

@@ -69,7 +69,7 @@ ANYONE: Final = Token("anyone", "", frozenset({"admin"}))
 """The token of a service without authentication."""
 
 
-class _Row(Strict):
+class _TokenRow(Strict):
     name: str = Field(min_length=1, max_length=100, pattern=r"^[\w.@-]+$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: list[str]
@@ -81,7 +81,7 @@ class _Row(Strict):
 
 
 class _File(Strict):
-    token: list[_Row] = Field(default_factory=list)
+    token: list[_TokenRow] = Field(default_factory=list)
 
 
 class Tokens:
@@ -125,7 +125,7 @@ def add_token(path: Path, name: str, scopes: Iterable[str], tenant: str | None =
     """Make a token, add it to a file (created if missing), and return the token. Raises InvalidTokens."""
     text = new_token()
     known = list(_read(path)) if path.exists() else []
-    made = _read_token(_Row(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
+    made = _read_token(_TokenRow(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
     _check([*known, made], path)
     lines = ["[[token]]", f"name = {_quote(name)}", f'sha256 = "{made.digest}"']
     lines.append(f"scopes = [{', '.join(_quote(one) for one in sorted(made.scopes))}]")
@@ -162,7 +162,7 @@ def _read(path: Path) -> list[Token]:
     return found
 
 
-def _read_token(row: _Row, path: Path) -> Token:
+def _read_token(row: _TokenRow, path: Path) -> Token:
     for scope in row.scopes:
         if scope not in SCOPES:
             raise InvalidTokens(

@@ -105,7 +105,7 @@ class GiveUp(NamedTuple):
     entity_id: str
 
 
-Action = Take | UnloadIdle | GiveUp
+NodeAction = Take | UnloadIdle | GiveUp
 
 
 def begin(ttl: float, now: float) -> State:
@@ -113,7 +113,7 @@ def begin(ttl: float, now: float) -> State:
     return State(ttl, now, now)
 
 
-def advance(state: State, now: float, event: Event) -> tuple[State, list[Action]]:
+def advance(state: State, now: float, event: Event) -> tuple[State, list[NodeAction]]:
     """Return the state of a node after an event, and its actions."""
     match event:
         case Joined(owner):
@@ -139,10 +139,10 @@ def _renew(state: State, now: float) -> State:
     return state._replace(renewed=now, steady_since=now if is_late else state.steady_since, late=state.late + is_late)
 
 
-def _check(state: State, now: float, living: Collection[str]) -> tuple[State, list[Action]]:
+def _check(state: State, now: float, living: Collection[str]) -> tuple[State, list[NodeAction]]:
     """Count polls, and load the entities again that stopped when the store was out of reach."""
     suspended = {one: since for one, since in state.suspended.items() if one not in living}
-    actions: list[Action] = []
+    actions: list[NodeAction] = []
     for one, since in suspended.items():
         if now - since > PATIENCE:
             actions.append(GiveUp(one))
@@ -153,11 +153,13 @@ def _check(state: State, now: float, living: Collection[str]) -> tuple[State, li
     return state._replace(suspended=suspended, left_out=left_out, loading=loading), actions
 
 
-def _take(state: State, found: Found) -> tuple[State, list[Action]]:
+def _take(state: State, found: Found) -> tuple[State, list[NodeAction]]:
     """Take the entities that are placed on this node, as far as it has capacity."""
     state = state._replace(left_out={**state.left_out, **dict.fromkeys(found.hopeless, RETRY_POLLS)})
     (_, seen), placed = place(Seen(state.owner, state.seen), PollResult(found.members, found.unowned, found.idle))
-    actions: list[Action] = [one for one in placed if not (isinstance(one, Take) and one.entity_id in state.loading)]
+    actions: list[NodeAction] = [
+        one for one in placed if not (isinstance(one, Take) and one.entity_id in state.loading)
+    ]
     taken = {one.entity_id for one in actions if isinstance(one, Take)}
     return state._replace(seen=seen, loading=state.loading | taken), actions
 

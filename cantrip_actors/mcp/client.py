@@ -50,23 +50,23 @@ from cantrip_actors.mcp.changes import Changes
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
-from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, Place, entry_of
+from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, ResourcePosition, entry_of
 from cantrip_actors.mcp.results import conversation, convert_result, messages_of, prompt_of, read, tool_of
-from cantrip_actors.mcp.rounds import Asked
+from cantrip_actors.mcp.rounds import ServerQuestions
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import (
-    Answered,
     Connection,
     Elicited,
     Host,
     LostServer,
-    Report,
+    ReportProgress,
     SampleRequest,
     SamplingRefused,
-    Session,
+    ServerSession,
     Tool,
+    ToolResult,
     ToolServerError,
 )
 from cantrip_actors.terms.wrapper import GateCall
@@ -116,13 +116,13 @@ class _Near(NamedTuple):
 
 T = TypeVar("T")
 
-Target = Callable[[_Near], Awaitable[Any]]
+ConnectTarget = Callable[[_Near], Awaitable[Any]]
 """Returns the target that the SDK's client connects to."""
 
 
 async def hold(
     name: str,
-    target: Target,
+    target: ConnectTarget,
     host: Host,
     ready: Callable[[Connection], object],
     roots: Sequence[str],
@@ -140,7 +140,7 @@ async def hold(
                 tasks.start_soon(said.read)
                 reached = await target(_Near(name, said, stack, tasks, connection.note_session))
                 client = Client(
-                    _Watched(reached, connection.lost)
+                    _WatchedTransport(reached, connection.lost)
                     if isinstance(reached, contextlib.AbstractAsyncContextManager)
                     else reached,
                     mode="legacy" if handshake else "auto",
@@ -167,7 +167,7 @@ async def hold(
         raise ToolServerError(f"server {name} did not answer within {patience:g} s{said.last_words}")
 
 
-def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Target:
+def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ConnectTarget:
     """Return a program as a target."""
 
     async def start(near: _Near) -> Any:
@@ -176,7 +176,7 @@ def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str 
     return start
 
 
-def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> Target:
+def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> ConnectTarget:
     """Return a URL as a target."""
 
     async def reach(near: _Near) -> Any:
@@ -203,7 +203,7 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> Target:
     return reach
 
 
-def inside(server: Any) -> Target:
+def inside(server: Any) -> ConnectTarget:
     """Return a server object as a target."""
 
     async def find(_: _Near) -> Any:
@@ -241,9 +241,9 @@ class _Connection:
         self._session_id = id
 
     @property
-    def negotiated(self) -> Session:
+    def negotiated(self) -> ServerSession:
         """The version of the protocol, and the server's id of the session."""
-        return Session(self.session.protocol_version, self._session_id)
+        return ServerSession(self.session.protocol_version, self._session_id)
 
     @property
     def is_lost(self) -> bool:
@@ -340,10 +340,10 @@ class _Connection:
             return False
         return bool(found)
 
-    async def _resources(self, start: Place) -> tuple[list[dict[str, Any]], Place | None]:
+    async def _resources(self, start: ResourcePosition) -> tuple[list[dict[str, Any]], ResourcePosition | None]:
         """Return the resources from a place on, a bounded number of them, and the place after those."""
         found: list[dict[str, Any]] = []
-        place: Place | None = start
+        place: ResourcePosition | None = start
         for _ in range(REQUESTS):
             if place is None or len(found) == LISTED:
                 break
@@ -362,14 +362,14 @@ class _Connection:
             found += map(entry_of, listed)
         return found, place
 
-    async def _list(self, args: Mapping[str, Any], call: GateCall) -> Answered:
-        start = Place.read(str(args["cursor"])) if args.get("cursor") else FIRST
+    async def _list(self, args: Mapping[str, Any], call: GateCall) -> ToolResult:
+        start = ResourcePosition.read(str(args["cursor"])) if args.get("cursor") else FIRST
         if start is None:
-            return Answered(f"{call.gate}: cursor: expected `next` of the result before", is_error=True)
+            return ToolResult(f"{call.gate}: cursor: expected `next` of the result before", is_error=True)
         found, place = await self._resources(start)
-        return Answered({"resources": found} | ({} if place is None else {"next": str(place)}))
+        return ToolResult({"resources": found} | ({} if place is None else {"next": str(place)}))
 
-    async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
+    async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: ReportProgress) -> ToolResult:
         """Call a tool; `report` gets its progress. Cancelling this cancels the request. Raises LostServer."""
         is_over = anyio.Event()
         self._calls[is_over] = call
@@ -379,25 +379,25 @@ class _Connection:
                     return await self._list(args, call)
                 return await self._call(tool, args, call, _Progress(report))
         except MCPError as problem:
-            return Answered(f"{call.gate}: {problem.error.message}", is_error=True)
+            return ToolResult(f"{call.gate}: {problem.error.message}", is_error=True)
         except ValidationError as problem:
             told = f"{call.gate}: the server ran the call, but its answer is invalid: {_describe_fault(problem)}"
-            return Answered(told, is_error=True)
+            return ToolResult(told, is_error=True)
         except RuntimeError as mismatch:  # the SDK also checks structured content, against the current list of tools
-            return Answered(f"{call.gate}: {mismatch}", is_error=True)
+            return ToolResult(f"{call.gate}: {mismatch}", is_error=True)
         finally:
             del self._calls[is_over]
             is_over.set()
 
-    async def _call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, progress: _Progress) -> Answered:
-        asked = None if call.inquiry is None else Asked.read(call.inquiry)
+    async def _call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, progress: _Progress) -> ToolResult:
+        asked = None if call.inquiry is None else ServerQuestions.read(call.inquiry)
         try:
             result = await self._settle(partial(self._request, tool, args, progress), call, asked)
         except _Unsettled as problem:
-            return Answered(f"{call.gate}: {problem}", is_error=True)
+            return ToolResult(f"{call.gate}: {problem}", is_error=True)
         return read(result) if isinstance(result, ReadResourceResult) else convert_result(result, tool)
 
-    async def _settle(self, send: _Send, call: GateCall | None, asked: Asked | None = None) -> Any:
+    async def _settle(self, send: _Send, call: GateCall | None, asked: ServerQuestions | None = None) -> Any:
         """Return the result of a request, once the server's own requests before it are answered. Raises _Unsettled."""
         while asked is None or asked.rounds <= ROUNDS:
             if asked is None:
@@ -411,7 +411,7 @@ class _Connection:
                     told = f"the server answers with a result of the type {result.result_type}"
                     raise _Unsettled(f"{told}, which this client does not take")
                 return result
-            asked = Asked.after(asked, result)
+            asked = ServerQuestions.after(asked, result)
         raise _Unsettled(f"the server asked for something more than {ROUNDS} times")
 
     async def _request(
@@ -541,7 +541,7 @@ def _count_characters(message: PromptMessage) -> int:
 class _Progress:
     """Reports the progress of a call, ten times a second at most: a server may flood."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ReportProgress) -> None:
         self._report = report
         self._next = 0.0
 
@@ -553,7 +553,7 @@ class _Progress:
             self._report(f"{share}: {message[:500]}" if message else share)
 
 
-class _Watched:
+class _WatchedTransport:
     """A transport of the SDK that reports its end; a client alone notices the end at its next request."""
 
     def __init__(self, transport: Any, lost: anyio.Event) -> None:

@@ -12,7 +12,7 @@ import anyio
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.servers import McpServer, http, make_server_name, stdio
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.tool_server import Answered, Connection, Elicited, Host, LostServer, ToolServerError
+from cantrip_actors.terms.tool_server import Connection, Elicited, Host, LostServer, ToolResult, ToolServerError
 from cantrip_actors.terms.wrapper import GateCall
 
 T = TypeVar("T")
@@ -28,10 +28,10 @@ def server_at(target: str, auth: str | OAuth | Login | None = None) -> McpServer
     return stdio(make_server_name(PurePath(words[0]).name), words[0], *words[1:])
 
 
-def call_once(tool: str, args: Mapping[str, Any]) -> Callable[[Connection], Awaitable[Answered]]:
+def call_once(tool: str, args: Mapping[str, Any]) -> Callable[[Connection], Awaitable[ToolResult]]:
     """Return the work that calls a tool by its name, for `with_connection`. It raises ToolServerError."""
 
-    async def work(connection: Connection) -> Answered:
+    async def work(connection: Connection) -> ToolResult:
         tools = await connection.tools()
         wanted = next((one for one in tools if one.name == tool), None)
         if wanted is None:

@@ -47,7 +47,7 @@ READ: Final = Tool(
 _CURSOR: Final = re.compile(r"(resource|template)s (\d{1,9}) ?(.*)", re.DOTALL)
 
 
-class Place(NamedTuple):
+class ResourcePosition(NamedTuple):
     """A place in the list of resources, after which come the templates: `skip` entries of the page at `cursor`."""
 
     kind: Literal["resource", "template"]
@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
     def take(
         self, page: ListResourcesResult | ListResourceTemplatesResult, room: int
-    ) -> tuple[Sequence[Resource | ResourceTemplate], Place | None]:
+    ) -> tuple[Sequence[Resource | ResourceTemplate], ResourcePosition | None]:
         """Return the entries from here on for which there is room, and the place after them; None is the end."""
         every: Sequence[Resource | ResourceTemplate]
         every = page.resources if isinstance(page, ListResourcesResult) else page.resource_templates
@@ -81,7 +81,7 @@ class Place(NamedTuple):
         return every[self.skip :], then
 
 
-FIRST: Final = Place("resource", 0, "")
+FIRST: Final = ResourcePosition("resource", 0, "")
 
 
 def entry_of(listed: Resource | ResourceTemplate) -> dict[str, Any]:

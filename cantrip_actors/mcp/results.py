@@ -25,10 +25,10 @@ from mcp_types import Tool as McpTool
 
 from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import Given, Image, split_message
+from cantrip_actors.terms.image import Image, MessageParts, split_message
 from cantrip_actors.terms.json_schema import find_misfits
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
-from cantrip_actors.terms.tool_server import Answered, Tool
+from cantrip_actors.terms.tool_server import Tool, ToolResult
 
 
 def tool_of(listed: McpTool) -> Tool:
@@ -60,7 +60,7 @@ def messages_of(result: GetPromptResult) -> list[PromptMessage]:
     return [PromptMessage(one.role, content) for one in result.messages for content in _read_content(one.content)]
 
 
-def conversation(asked: CreateMessageRequestParams) -> tuple[tuple[Literal["user", "assistant"], Given], ...]:
+def conversation(asked: CreateMessageRequestParams) -> tuple[tuple[Literal["user", "assistant"], MessageParts], ...]:
     """Return a server's question to a model. Its system prompt is a message like the others: those are its words, too.
 
     Raises InvalidIntent for a message without content.
@@ -81,33 +81,35 @@ def _read_content(block: Any) -> Iterator[str | File | EmbeddedText]:
         yield from _read_part(block)
 
 
-def convert_result(result: CallToolResult, tool: Tool) -> Answered:
+def convert_result(result: CallToolResult, tool: Tool) -> ToolResult:
     """Return the result of a call: its structured content if it has any, else its text; with images and files."""
     parts = [part for block in result.content for part in _read_part(block)]
     texts = [part for part in parts if isinstance(part, str)]
     files = [part for part in parts if not isinstance(part, str)]
     if result.is_error:
-        return Answered("\n".join(texts) or f"{tool.name} failed and does not say why", is_error=True)
+        return ToolResult("\n".join(texts) or f"{tool.name} failed and does not say why", is_error=True)
     value: Any = result.structured_content
     if tool.output is not None:
         if value is None:
-            return Answered(f"{tool.name} has an output schema and returned nothing that is structured", is_error=True)
+            return ToolResult(
+                f"{tool.name} has an output schema and returned nothing that is structured", is_error=True
+            )
         problems = find_misfits(value, tool.output, foreign=True)
         if problems:
             told = "; ".join(problems).replace("argument", "result")
-            return Answered(f"{tool.name} returned what its own output schema forbids: {told}", is_error=True)
+            return ToolResult(f"{tool.name} returned what its own output schema forbids: {told}", is_error=True)
     if value is None:
         value = "\n".join(texts)
-        return Answered([*([value] if value else []), *files] if files else value)
-    return Answered([value, *files] if files else value)
+        return ToolResult([*([value] if value else []), *files] if files else value)
+    return ToolResult([value, *files] if files else value)
 
 
-def read(result: ReadResourceResult) -> Answered:
+def read(result: ReadResourceResult) -> ToolResult:
     """Return the content of a resource: its text, or a list with its texts, images and files."""
     parts = [_read_resource(one) for one in result.contents]
     if all(isinstance(part, str) for part in parts):
-        return Answered("\n".join(map(str, parts)))
-    return Answered(parts)
+        return ToolResult("\n".join(map(str, parts)))
+    return ToolResult(parts)
 
 
 def _read_resource(resource: TextResourceContents | BlobResourceContents) -> str | File:

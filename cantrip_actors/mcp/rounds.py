@@ -30,7 +30,7 @@ _RESPONSES: Final[Mapping[type, type[BaseModel]]] = {
 
 
 @dataclass
-class Asked:
+class ServerQuestions:
     """The requests of a server before it answers, and the responses so far; `state` is the server's own."""
 
     rounds: int
@@ -39,7 +39,7 @@ class Asked:
     responses: dict[str, Any]
 
     @classmethod
-    def after(cls, before: Asked | None, result: InputRequiredResult) -> Asked:
+    def after(cls, before: ServerQuestions | None, result: InputRequiredResult) -> ServerQuestions:
         """Return the requests that a server has answered with, after those before."""
         rounds = 1 if before is None else before.rounds + 1
         return cls(rounds, result.request_state, dict(result.input_requests or {}), {})

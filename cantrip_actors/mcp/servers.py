@@ -20,7 +20,7 @@ from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.tool_server import Connection, Elicit, Host, ToolServer
 
 if TYPE_CHECKING:
-    from cantrip_actors.mcp.client import Target
+    from cantrip_actors.mcp.client import ConnectTarget
 
 LOGIN: Final = 600.0
 """Seconds that a person has to log in."""
@@ -39,7 +39,7 @@ class McpServer(ToolServer):
         own = host if self.elicit is None else host._replace(elicit=self.elicit)
         await hold(self.name, self._reach(), own, ready, self.told_roots, self.sampling_name, **self._modes())
 
-    def _reach(self) -> Target:
+    def _reach(self) -> ConnectTarget:
         """Return what the SDK's client connects to."""
         raise NotImplementedError
 
@@ -76,7 +76,7 @@ class StdioServer(McpServer):
     cwd: str | None = None
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "pipe"
 
-    def _reach(self) -> Target:
+    def _reach(self) -> ConnectTarget:
         from cantrip_actors.mcp.client import program
 
         return program(self.command, self.args, dict(self.env), self.cwd)
@@ -104,7 +104,7 @@ class HttpServer(McpServer):
     risks: frozenset[Risk] = frozenset({"untrusted_content", "way_out"})
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "tcp"
 
-    def _reach(self) -> Target:
+    def _reach(self) -> ConnectTarget:
         from cantrip_actors.mcp.client import endpoint
 
         return endpoint(self.url, dict(self.headers), self.auth)
@@ -128,7 +128,7 @@ class InprocServer(McpServer):
     server: Any = field(repr=False)
     era: Literal["modern", "handshake"] = "modern"
 
-    def _reach(self) -> Target:
+    def _reach(self) -> ConnectTarget:
         from cantrip_actors.mcp.client import inside
 
         return inside(self.server)

@@ -12,7 +12,7 @@ from cantrip_actors import Cantrip, CantripError, Loom, Runtime
 T = TypeVar("T")
 
 
-class Refused(CantripError):
+class CallerRefused(CantripError):
     """The client may not make this request, or not now."""
 
 
@@ -29,7 +29,7 @@ async def _skip_count() -> AsyncIterator[Callable[[str], None]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class McpCaller:
     """The client of a request. `runtime` is that of its tenant, `cantrips` are those that it may use, by name.
 
     `by` names it in records, and `door` names the door that vouches for it. `allows` says whether it has a scope
@@ -65,4 +65,4 @@ class Caller:
     def check(self, scope: str) -> None:
         """Raise Refused if the client lacks a scope."""
         if not self.allows(scope):
-            raise Refused(f"this token lacks the scope {scope}")
+            raise CallerRefused(f"this token lacks the scope {scope}")

@@ -21,10 +21,10 @@ from mcp.shared.exceptions import MCPError
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from cantrip_actors import LoomError, Request, RuntimeClosed
-from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.forms import can_ask, decide, form_of, forms_of
 from cantrip_actors.mcp_server.tasks import create_task_result, has_tasks
-from cantrip_actors.mcp_server.work import Work
+from cantrip_actors.mcp_server.work import ToolWork
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.redact.logs import get_logger
 
@@ -33,25 +33,29 @@ SOON: Final = 5.0
 
 _log = get_logger("cantrip_actors.mcp_server")
 
-Answer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
+ToolAnswer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
 
 
-def state_of(work: Work, put: frozenset[str]) -> str:
+def state_of(work: ToolWork, put: frozenset[str]) -> str:
     """Return the state of a call: its work, and the requests that its user has seen."""
     return json.dumps({"work": work.id, "put": sorted(put)})
 
 
-async def work_of_state(caller: Caller, state: str) -> tuple[Work, frozenset[str]]:
+async def work_of_state(caller: McpCaller, state: str) -> tuple[ToolWork, frozenset[str]]:
     """Return the work of a state from a client, and the requests that its user has seen. Raises UnknownWork."""
     given = json.loads(state)  # this server wrote it: the SDK has checked its seal
-    return await caller.read(lambda: Work.find(caller, given["work"])), frozenset(given["put"])
+    return await caller.read(lambda: ToolWork.find(caller, given["work"])), frozenset(given["put"])
 
 
-class Call:
+class ToolCallRun:
     """A running call. `put` are the ids of requests that its user has seen: each is sent once."""
 
     def __init__(
-        self, caller: Caller, context: ServerRequestContext[Any, Any], work: Work, put: frozenset[str] = frozenset()
+        self,
+        caller: McpCaller,
+        context: ServerRequestContext[Any, Any],
+        work: ToolWork,
+        put: frozenset[str] = frozenset(),
     ) -> None:
         self._caller = caller
         self._context = context
@@ -60,10 +64,10 @@ class Call:
         self._is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._asks = can_ask(caller, context.session.client_capabilities)
         self._has_tasks = has_tasks(context)
-        self._found: Answer | None = None
+        self._found: ToolAnswer | None = None
         self._tasks: TaskGroup
 
-    async def answer(self, responses: Mapping[str, Any] | None) -> Answer:
+    async def answer(self, responses: Mapping[str, Any] | None) -> ToolAnswer:
         """Record the decisions that came with the call, and wait. Cancelling this cancels the work (MCP-16)."""
         try:
             await self._decide(responses or {})
@@ -81,7 +85,7 @@ class Call:
                 self._put.add(request.id)
                 await decide(self._caller, request, response)
 
-    async def _wait(self) -> Answer:
+    async def _wait(self) -> ToolAnswer:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._report)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from mcp import types
 
 from cantrip_actors import AlreadyDecided, EntityEnded, InvalidDecision, Request, UnknownRequest
-from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.redact.logs import get_logger
 
 _FLAT: Final = frozenset({"string", "number", "integer", "boolean"})
@@ -35,14 +35,14 @@ _APPROVAL: Final[Mapping[str, Any]] = {
 _log = get_logger("cantrip_actors.mcp_server")
 
 
-def can_ask(caller: Caller, capabilities: types.ClientCapabilities | None) -> bool:
+def can_ask(caller: McpCaller, capabilities: types.ClientCapabilities | None) -> bool:
     """Return whether a client can show forms to its user and may decide requests."""
     offered = None if capabilities is None else capabilities.elicitation
     has_forms = offered is not None and (offered.form is not None or offered.url is None)  # an empty object means forms
     return has_forms and caller.allows("approve")
 
 
-def form_of(caller: Caller, request: Request) -> types.ElicitRequestFormParams:
+def form_of(caller: McpCaller, request: Request) -> types.ElicitRequestFormParams:
     """Return the form of a request, without secrets."""
     redact = caller.runtime.redact
     if request.kind == "question":
@@ -54,7 +54,7 @@ def form_of(caller: Caller, request: Request) -> types.ElicitRequestFormParams:
     )
 
 
-def forms_of(caller: Caller, requests: Iterable[Request]) -> types.InputRequests:
+def forms_of(caller: McpCaller, requests: Iterable[Request]) -> types.InputRequests:
     """Return the forms of requests by their ids."""
     return {one.id: types.ElicitRequest(params=form_of(caller, one)) for one in requests}
 
@@ -74,7 +74,7 @@ def _schema(request: Request) -> tuple[dict[str, Any], str]:
     return form, "field" if is_flat else "json"
 
 
-async def decide(caller: Caller, request: Request, answer: types.ElicitResult) -> None:
+async def decide(caller: McpCaller, request: Request, answer: types.ElicitResult) -> None:
     """Record the decision of a client's user; a dismissed form or an invalid answer records nothing.
 
     A request that stays open waits for another answer at this door or another one.

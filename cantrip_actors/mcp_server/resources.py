@@ -11,8 +11,8 @@ from mcp.shared.exceptions import MCPError
 
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.machine.project import find_first_intent
-from cantrip_actors.mcp_server.callers import Caller
-from cantrip_actors.mcp_server.work import Work
+from cantrip_actors.mcp_server.callers import McpCaller
+from cantrip_actors.mcp_server.work import ToolWork
 from cantrip_actors.records.codec import dump_json
 
 ENTITIES: Final = "cantrip://entities/"
@@ -37,7 +37,7 @@ TEMPLATES: Final = (
 )
 
 
-def list_resources(caller: Caller, cursor: str | None) -> types.ListResourcesResult:
+def list_resources(caller: McpCaller, cursor: str | None) -> types.ListResourcesResult:
     """Return entities, newest first, a page at a time. Raises Refused."""
     caller.check("read")
     loom = caller.loom
@@ -57,7 +57,7 @@ def list_resources(caller: Caller, cursor: str | None) -> types.ListResourcesRes
     return types.ListResourcesResult(resources=resources, next_cursor=found[PAGE - 1] if len(found) > PAGE else None)
 
 
-def read_resource(caller: Caller, uri: str) -> types.ReadResourceResult:
+def read_resource(caller: McpCaller, uri: str) -> types.ReadResourceResult:
     """Return a resource. Raises MCPError for an unknown one; Refused."""
     caller.check("read")
     loom = caller.loom
@@ -73,10 +73,10 @@ def read_resource(caller: Caller, uri: str) -> types.ReadResourceResult:
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
 
-def _find_entity(caller: Caller, entity_id: str) -> dict[str, Any]:
+def _find_entity(caller: McpCaller, entity_id: str) -> dict[str, Any]:
     loom = caller.loom
     header, first = loom.header(entity_id), find_first_intent(loom.records(entity_id))
-    usage, outcome = loom.subtree_usage(entity_id), Work(caller, caller.runtime.find(entity_id)).outcome()
+    usage, outcome = loom.subtree_usage(entity_id), ToolWork(caller, caller.runtime.find(entity_id)).outcome()
     return {
         "id": entity_id,
         "cantrip": header.cantrip_name,

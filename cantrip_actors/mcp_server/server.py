@@ -10,19 +10,19 @@ from typing import Any, Final
 from anyio import to_thread
 from mcp import types
 from mcp.server.caching import CacheHint
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from cantrip_actors import Cantrip, CantripError, Runtime
-from cantrip_actors.mcp_server.callers import Caller, Refused
-from cantrip_actors.mcp_server.calls import Call, work_of_state
+from cantrip_actors.mcp_server.callers import CallerRefused, McpCaller
+from cantrip_actors.mcp_server.calls import ToolCallRun, work_of_state
 from cantrip_actors.mcp_server.resources import TEMPLATES, list_resources, read_resource
-from cantrip_actors.mcp_server.tasks import has_tasks, serve_tasks
+from cantrip_actors.mcp_server.tasks import RequestContext, has_tasks, serve_tasks
 from cantrip_actors.mcp_server.tools import Offer, offers_of
-from cantrip_actors.mcp_server.work import UnknownWork, Work, error_result
+from cantrip_actors.mcp_server.work import ToolWork, UnknownWork, error_result
 from cantrip_actors.runtime.instrument import Instrument, Served
 
 FRESH: Final = 60_000
@@ -42,10 +42,10 @@ METHODS: Final = frozenset(
 )
 """Methods that are counted by their names; a client may send any text."""
 
-Context = ServerRequestContext[Any, Any]
 
-
-def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Caller], runtime: Runtime) -> Server[Any]:
+def make_server(
+    cantrips: Mapping[str, Cantrip], find: Callable[[RequestContext], McpCaller], runtime: Runtime
+) -> Server[Any]:
     """Return a server that offers cantrips by their names; `find` returns the client of a request.
 
     Clients return the state of a waiting call. It is sealed with a key of the runtime's loom, so the next process that
@@ -80,11 +80,11 @@ def make_server(cantrips: Mapping[str, Cantrip], find: Callable[[Context], Calle
 class _Handlers:
     """The answers to all methods except those of tasks."""
 
-    def __init__(self, offers: Mapping[str, Offer], find: Callable[[Context], Caller]) -> None:
+    def __init__(self, offers: Mapping[str, Offer], find: Callable[[RequestContext], McpCaller]) -> None:
         self.offers = offers
         self._find = find
 
-    def _list_offered(self, caller: Caller) -> dict[str, Offer]:
+    def _list_offered(self, caller: McpCaller) -> dict[str, Offer]:
         return {
             name: one
             for name, one in self.offers.items()
@@ -95,11 +95,11 @@ class _Handlers:
         """Return the schema of a tool's arguments, for headers that repeat them."""
         return self.offers[name].tool.input_schema if name in self.offers else None
 
-    async def list_tools(self, context: Context, _params: Any) -> types.ListToolsResult:
+    async def list_tools(self, context: RequestContext, _params: Any) -> types.ListToolsResult:
         """Return the tools that the client may call."""
         return types.ListToolsResult(tools=[one.tool for one in self._list_offered(self._find(context)).values()])
 
-    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
+    async def call_tool(self, context: RequestContext, params: types.CallToolRequestParams) -> Any:
         """Have an entity work on an intent, or continue with the state of an earlier call."""
         caller = self._find(context)
         offer = self._list_offered(caller).get(params.name)
@@ -107,34 +107,34 @@ class _Handlers:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:200]}")
         if params.request_state is not None:
             work, put = await work_of_state(caller, params.request_state)
-            return await Call(caller, context, work, put).answer(params.input_responses)
+            return await ToolCallRun(caller, context, work, put).answer(params.input_responses)
         try:
             arguments: Any = offer.arguments.model_validate(params.arguments or {})
-            work = await Work.begin(caller, offer, arguments, survives=has_tasks(context))
+            work = await ToolWork.begin(caller, offer, arguments, survives=has_tasks(context))
         except ValidationError as error:
             faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
             return error_result(f"{params.name}: {'; '.join(faults)}")
         except CantripError as error:
             return error_result(caller.runtime.redact(str(error)))
-        return await Call(caller, context, work).answer(None)
+        return await ToolCallRun(caller, context, work).answer(None)
 
     async def list_resources(
-        self, context: Context, params: types.PaginatedRequestParams | None
+        self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """Return entities as resources."""
         cursor = None if params is None else params.cursor
         return await to_thread.run_sync(list_resources, self._find(context), cursor)
 
-    async def list_prompts(self, _context: Context, _params: Any) -> types.ListPromptsResult:
+    async def list_prompts(self, _context: RequestContext, _params: Any) -> types.ListPromptsResult:
         """Return no prompts: clients ask for them even if a server does not announce any."""
         return types.ListPromptsResult(prompts=[])
 
-    async def list_templates(self, _context: Context, _params: Any) -> types.ListResourceTemplatesResult:
+    async def list_templates(self, _context: RequestContext, _params: Any) -> types.ListResourceTemplatesResult:
         """Return the forms of the URIs."""
         return types.ListResourceTemplatesResult(resource_templates=list(TEMPLATES))
 
     async def read_resource(
-        self, context: Context, params: types.ReadResourceRequestParams
+        self, context: RequestContext, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         """Return an entity or a turn."""
         return await to_thread.run_sync(read_resource, self._find(context), str(params.uri))
@@ -147,7 +147,7 @@ class _Measuring:
         self._telemetry = telemetry
         self._offered = offered
 
-    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def __call__(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Pass a request on."""
         began, error = time.perf_counter(), ""
         try:
@@ -168,14 +168,14 @@ class _Measuring:
 class _Errors:
     """Turns our errors into errors of the protocol."""
 
-    def __init__(self, find: Callable[[Context], Caller]) -> None:
+    def __init__(self, find: Callable[[RequestContext], McpCaller]) -> None:
         self._find = find
 
-    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def __call__(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Pass a request on."""
         try:
             return await call_next(ctx)
-        except (UnknownWork, Refused) as error:
+        except (UnknownWork, CallerRefused) as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from error
         except CantripError as error:
             raise MCPError(types.INTERNAL_ERROR, self._find(ctx).runtime.redact(str(error))) from error

@@ -13,15 +13,15 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.stdio import stdio_server
 
 from cantrip_actors import Cantrip, Runtime
-from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.server import make_server
 
 
-def find_local(runtime: Runtime, cantrips: Mapping[str, Cantrip], context: ServerRequestContext[Any, Any]) -> Caller:
+def find_local(runtime: Runtime, cantrips: Mapping[str, Cantrip], context: ServerRequestContext[Any, Any]) -> McpCaller:
     """Return the client that started this process: it has the rights of its user, and sees no secrets."""
     told = context.session.client_params
     name = "" if told is None else " ".join(told.client_info.name.split())[:60]
-    return Caller(
+    return McpCaller(
         runtime,
         cantrips,
         by=f"mcp:{name}" if name else "mcp",

@@ -17,16 +17,16 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from cantrip_actors.mcp_server.callers import Caller
+from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.forms import can_ask, decide, forms_of
-from cantrip_actors.mcp_server.work import CANCELLED, Work
+from cantrip_actors.mcp_server.work import CANCELLED, ToolWork
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 POLL: Final = 1_000
 """The polling interval in milliseconds that clients get."""
 
-Context = ServerRequestContext[Any, Any]
-Status = Literal["working", "input_required", "completed", "cancelled"]
+RequestContext = ServerRequestContext[Any, Any]
+TaskStatus = Literal["working", "input_required", "completed", "cancelled"]
 
 
 class _TaskParams(types.RequestParams):
@@ -37,18 +37,18 @@ class _UpdateParams(_TaskParams):
     input_responses: types.InputResponses
 
 
-def has_tasks(context: Context) -> bool:
+def has_tasks(context: RequestContext) -> bool:
     """Return whether the client announces tasks with this request; clients of the handshake era never do."""
     is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
     return is_modern and context.session.check_client_capability(types.ClientCapabilities(extensions={EXTENSION: {}}))
 
 
-def create_task_result(work: Work) -> dict[str, Any]:
+def create_task_result(work: ToolWork) -> dict[str, Any]:
     """Return the answer to a call that becomes a task. Reads the loom."""
     return {"resultType": "task", **_build_task(work, _find_status(work))}
 
 
-def _find_status(work: Work) -> Status:
+def _find_status(work: ToolWork) -> TaskStatus:
     outcome = work.outcome()
     if outcome is None and work.is_withdrawn:
         return "cancelled"
@@ -57,7 +57,7 @@ def _find_status(work: Work) -> Status:
     return "cancelled" if outcome.reason in CANCELLED else "completed"
 
 
-def _build_task(work: Work, status: Status) -> dict[str, Any]:
+def _build_task(work: ToolWork, status: TaskStatus) -> dict[str, Any]:
     began, changed = work.times
     return {
         "taskId": work.id,
@@ -69,16 +69,16 @@ def _build_task(work: Work, status: Status) -> dict[str, Any]:
     }
 
 
-def _check_header(context: Context, task_id: str) -> None:
+def _check_header(context: RequestContext, task_id: str) -> None:
     """Raise MCPError unless the header of an HTTP request names the task: the SDK checks methods of the core only."""
     if context.request is not None and context.request.headers.get(MCP_NAME_HEADER) != task_id:
         raise MCPError(types.HEADER_MISMATCH, f"{MCP_NAME_HEADER}: expected the taskId of the request")
 
 
-def serve_tasks(server: Server[Any], find: Callable[[Context], Caller]) -> None:
+def serve_tasks(server: Server[Any], find: Callable[[RequestContext], McpCaller]) -> None:
     """Let a server answer `tasks/get`, `tasks/update` and `tasks/cancel`. `find` returns the client of a request."""
 
-    def caller_of(context: Context, task_id: str, scope: str) -> Caller:
+    def caller_of(context: RequestContext, task_id: str, scope: str) -> McpCaller:
         if not has_tasks(context):
             raise MCPError(
                 types.MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -90,12 +90,12 @@ def serve_tasks(server: Server[Any], find: Callable[[Context], Caller]) -> None:
         caller.check(scope)
         return caller
 
-    async def get(context: Context, params: _TaskParams) -> dict[str, Any]:
+    async def get(context: RequestContext, params: _TaskParams) -> dict[str, Any]:
         caller = caller_of(context, params.task_id, "read")
         asks = can_ask(caller, context.session.client_capabilities)
 
         def look() -> dict[str, Any]:
-            work = Work.find(caller, params.task_id)
+            work = ToolWork.find(caller, params.task_id)
             status = _find_status(work)
             if status == "input_required" and not asks:  # another door has to decide
                 status = "working"
@@ -110,17 +110,17 @@ def serve_tasks(server: Server[Any], find: Callable[[Context], Caller]) -> None:
 
         return await caller.read(look)
 
-    async def update(context: Context, params: _UpdateParams) -> dict[str, Any]:
+    async def update(context: RequestContext, params: _UpdateParams) -> dict[str, Any]:
         caller = caller_of(context, params.task_id, "approve")
-        for request in await caller.read(lambda: Work.find(caller, params.task_id).requests()):
+        for request in await caller.read(lambda: ToolWork.find(caller, params.task_id).requests()):
             response = params.input_responses.get(request.id)
             if isinstance(response, types.ElicitResult):
                 await decide(caller, request, response)
         return {"resultType": "complete"}
 
-    async def cancel(context: Context, params: _TaskParams) -> dict[str, Any]:
+    async def cancel(context: RequestContext, params: _TaskParams) -> dict[str, Any]:
         caller = caller_of(context, params.task_id, "stop")
-        work = await caller.read(lambda: Work.find(caller, params.task_id))
+        work = await caller.read(lambda: ToolWork.find(caller, params.task_id))
         with anyio.CancelScope(shield=True):
             await work.cancel("the MCP client cancelled the task")
         return {"resultType": "complete"}

@@ -17,38 +17,38 @@ LONGEST: Final = 128
 DESCRIPTION: Final = 2_000
 
 
-class _Arguments(BaseModel):
+class _ToolArguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     intent: str = Field(min_length=1, description="What the entity is to achieve.")
     context: dict[str, Any] = Field(default_factory=dict, description="Data for the entity, beside the intent.")
 
 
-class Cast(_Arguments):
+class CastArguments(_ToolArguments):
     """Arguments of `NAME`."""
 
 
-class Send(_Arguments):
+class SendArguments(_ToolArguments):
     """Arguments of `NAME_send`."""
 
     entity_id: str = Field(default="", description="The entity, from an earlier result; left out: a new one.")
 
 
-class Fork(_Arguments):
+class ForkArguments(_ToolArguments):
     """Arguments of `NAME_fork`."""
 
     at: str = Field(min_length=1, description="The id of a turn; or that of an entity, for its last turn.")
 
 
-_KINDS: Final[Mapping[str, tuple[type[_Arguments], str, str, str]]] = {
-    "cast": (Cast, "", "", "cast"),
+_KINDS: Final[Mapping[str, tuple[type[_ToolArguments], str, str, str]]] = {
+    "cast": (CastArguments, "", "", "cast"),
     "send": (
-        Send,
+        SendArguments,
         "_send",
         "Give an intent to a long-lived entity, which remembers what was said before. Without `entity_id`, begin one. ",
         "send",
     ),
-    "fork": (Fork, "_fork", "Continue from an earlier turn with a new long-lived entity. ", "cast"),
+    "fork": (ForkArguments, "_fork", "Continue from an earlier turn with a new long-lived entity. ", "cast"),
 }
 """For each kind of tool: its arguments, the end of its name, the beginning of its description, the scope it needs."""
 
@@ -59,7 +59,7 @@ class Offer:
 
     cantrip: str
     kind: Literal["cast", "send", "fork"]
-    arguments: type[_Arguments]
+    arguments: type[_ToolArguments]
     scope: str
     tool: types.Tool
 

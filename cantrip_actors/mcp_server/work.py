@@ -10,8 +10,8 @@ from mcp import types
 
 from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Receipt, Request
 from cantrip_actors.machine.project import find_episode, find_outcome, get_time
-from cantrip_actors.mcp_server.callers import Caller
-from cantrip_actors.mcp_server.tools import Cast, Fork, Offer, Send
+from cantrip_actors.mcp_server.callers import McpCaller
+from cantrip_actors.mcp_server.tools import CastArguments, ForkArguments, Offer, SendArguments
 from cantrip_actors.terms.image import select_pictures
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
@@ -28,13 +28,13 @@ class UnknownWork(CantripError, KeyError):
         return str(self.args[0])
 
 
-class Work:
+class ToolWork:
     """An intent of an entity: the first one, or the one that was sent with `key`.
 
-    Its methods that are not awaited read the loom: call them in `Caller.read`.
+    Its methods that are not awaited read the loom: call them in `McpCaller.read`.
     """
 
-    def __init__(self, caller: Caller, entity: Entity, key: str = "") -> None:
+    def __init__(self, caller: McpCaller, entity: Entity, key: str = "") -> None:
         self.entity = entity
         self.key = key
         self._caller = caller
@@ -46,7 +46,7 @@ class Work:
         return f"{self.entity.id}.{self.key}" if self.key else self.entity.id
 
     @classmethod
-    def find(cls, caller: Caller, work_id: str) -> Work:
+    def find(cls, caller: McpCaller, work_id: str) -> ToolWork:
         """Return the work with an id. Raises UnknownWork."""
         entity_id, _, key = work_id.partition(".")
         if not caller.sees(entity_id):
@@ -60,8 +60,13 @@ class Work:
 
     @classmethod
     async def begin(
-        cls, caller: Caller, offer: Offer, arguments: Cast | Send | Fork, *, survives: bool = False
-    ) -> Work:
+        cls,
+        caller: McpCaller,
+        offer: Offer,
+        arguments: CastArguments | SendArguments | ForkArguments,
+        *,
+        survives: bool = False,
+    ) -> ToolWork:
         """Give the intent of a tool call to an entity; it is in the loom when this returns.
 
         Work that `survives` may become a task, which the next process continues: its entity is long-lived, since
@@ -72,19 +77,19 @@ class Work:
         caller.check(offer.scope)
         runtime, cantrip = caller.runtime, caller.cantrips[offer.cantrip]
         intent, context, by = arguments.intent, arguments.context or None, caller.by
-        if isinstance(arguments, Send) and arguments.entity_id:
+        if isinstance(arguments, SendArguments) and arguments.entity_id:
             await caller.check_cost()
             entity = await caller.read(partial(_find_entity, caller, arguments.entity_id, offer))
             receipt = await entity.post(intent, context=context, key=uuid.uuid4().hex, by=by)
             return cls(caller, entity, receipt.key)
         caller.check("cast")
         async with caller.starting() as count:
-            if isinstance(arguments, Fork):
+            if isinstance(arguments, ForkArguments):
                 turn = await caller.read(partial(_find_turn, caller, arguments.at, offer))
                 entity = await runtime.start_fork(
                     turn, intent=intent, cantrip=cantrip, context=context, lasting=True, by=by
                 )
-            elif survives or isinstance(arguments, Send):
+            elif survives or isinstance(arguments, SendArguments):
                 entity = await runtime.invoke(cantrip, intent, context=context, by=by)
             else:
                 entity = await runtime.start(cantrip, intent, context=context, by=by)
@@ -192,18 +197,18 @@ def error_result(text: str, facts: dict[str, Any] | None = None) -> types.CallTo
     )
 
 
-def _check_entity(caller: Caller, entity_id: str, offer: Offer) -> None:
+def _check_entity(caller: McpCaller, entity_id: str, offer: Offer) -> None:
     loom = caller.runtime.loom
     if not (caller.sees(entity_id) and loom.header(entity_id).cantrip_name == offer.cantrip):
         raise InvalidIntent(f"no entity of {offer.cantrip} has the id {entity_id!r}: take one from an earlier result")
 
 
-def _find_entity(caller: Caller, entity_id: str, offer: Offer) -> Entity:
+def _find_entity(caller: McpCaller, entity_id: str, offer: Offer) -> Entity:
     _check_entity(caller, entity_id, offer)
     return caller.runtime.find(entity_id)
 
 
-def _find_turn(caller: Caller, handle: str, offer: Offer) -> str:
+def _find_turn(caller: McpCaller, handle: str, offer: Offer) -> str:
     """Return the id of the turn that a handle names. Raises InvalidIntent."""
     loom = caller.runtime.loom
     if handle in loom:

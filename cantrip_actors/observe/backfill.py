@@ -36,7 +36,7 @@ from cantrip_actors.terms.messages import Usage
 
 if TYPE_CHECKING:
     from cantrip_actors.loom import Loom
-    from cantrip_actors.observe.settings import Settings
+    from cantrip_actors.observe.settings import TracingSettings
     from cantrip_actors.records.records import Header, Record
 
 CRASHED = "crashed"
@@ -64,13 +64,13 @@ def build_spans(records: Iterable[Record], header: Header, parent: str | None = 
 
     `parent` is the `traceparent` of the call that made it, for a child.
     """
-    reader = _Reader(header, parent)
+    reader = _FactReader(header, parent)
     for _, turn, fact in read_facts(records):
         reader.read(turn, fact)
     return reader.finish()
 
 
-class _Reader:
+class _FactReader:
     """Reads the facts of one entity in order. `now` is the time of the last fact."""
 
     def __init__(self, header: Header, parent: str | None) -> None:
@@ -272,7 +272,7 @@ class _Ids:
         return True
 
 
-def emit(settings: Settings, spans: Sequence[RecordedSpan]) -> None:
+def emit(settings: TracingSettings, spans: Sequence[RecordedSpan]) -> None:
     """Export the unfinished spans of these through the SDK. Does nothing for a tracer with its own ids."""
     from opentelemetry import trace
     from opentelemetry.context import Context

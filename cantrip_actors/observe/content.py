@@ -23,7 +23,7 @@ _MODES: Mapping[str, Content] = {
 }
 
 Part = dict[str, Any]
-Redact = Callable[[Any], Any]
+RedactFunction = Callable[[Any], Any]
 
 
 def parse_mode(variable: str | None) -> Content:
@@ -31,10 +31,10 @@ def parse_mode(variable: str | None) -> Content:
     return _MODES.get((variable or "").strip().upper(), "none")
 
 
-class Messages:
+class QueryMessages:
     """The context of one entity's queries. `redact` removes the secrets of a JSON value."""
 
-    def __init__(self, redact: Redact, *, only_new: bool) -> None:
+    def __init__(self, redact: RedactFunction, *, only_new: bool) -> None:
         self._redact = redact
         self._only_new = only_new
         self._known: list[tuple[Message, Part]] = []
@@ -89,7 +89,7 @@ def _build_parts(
     return parts
 
 
-def build_output(response: Response, redact: Redact) -> list[Part]:
+def build_output(response: Response, redact: RedactFunction) -> list[Part]:
     """Return the output messages of an answer."""
     parts = _build_parts(response.thinking, response.content, response.tool_calls, response.code)
     reason = response.metadata.get("stop_reason") or ("tool_call" if response.tool_calls else "stop")

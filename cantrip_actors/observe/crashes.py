@@ -54,7 +54,7 @@ NEWEST: Final = 20
 
 _log = get_logger("cantrip_actors.observe")
 
-Report = dict[str, Any]
+CrashReport = dict[str, Any]
 
 
 class Crashes:
@@ -64,7 +64,7 @@ class Crashes:
         self._folder = folder
         self._core: Core | None = None
         self._events: deque[tuple[str, str]] = deque(maxlen=HISTORY)
-        self._reports: deque[Report] = deque(maxlen=KEPT)
+        self._reports: deque[CrashReport] = deque(maxlen=KEPT)
         self._since = 0.0
         self._made = 0
         self.dropped = 0
@@ -74,7 +74,7 @@ class Crashes:
         """Report the crashes of this runtime."""
         self._core = core
 
-    def __iter__(self) -> Iterator[Report]:
+    def __iter__(self) -> Iterator[CrashReport]:
         """Yield the reports in memory, the newest first."""
         return iter(list(self._reports)[::-1])
 
@@ -96,10 +96,10 @@ class Crashes:
         if self._folder is not None:
             self._keep(self._folder, report)
 
-    def _report(self, event: ChildEvent, reason: ExitReason) -> Report:
+    def _report(self, event: ChildEvent, reason: ExitReason) -> CrashReport:
         path = event.ref.path
         own = islice((told for where, told in reversed(self._events) if where == path), EVENTS)
-        report: Report = {
+        report: CrashReport = {
             "id": str(uuid_utils.uuid7()),
             "at": _format_now(),
             "what": type(event).__name__,
@@ -113,13 +113,13 @@ class Crashes:
             **self._describe_entity(path),
             "versions": {"cantrip-actors": version("cantrip-actors"), "python": platform.python_version()},
         }
-        shown: Report = self._redact(report)
+        shown: CrashReport = self._redact(report)
         return {name: _cut(value) for name, value in shown.items()}
 
     def _redact(self, value: Any) -> Any:
         return value if self._core is None else self._core.guard.redactor.value(value)
 
-    def _describe_entity(self, path: str) -> Report:
+    def _describe_entity(self, path: str) -> CrashReport:
         """Return the entity, and its turn, for which the actor at a path works."""
         if self._core is None:
             return {}
@@ -127,7 +127,7 @@ class Crashes:
         cell = next((one for part in reversed(parts) if (one := self._core.living.get(part)) is not None), None)
         if cell is None:
             return {}
-        found: Report = {"entity": cell.entity_id, "cantrip": cell.plan.cantrip.name or ""}
+        found: CrashReport = {"entity": cell.entity_id, "cantrip": cell.plan.cantrip.name or ""}
         try:
             newest = self._core.store.newest(cell.entity_id, NEWEST)
         except LoomError:  # the loom itself may have crashed
@@ -135,7 +135,7 @@ class Crashes:
         turn = next((id for record in reversed(newest) if (id := get_committed_turn(record)) is not None), None)
         return found if turn is None else found | {"after_turn": turn}
 
-    def _keep(self, folder: Path, report: Report) -> None:
+    def _keep(self, folder: Path, report: CrashReport) -> None:
         """Write a report as a file, and delete the oldest beyond the limit. A full disk costs only the file."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ class Crashes:
             _log.warning("a crash report cannot be kept", folder=str(folder), error=str(error.strerror))
 
 
-def read_crashes(folder: Path) -> Iterator[Report]:
+def read_crashes(folder: Path) -> Iterator[CrashReport]:
     """Yield the reports in a folder, the newest first. Raises OSError.
 
     A file that was deleted meanwhile is left out, and so is one that a killed process did not finish.
@@ -169,7 +169,7 @@ def _get_reason(event: Event) -> ExitReason | None:
             return None
 
 
-def _describe_exception(reason: ExitReason) -> Report:
+def _describe_exception(reason: ExitReason) -> CrashReport:
     """Return the facts about an exception: its class, the leaves of a group, and the user's part of the traceback."""
     if not isinstance(reason, Crash):
         return {}
@@ -207,7 +207,7 @@ _WORDS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def _describe_incarnation(event: ChildEvent) -> Report:
+def _describe_incarnation(event: ChildEvent) -> CrashReport:
     """Return the class of an actor that ended, its incarnation, its supervisor's restarts, and a call in hand."""
     if not isinstance(event, Exited):
         return {}

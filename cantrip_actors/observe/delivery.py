@@ -63,7 +63,7 @@ class Upserts:
         self._processor = Processor(wall, batching)
         self._clock = clock
         self._kept = kept
-        self._turns: OrderedDict[_Key, _Turn] = OrderedDict()
+        self._turns: OrderedDict[_Key, _DeliveredTurn] = OrderedDict()
         self._ended: OrderedDict[_Key, None] = OrderedDict()
         # weak: a subscription dropped by its reader costs nothing
         self._subscriptions: weakref.WeakKeyDictionary[UpsertSubscription, None] = weakref.WeakKeyDictionary()
@@ -149,7 +149,7 @@ class Upserts:
             del self._ended[key], self._turns[key]  # the same turn begins anew
         turn = self._turns.get(key)
         if turn is None:
-            turn = self._turns[key] = _Turn()
+            turn = self._turns[key] = _DeliveredTurn()
         if isinstance(output, TurnStarted):
             turn.started = output
         elif isinstance(output, Upsert):
@@ -163,7 +163,7 @@ class Upserts:
 
 
 @dataclass(slots=True, eq=False)
-class _Turn:
+class _DeliveredTurn:
     """The outputs of a turn for a late subscriber."""
 
     started: TurnStarted | None = None

@@ -28,10 +28,10 @@ DEEPEST: Final = 20
 
 LEFT_OUT: Final = "…"
 
-Line = MutableMapping[str, Any]
+LogLine = MutableMapping[str, Any]
 
 
-def add_context(_logger: Any, _method: str, line: Line) -> Line:
+def add_context(_logger: Any, _method: str, line: LogLine) -> LogLine:
     """Add the current context: `entity_id`, `cantrip`, `tenant`, `turn`, `gate`, `trace_id`, `span_id`.
 
     A processor for structlog. Keys that the line already has are not changed.
@@ -60,8 +60,8 @@ def configure(
     level: str,
     out: TextIO,
     redactor: Redactor,
-    console: Callable[[Any, str, Line], str | Line] | None = None,
-    *more: Callable[[Any, str, Line], Line],
+    console: Callable[[Any, str, LogLine], str | LogLine] | None = None,
+    *more: Callable[[Any, str, LogLine], LogLine],
 ) -> None:
     """Configure structlog: lines from `level` on go to `out`, as JSON, or as `console` renders them after `more`."""
     shared: list[Any] = [
@@ -89,7 +89,7 @@ def configure(
     )
 
 
-def _drop_cycles(_logger: Any, _method: str, line: Line) -> Line:
+def _drop_cycles(_logger: Any, _method: str, line: LogLine) -> LogLine:
     """Leave out what a value contains of itself, and what is nested too deep: the redaction reads all of a value."""
     return {name: _flatten(value, ()) if name != "exc_info" else value for name, value in line.items()}
 
@@ -114,14 +114,14 @@ class _Named(structlog.PrintLogger):
         self.name = name
 
 
-def _add_name(logger: Any, _method: str, line: Line) -> Line:
+def _add_name(logger: Any, _method: str, line: LogLine) -> LogLine:
     name = getattr(logger, "name", "")
     if name:
         line["logger"] = name
     return line
 
 
-def _render_json(_logger: Any, _method: str, line: Line) -> str:
+def _render_json(_logger: Any, _method: str, line: LogLine) -> str:
     """Render a line: surrogates are escaped, other objects written as their `repr`, and long texts cut."""
     made = json.dumps(line, default=safe_repr)
     if len(made) > LONGEST:

@@ -10,14 +10,14 @@ from typing import Final, Literal, NamedTuple
 
 from cantrip_actors.observe import names
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(NamedTuple):
     """One metric. `unit` is in UCUM; `buckets` are the upper bounds of a histogram."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     unit: str
     help: str
     labels: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ MINUTE: Final = 60.0
 
 
 @dataclass
-class _Known:
+class _EntityFacts:
     """The facts from one entity's records so far."""
 
     header: Header
@@ -47,7 +47,7 @@ class Overview:
         self._loom = loom
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _EntityFacts] = {}
         self._recent: deque[tuple[float, int]] = deque()
         """The turns of the last minute: their times and tokens."""
         self._cost: tuple[str, float] = ("", 0.0)
@@ -93,7 +93,7 @@ class Overview:
         loom = self._loom
         known = self._known.get(entity_id)
         if known is None:
-            known = self._known[entity_id] = _Known(loom.header(entity_id))
+            known = self._known[entity_id] = _EntityFacts(loom.header(entity_id))
         records, known.position = loom.records_since(entity_id, known.position)
         for _, _, fact in read_facts(records):
             self._take(known, fact, now)
@@ -114,7 +114,7 @@ class Overview:
             "cost": round(usage.cost, 6),
         }
 
-    def _take(self, known: _Known, fact: Fact, now: float) -> None:
+    def _take(self, known: _EntityFacts, fact: Fact, now: float) -> None:
         match fact:
             case Began():
                 known.last = fact.at
@@ -131,7 +131,7 @@ class Overview:
             case _:
                 pass
 
-    def _spend(self, known: _Known, at: str, now: float, *, is_turn: bool) -> None:
+    def _spend(self, known: _EntityFacts, at: str, now: float, *, is_turn: bool) -> None:
         spent, known.waiting, known.last = known.waiting, NO_USAGE, at
         try:
             when = datetime.fromisoformat(at).timestamp()

@@ -14,24 +14,24 @@ from typing import Literal, NamedTuple
 
 from cantrip_actors.observe.upserts import MessageUpsert, Output, ThinkingUpsert
 
-Kind = Literal["message", "thinking"]
+SegmentKind = Literal["message", "thinking"]
 
 
 class Piece(NamedTuple):
     """A step of one item: it begins, grows by `text`, or ends with `text` as everything that was sent of it."""
 
     step: Literal["begin", "grow", "end"]
-    kind: Kind
+    kind: SegmentKind
     number: int
     """The item's number in this stream, from 0."""
     text: str = ""
 
 
 @dataclass(slots=True)
-class _Item:
+class _SentItem:
     """The known content of an item, and the sent part of it."""
 
-    kind: Kind
+    kind: SegmentKind
     text: str = ""
     is_final: bool = False
     sent: str = ""
@@ -42,7 +42,7 @@ class Segments:
     """Turns the upserts of one entity into pieces."""
 
     def __init__(self) -> None:
-        self._items: dict[tuple[str, str, str], _Item] = {}
+        self._items: dict[tuple[str, str, str], _SentItem] = {}
         """Items that were not sent completely, in their order."""
         self._count = 0
         self._said = ""
@@ -54,8 +54,8 @@ class Segments:
             return
         if isinstance(output, MessageUpsert) and output.origin != "agent":
             return
-        kind: Kind = "message" if isinstance(output, MessageUpsert) else "thinking"
-        item = self._items.setdefault(output.key, _Item(kind))
+        kind: SegmentKind = "message" if isinstance(output, MessageUpsert) else "thinking"
+        item = self._items.setdefault(output.key, _SentItem(kind))
         if output.status != "error":  # of an abandoned attempt, the sent part stays
             item.text = output.content
         item.is_final = output.terminal
@@ -80,14 +80,14 @@ class Segments:
             del self._items[key]
             yield from self._close(item)
 
-    def _grow(self, item: _Item, rest: str) -> Iterator[Piece]:
+    def _grow(self, item: _SentItem, rest: str) -> Iterator[Piece]:
         if item.number < 0:
             item.number, self._count = self._count, self._count + 1
             yield Piece("begin", item.kind, item.number)
         item.sent += rest
         yield Piece("grow", item.kind, item.number, rest)
 
-    def _close(self, item: _Item) -> Iterator[Piece]:
+    def _close(self, item: _SentItem) -> Iterator[Piece]:
         if item.number >= 0:
             if item.kind == "message":
                 self._said = item.sent
@@ -95,11 +95,11 @@ class Segments:
         if item.text and _squeeze(item.text) != _squeeze(item.sent):
             yield from self._cut_whole(item.kind, item.text)
 
-    def _cut_whole(self, kind: Kind, text: str) -> Iterator[Piece]:
-        item = _Item(kind)
+    def _cut_whole(self, kind: SegmentKind, text: str) -> Iterator[Piece]:
+        item = _SentItem(kind)
         if text:
             yield from self._grow(item, text)
-            yield from self._close(_Item(kind, text, is_final=True, sent=text, number=item.number))
+            yield from self._close(_SentItem(kind, text, is_final=True, sent=text, number=item.number))
 
 
 def _squeeze(text: str) -> str:

@@ -18,7 +18,7 @@ OnContent = Callable[[Any, Parts, Parts, Parts], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class TracingSettings:
     """The tracer, the options, and the context variable with the current span."""
 
     tracer: Any

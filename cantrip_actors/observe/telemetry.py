@@ -21,7 +21,7 @@ from cantrip_actors.observe.counters import Counters
 from cantrip_actors.observe.crashes import Crashes
 from cantrip_actors.observe.measuring import Measuring
 from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
-from cantrip_actors.observe.settings import OnContent, Settings
+from cantrip_actors.observe.settings import OnContent, TracingSettings
 from cantrip_actors.runtime.instrument import EpisodeSpans, Fact, Instrument
 from cantrip_actors.terms.arguments import check, check_choice, check_kind
 
@@ -82,7 +82,7 @@ class Telemetry(Instrument):
     crashes: Crashes = field(init=False, repr=False, compare=False)
     """The newest crash reports: iterate over them."""
     _measuring: Measuring = field(init=False, repr=False, compare=False)
-    _settings: Settings | None = field(init=False, repr=False, compare=False)
+    _settings: TracingSettings | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice("content", self.content, (None, *get_args(Content)))
@@ -107,7 +107,7 @@ class Telemetry(Instrument):
                 metrics[name] = metrics[name]._replace(labels=(*metrics[name].labels, TENANT))
         return metrics
 
-    def _connect(self) -> Settings:
+    def _connect(self) -> TracingSettings:
         try:
             from opentelemetry import _logs, trace
 
@@ -119,7 +119,7 @@ class Telemetry(Instrument):
         logger = None
         if content in ("event", "both"):
             logger = _logs.get_logger(*about, logger_provider=self.logger_provider, schema_url=names.SCHEMA_URL)
-        return Settings(
+        return TracingSettings(
             trace.get_tracer(*about, tracer_provider=self.tracer_provider, schema_url=names.SCHEMA_URL),
             find_context_variable(),
             content,

@@ -45,7 +45,7 @@ from cantrip_actors.machine.actions import (
 from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settled, Turned, Waiting, read_facts
 from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import RecordedSpan, build_spans, emit, find_parent_trace
-from cantrip_actors.observe.content import Messages, build_definitions, build_output, dump_text
+from cantrip_actors.observe.content import QueryMessages, build_definitions, build_output, dump_text
 from cantrip_actors.observe.measuring import get_address, get_error_type, get_method, get_tool_type
 from cantrip_actors.observe.usage import build_usage_attributes
 from cantrip_actors.redact.logs import get_logger
@@ -59,7 +59,7 @@ from supervisors import Crash, ExitReason
 
 if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
-    from cantrip_actors.observe.settings import Settings
+    from cantrip_actors.observe.settings import TracingSettings
     from cantrip_actors.records.records import Record
 
 P = ParamSpec("P")
@@ -127,7 +127,7 @@ def guard_episode(method: Callable[Concatenate[Spans, P], None]) -> Callable[Con
     return run_guarded
 
 
-class _Open(NamedTuple):
+class _OpenSpan(NamedTuple):
     """A span that has begun, and the context in which it is the current one."""
 
     span: Span
@@ -137,16 +137,16 @@ class _Open(NamedTuple):
 class Spans(EpisodeSpans):
     """The spans of one episode."""
 
-    def __init__(self, settings: Settings, cell: Cell, state: State, *, attempt: int = 1) -> None:
+    def __init__(self, settings: TracingSettings, cell: Cell, state: State, *, attempt: int = 1) -> None:
         self._settings = settings
         self._cell = cell
         self._attempt = attempt
         self._others = tuple([one for one in cell.context_variables if one[0] is not settings.variable])
         self.is_broken = False
-        self._episode = _Open(trace.INVALID_SPAN, otel.Context())
-        self._turn: _Open | None = None
-        self._program: _Open | None = None
-        self._inner: _Open | None = None
+        self._episode = _OpenSpan(trace.INVALID_SPAN, otel.Context())
+        self._turn: _OpenSpan | None = None
+        self._program: _OpenSpan | None = None
+        self._inner: _OpenSpan | None = None
         self._call = ""
         """The id of the gate call whose span is `_inner`; empty for a query."""
         self._checks = False
@@ -157,7 +157,7 @@ class Spans(EpisodeSpans):
         self._first_chunk: float | None = None
         self._query: _AboutQuery | None = None
         self._summary: _AboutQuery | None = None
-        self._messages: Messages | None = None
+        self._messages: QueryMessages | None = None
         self._shown: Mapping[str, Any] = {}
         self._reasons: list[str] = []
         self._descriptions: dict[str, str] = {}
@@ -205,9 +205,9 @@ class Spans(EpisodeSpans):
         parent: otel.Context,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
-    ) -> _Open:
+    ) -> _OpenSpan:
         span = self._settings.tracer.start_span(name, parent, kind, attributes, links)
-        return _Open(span, trace.set_span_in_context(span, parent))
+        return _OpenSpan(span, trace.set_span_in_context(span, parent))
 
     # The episode
 
@@ -234,7 +234,7 @@ class Spans(EpisodeSpans):
         self._episode = self._start(f"{operation} {name}" if name else operation, known, parent, links=links)
         if self._settings.wants_content and self._episode.span is not trace.INVALID_SPAN:
             only_new = self._settings.inputs == "new"
-            self._messages = Messages(self._redact, only_new=only_new)
+            self._messages = QueryMessages(self._redact, only_new=only_new)
         return self._episode.span.get_span_context().is_valid
 
     def _redact(self, value: Any) -> Any:
@@ -567,7 +567,7 @@ def _describe_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuer
     return f"{operation} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
 
 
-def _end(begun: _Open | None, kind: str | None) -> None:
+def _end(begun: _OpenSpan | None, kind: str | None) -> None:
     if begun is not None:
         if kind is not None:
             begun.span.set_attribute(names.ERROR, kind)
@@ -606,7 +606,7 @@ def find_parent(variables: ContextVariables, variable: ContextVar[Any], mail: st
 
 
 @contextmanager
-def request_span(settings: Settings, method: str, route: str, header: str | None) -> Iterator[None]:
+def request_span(settings: TracingSettings, method: str, route: str, header: str | None) -> Iterator[None]:
     """Make a request the current span in this block, below the span that its `traceparent` names.
 
     If the server is instrumented already, its span remains the current one. Use it in a plain coroutine.
@@ -630,7 +630,7 @@ def request_span(settings: Settings, method: str, route: str, header: str | None
         attempt("a request is not traced", span.end)
 
 
-async def backfill(settings: Settings, cell: Cell) -> None:
+async def backfill(settings: TracingSettings, cell: Cell) -> None:
     """Export the spans of an entity that an earlier process began and did not end."""
     reading = cell.services.reading
 
@@ -644,7 +644,9 @@ async def backfill(settings: Settings, cell: Cell) -> None:
     attempt(what, partial(emit, settings, spans or ()))
 
 
-def begin_spans(settings: Settings, cell: Cell, state: State, mail: str | None, *, resumes: bool) -> Spans | None:
+def begin_spans(
+    settings: TracingSettings, cell: Cell, state: State, mail: str | None, *, resumes: bool
+) -> Spans | None:
     """Begin the spans of an episode; return None if nothing traces it."""
     before = parse_traceparent(state.episode.trace)
     links: list[Link] = []

@@ -51,14 +51,14 @@ _HANDLE: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOE
 _LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """The identity of a file or folder, under any name."""
 
     device: int
     inode: int
 
 
-class Claim:
+class FileClaim:
     """A claim that a path belongs to the runtime, until `release` is called."""
 
     def __init__(self, path: Path, *, is_folder: bool) -> None:
@@ -70,22 +70,22 @@ class Claim:
         _claims.discard(self)
 
 
-_claims: Final[set[Claim]] = set()
+_claims: Final[set[FileClaim]] = set()
 """No lock: the collector of garbage may release a claim in the middle of any statement, also of one that holds a lock.
 Each change is one step of the interpreter."""
 
 
-def claim_file(path: str | os.PathLike[str]) -> Claim:
+def claim_file(path: str | os.PathLike[str]) -> FileClaim:
     """Claim a file, which need not exist yet, and all files in its folder whose names begin with its name."""
-    return Claim(Path(os.path.realpath(path)), is_folder=False)
+    return FileClaim(Path(os.path.realpath(path)), is_folder=False)
 
 
-def claim_folder(path: str | os.PathLike[str]) -> Claim:
+def claim_folder(path: str | os.PathLike[str]) -> FileClaim:
     """Claim a folder, which need not exist yet, with all that is in it."""
-    return Claim(Path(os.path.realpath(path)), is_folder=True)
+    return FileClaim(Path(os.path.realpath(path)), is_folder=True)
 
 
-def hold(owner: object, claim: Claim) -> None:
+def hold(owner: object, claim: FileClaim) -> None:
     """Keep a claim for as long as `owner` exists."""
     weakref.finalize(owner, claim.release)
 
@@ -94,11 +94,11 @@ def hold(owner: object, claim: Claim) -> None:
 class Own:
     """The files of the runtime at one moment. `Own.now()` makes it."""
 
-    folders: frozenset[Identity] = frozenset()
-    files: frozenset[Identity] = frozenset()
-    names: frozenset[tuple[Identity, str]] = frozenset()
+    folders: frozenset[FileIdentity] = frozenset()
+    files: frozenset[FileIdentity] = frozenset()
+    names: frozenset[tuple[FileIdentity, str]] = frozenset()
     """Folders with the case-folded names of claimed files in them, which need not exist yet."""
-    beside: frozenset[tuple[Identity, str]] = frozenset()
+    beside: frozenset[tuple[FileIdentity, str]] = frozenset()
     """Those of them that are files: files next to them whose names begin with theirs are claimed, too."""
     paths: tuple[Path, ...] = field(default=(), compare=False)
 
@@ -241,8 +241,8 @@ def _read_status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _make_identity(found: os.stat_result) -> Identity:
-    return Identity(found.st_dev, found.st_ino)
+def _make_identity(found: os.stat_result) -> FileIdentity:
+    return FileIdentity(found.st_dev, found.st_ino)
 
 
 def _fold(name: str) -> str:

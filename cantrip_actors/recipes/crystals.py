@@ -43,8 +43,8 @@ from cantrip_actors.crystals import (
     vertex,
     xai,
 )
-from cantrip_actors.recipes.document import Where, redact_words
-from cantrip_actors.recipes.reader import Reader, find_path
+from cantrip_actors.recipes.document import RecipePath, redact_words
+from cantrip_actors.recipes.reader import RecipeReader, find_path
 from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.errors import InvalidCantrip
 
@@ -84,12 +84,12 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class CrystalReader:
     """Makes the crystals of one recipe. `named` makes one of a name; mistakes are noted in `reader`."""
 
-    def __init__(self, reader: Reader, named: Callable[[str], Any]) -> None:
+    def __init__(self, reader: RecipeReader, named: Callable[[str], Any]) -> None:
         self._reader = reader
         self._named = named
         self._made: dict[str, Any] = {}
 
-    def read(self, given: Mapping[str, Any], where: Where) -> Any:
+    def read(self, given: Mapping[str, Any], where: RecipePath) -> Any:
         """Return the crystal of a mapping with `model` or `fallback`, None if there is a mistake in it.
 
         Raises InvalidCantrip for a mapping that is wrong as a whole.
@@ -99,7 +99,7 @@ class CrystalReader:
             self._made[key] = self._fallback(given, where) if "fallback" in given else self._model(given, where)
         return self._made[key]
 
-    def put_on_terms(self, crystal: Any, given: Mapping[str, Any], where: Where) -> Any:
+    def put_on_terms(self, crystal: Any, given: Mapping[str, Any], where: RecipePath) -> Any:
         """Return the crystal on the terms of a mapping, None if one of them is wrong."""
         before = len(self._reader.mistakes)
         terms: dict[str, Any] = {
@@ -118,7 +118,7 @@ class CrystalReader:
 
     # ---------------------------------------------------------------------------------------------------------- whole
 
-    def _fallback(self, given: Mapping[str, Any], where: Where) -> Any:
+    def _fallback(self, given: Mapping[str, Any], where: RecipePath) -> Any:
         self._reader.keep_known(given, ("fallback",), where, "a fallback, whose crystals have their own settings")
         members = given["fallback"]
         if not isinstance(members, list) or len(members) < 2:
@@ -128,7 +128,7 @@ class CrystalReader:
         made = [self._member(one, (*where, "fallback", at)) for at, one in enumerate(members)]
         return fallback(*made) if all(one is not None for one in made) else None
 
-    def _member(self, given: Any, where: Where) -> Any:
+    def _member(self, given: Any, where: RecipePath) -> Any:
         with self._reader.at(where):
             if isinstance(given, str):
                 return self._named(given)
@@ -137,7 +137,7 @@ class CrystalReader:
             raise InvalidCantrip('expected "family:model", or a mapping with `model`')
         return None
 
-    def _model(self, given: Mapping[str, Any], where: Where) -> Any:
+    def _model(self, given: Mapping[str, Any], where: RecipePath) -> Any:
         reader, before = self._reader, len(self._reader.mistakes)
         known = reader.keep_known(given, (*_SETTINGS, *_TERMS), where, "a crystal")
         settings = reader.keep_typed(
@@ -151,7 +151,9 @@ class CrystalReader:
         crystal = self._of_family(settings, given, where, is_sound=len(reader.mistakes) == before)
         return self.put_on_terms(crystal, known, where)
 
-    def _of_family(self, settings: dict[str, Any], given: Mapping[str, Any], where: Where, *, is_sound: bool) -> Any:
+    def _of_family(
+        self, settings: dict[str, Any], given: Mapping[str, Any], where: RecipePath, *, is_sound: bool
+    ) -> Any:
         reader, model = self._reader, settings.pop("model", None)
         if not isinstance(model, str):
             text = 'model: expected "family:model", such as "anthropic:claude-sonnet-4-5"'
@@ -177,7 +179,7 @@ class CrystalReader:
 
     # ---------------------------------------------------------------------------------------------------------- parts
 
-    def _readers(self) -> Mapping[str, Callable[[Any, Where], Any]]:
+    def _readers(self) -> Mapping[str, Callable[[Any, RecipePath], Any]]:
         """The settings that a recipe writes in its own way, each with what reads it."""
         return {
             "base_url": self._address,
@@ -190,12 +192,12 @@ class CrystalReader:
             "context_window": self._tokens,
         }
 
-    def _tokens(self, given: int, _: Where) -> int:
+    def _tokens(self, given: int, _: RecipePath) -> int:
         if given <= 0:
             raise InvalidCantrip(f"context_window: expected a number of tokens > 0, got {given}")
         return given
 
-    def _address(self, given: str, _: Where) -> str:
+    def _address(self, given: str, _: RecipePath) -> str:
         if not given.startswith(("http://", "https://")):
             raise InvalidCantrip('base_url: expected "http://…" or "https://…"')
         if "@" in given.partition("//")[2].partition("/")[0]:
@@ -203,13 +205,13 @@ class CrystalReader:
             raise InvalidCantrip(text)
         return given
 
-    def _key(self, given: Any, _: Where) -> EnvironmentKey:
+    def _key(self, given: Any, _: RecipePath) -> EnvironmentKey:
         variable = self._variable(given)
         if variable is None:  # the message does not repeat what was written there instead
             raise InvalidCantrip("api_key: a key has no place in a recipe: expected {env: VARIABLE}")
         return EnvironmentKey(variable)
 
-    def _headers(self, given: Any, where: Where) -> Mapping[str, str]:
+    def _headers(self, given: Any, where: RecipePath) -> Mapping[str, str]:
         if not isinstance(given, dict):
             raise InvalidCantrip("headers: expected a mapping of names to texts, or to {env: VARIABLE}")
         made: dict[str, str] = {}
@@ -240,7 +242,7 @@ class CrystalReader:
         name = given.get("env")
         return name if isinstance(name, str) and _VARIABLE.fullmatch(name) else None
 
-    def _prices(self, given: Any, _: Where) -> Prices:
+    def _prices(self, given: Any, _: RecipePath) -> Prices:
         """Return the prices of a file, or those that the recipe has."""
         if isinstance(given, str):
             return Prices.load(find_path(self._reader.folder, given))

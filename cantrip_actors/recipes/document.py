@@ -16,7 +16,7 @@ import yaml
 
 from cantrip_actors.terms.errors import InvalidCantrip
 
-Where = tuple[str | int, ...]
+RecipePath = tuple[str | int, ...]
 """The path of a value: keys and indices from the top."""
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -59,9 +59,9 @@ class Document:
 
     path: Path
     data: Any
-    lines: Mapping[Where, int] = field(repr=False)
+    lines: Mapping[RecipePath, int] = field(repr=False)
 
-    def line(self, where: Where) -> int | None:
+    def line(self, where: RecipePath) -> int | None:
         """Return the line of the value at `where`, or of the nearest value around it that has one."""
         for length in range(len(where), 0, -1):
             if where[:length] in self.lines:
@@ -123,7 +123,7 @@ def _suggest_instead(path: Path) -> str:
 
 
 def _parse_yaml(path: Path, text: str) -> Document:
-    lines: dict[Where, int] = {}
+    lines: dict[RecipePath, int] = {}
     mistakes: list[Mistake] = []
     data = None
     try:
@@ -155,8 +155,8 @@ def _parse_yaml(path: Path, text: str) -> Document:
 
 def _walk(
     node: yaml.Node,
-    where: Where,
-    lines: dict[Where, int],
+    where: RecipePath,
+    lines: dict[RecipePath, int],
     mistakes: list[Mistake],
     above: list[yaml.Node],
     seen: set[int],
@@ -225,11 +225,11 @@ def _parse_toml(path: Path, text: str) -> Document:
     return Document(path, data or None, _find_toml_lines(text))
 
 
-def _find_toml_lines(text: str) -> dict[Where, int]:
+def _find_toml_lines(text: str) -> dict[RecipePath, int]:
     """Return the lines of tables and keys: tomllib keeps none, so this looks at the beginning of each line."""
-    lines: dict[Where, int] = {}
-    table: Where = ()
-    counts: dict[Where, int] = {}
+    lines: dict[RecipePath, int] = {}
+    table: RecipePath = ()
+    counts: dict[RecipePath, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if header := TABLE.match(line):
             table = _split_parts(header[2])
@@ -247,5 +247,5 @@ def _find_toml_lines(text: str) -> dict[Where, int]:
     return lines
 
 
-def _split_parts(dotted: str) -> Where:
+def _split_parts(dotted: str) -> RecipePath:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))

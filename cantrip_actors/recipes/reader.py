@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cantrip_actors.recipes.document import Document, Mistake, Where, redact_words
+from cantrip_actors.recipes.document import Document, Mistake, RecipePath, redact_words
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.problems import shorten
 
@@ -26,7 +26,7 @@ _EXPECTED: Mapping[type, str] = {
 }
 
 
-class Reader:
+class RecipeReader:
     """One reading of a document. `mistakes` are its mistakes."""
 
     def __init__(self, document: Document) -> None:
@@ -34,15 +34,17 @@ class Reader:
         self.folder = document.path.absolute().parent
         self.mistakes: list[Mistake] = []
 
-    def wrong(self, where: Where, text: str, line: int | None = None) -> None:
+    def wrong(self, where: RecipePath, text: str, line: int | None = None) -> None:
         """Note a mistake at the value `where`."""
         self.mistakes.append(Mistake(redact_words(text), line if line is not None else self.document.line(where)))
 
-    def at(self, where: Where) -> AbstractContextManager[None, bool]:
+    def at(self, where: RecipePath) -> AbstractContextManager[None, bool]:
         """Return a block in which an InvalidCantrip becomes a mistake at `where`."""
         return _Block(self, where)
 
-    def keep_known(self, given: Mapping[str, Any], names: Collection[str], where: Where, what: str) -> dict[str, Any]:
+    def keep_known(
+        self, given: Mapping[str, Any], names: Collection[str], where: RecipePath, what: str
+    ) -> dict[str, Any]:
         """Return the values that are not null; each key that is not among `names` is a mistake."""
         for name in given:
             if name not in names:
@@ -51,7 +53,7 @@ class Reader:
                 self.wrong((*where, name), f'unknown key "{name}"{of}: {hint}')
         return {name: value for name, value in given.items() if name in names and value is not None}
 
-    def keep_typed(self, given: Mapping[str, Any], kinds: Mapping[str, type], where: Where) -> dict[str, Any]:
+    def keep_typed(self, given: Mapping[str, Any], kinds: Mapping[str, type], where: RecipePath) -> dict[str, Any]:
         """Return the values, without those that do not have their kind; each of these is a mistake."""
         fine: dict[str, Any] = {}
         for name, value in given.items():
@@ -62,7 +64,7 @@ class Reader:
                 self.wrong((*where, name), f"{name}: expected {_EXPECTED[kind]}, got {describe(value)}")
         return fine
 
-    def part(self, make: Callable[..., T], given: Any, where: Where) -> T | None:
+    def part(self, make: Callable[..., T], given: Any, where: RecipePath) -> T | None:
         """Return a value of the dataclass `make` from a mapping of its fields, or None after noting every mistake."""
         name = str(where[-1])
         if not isinstance(given, dict):
@@ -74,7 +76,7 @@ class Reader:
         made = self.make(make, values, where)
         return made if len(self.mistakes) == before else None
 
-    def make(self, make: Callable[..., T], values: Mapping[str, Any], where: Where) -> T | None:
+    def make(self, make: Callable[..., T], values: Mapping[str, Any], where: RecipePath) -> T | None:
         """Return `make(**values)`; if that is refused, note the values that are refused alone, or else the whole."""
         try:
             return make(**values)
@@ -89,7 +91,7 @@ class Reader:
 
 
 class _Block(AbstractContextManager[None, bool]):
-    def __init__(self, reader: Reader, where: Where) -> None:
+    def __init__(self, reader: RecipeReader, where: RecipePath) -> None:
         self._reader = reader
         self._where = where
 

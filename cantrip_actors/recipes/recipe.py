@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, ask_first, gate, scripted
 from cantrip_actors.own_files.claims import claim_file, hold
-from cantrip_actors.recipes.document import Document, InvalidRecipe, Where, read
-from cantrip_actors.recipes.reader import Reader, describe, find_path
+from cantrip_actors.recipes.document import Document, InvalidRecipe, RecipePath, read
+from cantrip_actors.recipes.reader import RecipeReader, describe, find_path
 from cantrip_actors.recipes.tool_servers import tool_server
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.gate import standard
@@ -66,7 +66,7 @@ _TERMS: Final = ("limits", "breaker", "hedge", "deadline")
 _EXAMPLE: Final = 'expected at least "crystal: …" and "circle: {gates: [done], wards: [{max_turns: 20}]}"'
 
 
-class _RecipeReader(Reader):
+class _RecipeReader(RecipeReader):
     """Reads a recipe: its values become the parts of a cantrip."""
 
     def __init__(self, document: Document) -> None:
@@ -119,7 +119,7 @@ class _RecipeReader(Reader):
             parts["folding"] = {**folding, "summary": summary or False}
         return parts
 
-    def _crystal(self, given: Any, where: Where) -> Any:
+    def _crystal(self, given: Any, where: RecipePath) -> Any:
         with self.at(where):
             if isinstance(given, str):
                 return self._find_crystal(given)
@@ -195,9 +195,9 @@ class _RecipeReader(Reader):
 
     def _wards(self, given: Any) -> list[Ward] | None:
         """Return the wards of a list of mappings, or of one mapping; None if one of them is wrong."""
-        where: Where = ("circle", "wards")
+        where: RecipePath = ("circle", "wards")
         if isinstance(given, dict):
-            items: list[tuple[Where, Any]] = [((*where, name), {name: one}) for name, one in given.items()]
+            items: list[tuple[RecipePath, Any]] = [((*where, name), {name: one}) for name, one in given.items()]
         elif isinstance(given, list):
             items = [((*where, at), one) for at, one in enumerate(given)]
         else:
@@ -216,7 +216,7 @@ class _RecipeReader(Reader):
                     made.extend(parse({name: value}))
         return made if len(self.mistakes) == before else None
 
-    def _gate(self, given: Any, where: Where) -> Gate | Wrap | ToolServer | None:
+    def _gate(self, given: Any, where: RecipePath) -> Gate | Wrap | ToolServer | None:
         if isinstance(given, str):
             given = {"python": given.removeprefix("python:")} if given.startswith("python:") else {"name": given}
         if not isinstance(given, dict):
@@ -254,7 +254,7 @@ class _RecipeReader(Reader):
             )
         return ask_first(made, **options)
 
-    def _with_root(self, made: Gate, given: Any, where: Where) -> Gate:
+    def _with_root(self, made: Gate, given: Any, where: RecipePath) -> Gate:
         """Return a file gate with its folder: its own, or else the recipe's."""
         if given is not None:
             folder = self._check_folder(given, (*where, "root"))
@@ -304,7 +304,7 @@ class _RecipeReader(Reader):
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
-    def _check_folder(self, given: Any, where: Where) -> Path | None:
+    def _check_folder(self, given: Any, where: RecipePath) -> Path | None:
         if not isinstance(given, str):
             self.wrong(where, f"root: expected a folder's path, got {describe(given)}")
             return None

@@ -1,8 +1,8 @@
 r"""Texts with their escapes undone, and the positions of the result in the original text.
 
 A secret may be written in many ways: with `\u0073` or `\/` in JSON, `%73` in a URL, `&#115;` in a page, and with any of
-these nested in another. Instead of guessing, every apparent escape is undone and the result is searched; `Reading.span`
-maps a match back to the original characters.
+these nested in another. Instead of guessing, every apparent escape is undone and the result is searched;
+`DecodedText.span` maps a match back to the original characters.
 
 This module does not know what is searched for. Undoing an apparent escape that is not one (in a Windows path) does no
 harm, because a reading is only searched.
@@ -29,14 +29,14 @@ class _Piece(NamedTuple):
     end: int
 
 
-class Reading:
+class DecodedText:
     """A text, and the positions of its characters in the text that it is a reading of (`source`; None for the
     original).
     """
 
     __slots__ = ("_ats", "_pieces", "source", "text")
 
-    def __init__(self, text: str, source: Reading | None = None, pieces: list[_Piece] | None = None) -> None:
+    def __init__(self, text: str, source: DecodedText | None = None, pieces: list[_Piece] | None = None) -> None:
         self.text = text
         self.source = source
         self._pieces = pieces or []
@@ -59,16 +59,16 @@ class Reading:
         return start, start + 1
 
 
-def readings(text: str) -> Iterator[Reading]:
+def readings(text: str) -> Iterator[DecodedText]:
     """Yield the text itself, then every other reading of it."""
-    original = Reading(text)
+    original = DecodedText(text)
     yield original
     if "\\" not in text and "%" not in text and "&" not in text:  # the common case
         return
     seen = {text}
     latest = [original]
     for _ in range(DEEPEST):
-        further: list[Reading] = []
+        further: list[DecodedText] = []
         for one in latest:
             for sign, undo in _ESCAPES:
                 if sign in one.text:
@@ -80,15 +80,15 @@ def readings(text: str) -> Iterator[Reading]:
         latest = further
 
 
-def join_lines(text: str) -> Iterator[Reading]:
+def join_lines(text: str) -> Iterator[DecodedText]:
     """Yield the text without line breaks and indentation, and with a space for each, to find wrapped secrets."""
     for sign in ("", " "):
-        reading = _undo(Reading(text), _BREAK, lambda _, sign=sign: [sign])  # type: ignore[misc]
+        reading = _undo(DecodedText(text), _BREAK, lambda _, sign=sign: [sign])  # type: ignore[misc]
         if reading is not None:
             yield reading
 
 
-def _undo(source: Reading, escape: re.Pattern[str], read: Callable[[str], list[str] | None]) -> Reading | None:
+def _undo(source: DecodedText, escape: re.Pattern[str], read: Callable[[str], list[str] | None]) -> DecodedText | None:
     """Return a reading of `source`; `read` returns an escape's characters, one for each equal share of it, or None."""
     text = source.text
     parts: list[str] = []
@@ -111,7 +111,7 @@ def _undo(source: Reading, escape: re.Pattern[str], read: Callable[[str], list[s
     if not pieces:
         return None
     parts.append(text[done:])
-    return Reading("".join(parts), source, pieces)
+    return DecodedText("".join(parts), source, pieces)
 
 
 _BREAK = re.compile(r"[ \t]*\r?\n[ \t]*")
@@ -155,7 +155,7 @@ def _entity(escape: str) -> list[str] | None:
     return [sign] if len(sign) == 1 else None
 
 
-_ESCAPES: tuple[tuple[str, Callable[[Reading], Reading | None]], ...] = (
+_ESCAPES: tuple[tuple[str, Callable[[DecodedText], DecodedText | None]], ...] = (
     ("\\", lambda source: _undo(source, _BACKSLASH, _backslash)),
     ("%", lambda source: _undo(source, _PERCENT, _percent)),
     ("&", lambda source: _undo(source, _ENTITY, _entity)),

@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Literal
 
 from cantrip_actors.redact.named import NAMED
-from cantrip_actors.redact.services import SERVICES, Service
+from cantrip_actors.redact.services import SERVICES, KeyedService
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _prefix(prefix: str, rest: str, not_after: str = "[A-Za-z0-9]") -> str:
 _NO_MORE = r"(?![A-Za-z0-9+/_=-])"
 
 
-def _of_service(service: Service) -> Iterator[SecretPattern]:
+def _of_service(service: KeyedService) -> Iterator[SecretPattern]:
     """Yield the rows of a service of the table: one for each prefix, as one literal is searched for fast."""
     rest = f"[{service.alphabet}]"
     digit = f"(?={rest}{{0,200}}?[0-9])" if service.digit else ""

@@ -26,7 +26,7 @@ _BASE64 = "A-Za-z0-9+/"
 _DOTTED = "A-Za-z0-9_.=-"
 
 
-class Service(NamedTuple):
+class KeyedService(NamedTuple):
     """Keys of a service: `name` stands in markers, `prefixes` begin a key, `least` of the `alphabet` follow."""
 
     name: str
@@ -45,12 +45,12 @@ class Service(NamedTuple):
 
 def _row(
     name: str, prefixes: str, alphabet: str, least: int, source: str = "gitleaks", *, most: int = 0, digit: bool = True
-) -> Service:
+) -> KeyedService:
     is_wordy = "_" in alphabet or alphabet.endswith("-")  # the others have a hyphen too, between the ends of a range
-    return Service(name, tuple(prefixes.split()), alphabet, least, source, most, digit and is_wordy)
+    return KeyedService(name, tuple(prefixes.split()), alphabet, least, source, most, digit and is_wordy)
 
 
-SERVICES: Final[tuple[Service, ...]] = (
+SERVICES: Final[tuple[KeyedService, ...]] = (
     # models
     _row("anthropic-key", "sk-ant-", _URL, 16, "issuer", digit=False),
     _row("openai-key", "sk-proj- sk-svcacct- sk-admin-", _URL, 8, "issuer", digit=False),

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from cantrip_actors.circle.medium import Limits, medium
+from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain
 from cantrip_actors.loom import EntityFacts
 from cantrip_actors.machine.actions import Child
@@ -138,7 +138,7 @@ class Cells:
 
     def _get_capability(self, circle: Circle) -> str:
         """Return the capability text of a circle; circles of the same kind share one text, to save memory."""
-        kind = (circle.medium, circle.jail), circle.definitions, Limits.under(circle.resolved)
+        kind = (circle.medium, circle.jail), circle.definitions, ProgramLimits.under(circle.resolved)
         for cached, text in self._capabilities:
             if cached == kind:
                 return text

@@ -17,7 +17,7 @@ import uuid_utils
 from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.crystal.policy.limits import Limits as Shared
-from cantrip_actors.crystal.policy.shared import Ask, Grant, draw
+from cantrip_actors.crystal.policy.shared import AccountRequest, Grant, draw
 from cantrip_actors.loom import EntityFacts, Loom, Retention, Store
 from cantrip_actors.loom.retention import find_tenant
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
@@ -156,7 +156,7 @@ class Core:
         if self.is_draining:
             raise RuntimeClosed("the runtime drains: it accepts no new casts and sends")
 
-    async def _draw(self, limits: Shared, ask: Ask) -> Grant:
+    async def _draw(self, limits: Shared, ask: AccountRequest) -> Grant:
         """Draw a slice of limits that all processes of the loom share. Raises LoomError."""
         name = limits.shared
         assert name is not None, "crystals without a shared limit draw nothing"

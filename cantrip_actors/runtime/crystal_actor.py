@@ -27,9 +27,9 @@ from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.fallback import Fallback
 from cantrip_actors.crystal.policy.hedge import Waits, run_hedged
-from cantrip_actors.crystal.policy.limited import NO_TERMS, Terms
+from cantrip_actors.crystal.policy.limited import NO_TERMS, LimitTerms
 from cantrip_actors.crystal.policy.limits import Limits
-from cantrip_actors.crystal.policy.shared import FRESH, Ask, Grant
+from cantrip_actors.crystal.policy.shared import FRESH, AccountRequest, Grant
 from cantrip_actors.crystal.policy.traffic import Books, CrystalStatus, Traffic
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query, Through, ask, attempt_now
 from cantrip_actors.redact.logs import get_logger
@@ -80,7 +80,7 @@ class _Status(NamedTuple):
 STATUS = _Status()
 """A crystal's actor replies to this message with a `CrystalStatus`."""
 
-Draw = Callable[[Limits, Ask], Awaitable[Grant]]
+Draw = Callable[[Limits, AccountRequest], Awaitable[Grant]]
 """Draws a slice of limits that other processes share. Raises LoomError."""
 
 _TICK = object()
@@ -102,7 +102,7 @@ class CrystalActor(Actor):
     def __init__(
         self,
         name: str = "crystal",
-        terms: Terms = NO_TERMS,
+        terms: LimitTerms = NO_TERMS,
         estimator: Estimator | None = None,
         posting: PostingCrystal | None = None,
         watched: list[Watched] | None = None,

@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from cantrip_actors.circle.gate_call import Report, explain, report_failure, run_gate
+from cantrip_actors.circle.gate_call import ReportError, explain, report_failure, run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.records.records import Observation
@@ -40,7 +40,7 @@ class GatesActor(Actor):
         self,
         entity_id: str = "",
         context_variables: Callable[[], ContextVariables] = tuple,
-        report: Report | None = None,
+        report: ReportError | None = None,
         working: Working | None = None,
         fence: Callable[[], Fence] = lambda: NO_FENCE,
     ) -> None:

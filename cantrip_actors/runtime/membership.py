@@ -12,7 +12,7 @@ from typing import NamedTuple
 import anyio
 
 from cantrip_actors.loom.nodes import NodeInfo, Unowned
-from cantrip_actors.machine.node import Action, Event, State, advance, begin, is_ready, may_look_for, may_sweep
+from cantrip_actors.machine.node import Event, NodeAction, State, advance, begin, is_ready, may_look_for, may_sweep
 from cantrip_actors.machine.placement import Member
 from cantrip_actors.terms.arguments import (
     check,
@@ -102,7 +102,7 @@ class Membership:
         with self._lock:
             return self._state
 
-    def advance(self, event: Event) -> list[Action]:
+    def advance(self, event: Event) -> list[NodeAction]:
         """Handle an event, in any thread; return the node's next actions."""
         with self._lock:
             self._state, actions = advance(self._state, time.monotonic(), event)

@@ -19,7 +19,7 @@ import anyio.abc
 
 from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
-from cantrip_actors.machine.node import Action, Checked, Found, GiveUp, LoadEnded
+from cantrip_actors.machine.node import Checked, Found, GiveUp, LoadEnded, NodeAction
 from cantrip_actors.machine.placement import Candidate, Take, can_run, may_cast, may_load, order_among, should_end_here
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.cell import Cell
@@ -143,7 +143,7 @@ class NodeActor(Actor):
                 cantrips=unclear,
             )
 
-    def _carry_out(self, actions: Sequence[Action]) -> None:
+    def _carry_out(self, actions: Sequence[NodeAction]) -> None:
         for one in actions:
             if isinstance(one, Take):
                 self.tasks.start_soon(self._take, one.entity_id)

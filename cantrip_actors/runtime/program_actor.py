@@ -23,8 +23,8 @@ from typing import Any, Final, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-from cantrip_actors.circle.gate_call import Report
-from cantrip_actors.circle.medium import Exceeded, Limits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.circle.gate_call import ReportError
+from cantrip_actors.circle.medium import Exceeded, ProgramLimits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.machine.actions import Answer, Compute, Run, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Snapshot, make_reference
@@ -63,7 +63,7 @@ class CircleActor(GatesActor):
         snapshots: Snapshots | None = None,
         entity_id: str = "",
         context_variables: Callable[[], ContextVariables] = tuple,
-        report: Report | None = None,
+        report: ReportError | None = None,
         working: Working | None = None,
         fence: Callable[[], Fence] = lambda: NO_FENCE,
     ) -> None:
@@ -161,7 +161,7 @@ class CircleActor(GatesActor):
 
     def _open_sandbox(self) -> tuple[str, Sandbox]:
         chosen = medium(self._circle.medium, self._circle.jail)
-        return chosen.engine, chosen.open(self._circle.all_definitions, Limits.under(self._circle.resolved))
+        return chosen.engine, chosen.open(self._circle.all_definitions, ProgramLimits.under(self._circle.resolved))
 
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:
         """Restore the newest usable snapshot; return how many programs it contains, or 0 if none can be used."""

@@ -20,7 +20,7 @@ from cantrip_actors.records.records import Record, Sampled
 from cantrip_actors.runtime.cell import Bound, Cell
 from cantrip_actors.runtime.querying import make_retry_callback, query_crystal
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
-from cantrip_actors.terms.image import Given
+from cantrip_actors.terms.image import MessageParts
 from cantrip_actors.terms.messages import Invocation, Message, Response
 from cantrip_actors.terms.tool_server import SampleAnswer, SampleRequest, SamplingRefused
 
@@ -110,5 +110,5 @@ class Sampling:
                 self._is_closed = True
 
 
-def _make_message(role: str, given: Given) -> Message:
+def _make_message(role: str, given: MessageParts) -> Message:
     return Message("assistant" if role == "assistant" else "user", given.text, images=given.images)

@@ -33,19 +33,19 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import RuntimeClosed
 from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import (
-    Answered,
     Changed,
     Connection,
     Elicit,
     Host,
-    Listed,
+    ListedTools,
     LostServer,
     Sample,
     SampleAnswer,
     SampleRequest,
     SamplingRefused,
-    Session,
+    ServerSession,
     Tool,
+    ToolResult,
     ToolServer,
     ToolServerError,
     read_listed,
@@ -183,9 +183,9 @@ class ServerInUse:
         return await sample(asked)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> ServerSession:
         """The session that the newest connection and its server agreed on."""
-        found: Session = getattr(self.connection, "negotiated", Session())
+        found: ServerSession = getattr(self.connection, "negotiated", ServerSession())
         return found
 
     def note_news(self) -> None:
@@ -284,14 +284,14 @@ class ToolServers:
             return
         held: list[ServerInUse] = []
         try:
-            listed: dict[str, Listed] = {}
+            listed: dict[str, ListedTools] = {}
             for server in cantrip.circle.servers:
                 known = None if recorded is None else read_listed(recorded, server)
                 if known is None:
                     used = self._find(server)
                     held.append(used)
                     await used.hold()
-                    known = Listed.of(server, await self._list_tools(used))
+                    known = ListedTools.of(server, await self._list_tools(used))
                 listed[server.name] = known
             yield self.complete_cantrip(cantrip, listed)
         finally:
@@ -305,7 +305,7 @@ class ToolServers:
             raise ToolServerError(f"server {used.server.name} was lost while it listed its tools: {lost}") from lost
         return tools
 
-    def complete_cantrip(self, cantrip: Cantrip, listed: Mapping[str, Listed]) -> Cantrip:
+    def complete_cantrip(self, cantrip: Cantrip, listed: Mapping[str, ListedTools]) -> Cantrip:
         """Return a cantrip with these tools of its servers, called through this runtime."""
         circle = cantrip.circle.bare
         calls = {server.name: partial(self._answer, server) for server in circle.servers}
@@ -363,7 +363,7 @@ class ToolServers:
         report = partial(self._report, call)
         while True:
             try:
-                answered: Answered = await self.call(
+                answered: ToolResult = await self.call(
                     used, lambda connection: connection.call(tool, args, call, report), TRIES
                 )
             except LostServer as lost:

@@ -22,7 +22,7 @@ from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 from cantrip_actors.terms.own_gates import DELEGATION
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
-from cantrip_actors.terms.tool_server import Calls, Listed, ToolServer, ToolServerError, make_gates
+from cantrip_actors.terms.tool_server import Calls, ListedTools, ToolServer, ToolServerError, make_gates
 from cantrip_actors.terms.value import replace_fields, set_fields
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
@@ -58,7 +58,7 @@ class Circle:
     servers: tuple[ToolServer, ...] = ()
     resolved: Wards = field(init=False, repr=False, compare=False)
     """The meet of all wards."""
-    listed: Mapping[str, Listed] = field(init=False, repr=False, compare=False)
+    listed: Mapping[str, ListedTools] = field(init=False, repr=False, compare=False)
     """The tools of its servers, by server name; empty before they are listed."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Circle:
         """True if the tools of all its servers are known, which an entity requires."""
         return len(self.listed) == len(self.servers)
 
-    def with_tools(self, listed: Mapping[str, Listed], calls: Mapping[str, Calls]) -> Circle:
+    def with_tools(self, listed: Mapping[str, ListedTools], calls: Mapping[str, Calls]) -> Circle:
         """Return this circle with gates for its servers' tools, given each server's tools and the function that calls
         them.
 

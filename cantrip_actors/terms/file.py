@@ -41,7 +41,7 @@ _NAME: Final = 8
 _FILENAME: Final = 200
 
 
-class Content:
+class FileContent:
     """The bytes of a file, or the function that finds them, shared by all copies of the file; caches their base64."""
 
     __slots__ = ("data", "find", "text")
@@ -52,7 +52,7 @@ class Content:
         self.text: str | None = None
 
 
-NOWHERE: Final = Content(None)
+NOWHERE: Final = FileContent(None)
 
 
 class File:
@@ -74,7 +74,7 @@ class File:
     kind: ClassVar[str] = "file"
     """The word for it in messages to people."""
 
-    _content: Content
+    _content: FileContent
     media_type: str
     digest: str
     """Empty for a file that is only an address or an id."""
@@ -97,7 +97,7 @@ class File:
         data = bytes(data)
         filename = _clean_name(filename)
         kind = _check_media_type(data, filename, media_type)
-        self._set(Content(data), kind, sha256(data).hexdigest(), len(data), filename=filename)
+        self._set(FileContent(data), kind, sha256(data).hexdigest(), len(data), filename=filename)
 
     @classmethod
     def read(cls, path: str | Path, *, media_type: str | None = None) -> File:
@@ -151,12 +151,12 @@ class File:
     ) -> Self:
         """Return a file whose bytes are not loaded yet: `find` looks them up once, on first use."""
         made = object.__new__(cls)
-        content = NOWHERE if find is None else Content(None, find)
+        content = NOWHERE if find is None else FileContent(None, find)
         made._set(content, media_type, digest, size, width=width, height=height, detail=detail, url=url, after=after)
         set_fields(made, filename=filename, provider=provider, file_id=file_id)
         return made
 
-    def _set(self, content: Content, media_type: str, digest: str, size: int, **more: Any) -> None:
+    def _set(self, content: FileContent, media_type: str, digest: str, size: int, **more: Any) -> None:
         """Set all fields; those that are left out have no value."""
         facts = {"_content": content, "media_type": media_type, "digest": digest, "size": size}
         set_fields(self, **dict.fromkeys(File.__slots__) | facts | more)
@@ -215,7 +215,7 @@ class File:
         """Return the same file with `find` to look its bytes up, unless they are in memory or it has none."""
         if self._content.data is not None or not self.digest:
             return self
-        return self._replace(_content=Content(None, find))
+        return self._replace(_content=FileContent(None, find))
 
     def bare(self) -> Self:
         """Return the same file without its bytes, for places that must not keep them."""
@@ -294,7 +294,7 @@ class File:
 def _unpickle(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> File:
     """Return the file that was pickled."""
     made = object.__new__(kind)
-    content = NOWHERE if data is None else Content(data)
+    content = NOWHERE if data is None else FileContent(data)
     set_fields(made, **dict(zip(File.__slots__, (content, *values), strict=True)))
     return made
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Refused"]
 
-Kind = Literal["function", "done", "delegate", "message", "question"]
+GateKind = Literal["function", "done", "delegate", "message", "question"]
 
 
-class Source(Protocol):
+class GateSource(Protocol):
     """The origin of a gate that was not written in this process: a server of tools."""
 
     @property
@@ -59,7 +59,7 @@ class GateSettings(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundArguments:
     """Valid arguments for the function, without its dependencies."""
 
     args: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Gate:
     name: str
     description: str
     parameters: Mapping[str, Any]
-    kind: Kind = "function"
+    kind: GateKind = "function"
     function: Callable[..., Any] | None = field(default=None, repr=False)
     dependencies: Mapping[str, Any] = field(default_factory=dict, repr=False)
     injected: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Gate:
     schema: Draft202012Validator | None = field(default=None, repr=False, compare=False)
     risks: frozenset[Risk] = field(default=frozenset(), repr=False, compare=False)
     """The risks that its author declares; `brings` returns which of them apply in a circle."""
-    server: Source | None = field(default=None, repr=False, compare=False)
+    server: GateSource | None = field(default=None, repr=False, compare=False)
     """The server that the gate is a tool of, if any."""
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class Gate:
         name: str,
         parameters: Mapping[str, Any] | None = None,
         description: str = "",
-        kind: Kind = "function",
+        kind: GateKind = "function",
         **settings: Unpack[GateSettings],
     ) -> Gate:
         """Return a gate with a given JSON Schema, such as that of a tool of a server or of a recipe.
@@ -230,7 +230,7 @@ class Gate:
             )
         return self
 
-    def check(self, call: ToolCall) -> Bound | Refused:
+    def check(self, call: ToolCall) -> BoundArguments | Refused:
         """Return the arguments of `call` as the function accepts them, or a refusal that says what is wrong."""
         if call.args is None:
             return Refused(
@@ -244,7 +244,7 @@ class Gate:
             return self._check_model(self.model, call.args)
         if self.schema is not None:
             return self._check_schema(self.schema, call.args)
-        return Bound(call.args)
+        return BoundArguments(call.args)
 
     @staticmethod
     def plain(args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -252,7 +252,7 @@ class Gate:
         plain: Mapping[str, Any] = to_jsonable_python(dict(args), serialize_unknown=True)
         return plain
 
-    def _check_model(self, model: type[BaseModel], args: Mapping[str, Any]) -> Bound | Refused:
+    def _check_model(self, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
         try:
             return self._bind(model, args)
         except KeyboardInterrupt:
@@ -261,7 +261,7 @@ class Gate:
             (*_, last) = traceback.format_exception_only(error)
             return Refused(f"{self.name}: checking its arguments raised {last.strip()}; expected {self.signature}")
 
-    def _bind(self, model: type[BaseModel], args: Mapping[str, Any]) -> Bound | Refused:
+    def _bind(self, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
         try:
             checked = model.model_validate(args)
         except ValidationError as errors:
@@ -269,16 +269,16 @@ class Gate:
             return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}")
         if self.kind == "done" and self.function is not None:  # its arguments are the answer, which is JSON (D-005)
             try:
-                return Bound(checked.model_dump(mode="json", by_alias=True))
+                return BoundArguments(checked.model_dump(mode="json", by_alias=True))
             except PydanticSerializationError as error:
                 return Refused(f"{self.name}: its answer cannot be written as JSON: {error}")
-        return Bound(
+        return BoundArguments(
             checked.__dict__ if not checked.__pydantic_extra__ else checked.__dict__ | checked.__pydantic_extra__
         )
 
-    def _check_schema(self, schema: Draft202012Validator, args: Mapping[str, Any]) -> Bound | Refused:
+    def _check_schema(self, schema: Draft202012Validator, args: Mapping[str, Any]) -> BoundArguments | Refused:
         found = find_problems(args, schema)
-        return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}") if found else Bound(args)
+        return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}") if found else BoundArguments(args)
 
     def answer(self, args: Mapping[str, Any]) -> Any:
         """Return the answer from the arguments of a `done` call: `answer`, or the first that the schema names
@@ -319,7 +319,7 @@ def _check_patterns(name: str, to: Any) -> Any:
     return read_texts(f"gate {name}: to", to, expected, InvalidCantrip)
 
 
-_DEPENDENCIES: dict[tuple[Kind, str], Callable[[str, Any], Any]] = {
+_DEPENDENCIES: dict[tuple[GateKind, str], Callable[[str, Any], Any]] = {
     ("message", "to"): _check_patterns,
     ("question", "expires"): check_expires,
     ("question", "unattended"): check_unattended,

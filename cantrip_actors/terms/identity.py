@@ -25,11 +25,11 @@ DEEPEST: Final = 20
 _FIELD: Final = ("alias", "title", "description", "examples", "discriminator", "json_schema_extra")
 """The arguments of pydantic's `Field` that enter; its constraints are in `metadata`."""
 
-Fields = Mapping[str, tuple[Any, Any]]
+ParameterFields = Mapping[str, tuple[Any, Any]]
 """A function's parameters: annotations and defaults; `...` stands for none."""
 
 
-def build_parameters_identity(fields: Fields, *, is_open: bool) -> dict[str, Any]:
+def build_parameters_identity(fields: ParameterFields, *, is_open: bool) -> dict[str, Any]:
     """Return a function's parameters as they enter a content id; `is_open` if it accepts other arguments."""
     parameters = {name: _describe_parameter(hint, default, ()) for name, (hint, default) in fields.items()}
     return {"written": parameters, "open": is_open}

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, get_args
 
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent, suggest_nearest
-from cantrip_actors.terms.file import BRACKETS, LARGEST, Content, Detail, File, check_url, read_file, render_size
+from cantrip_actors.terms.file import BRACKETS, LARGEST, Detail, File, FileContent, check_url, read_file, render_size
 from cantrip_actors.terms.image_header import detect_media_type, read_size
 
 _HANDLE: Final = re.compile(r"\[(?:image|file)[^\[\]]*, ([0-9a-f]{8})\]")
@@ -42,7 +42,7 @@ class Image(File):
         kind = _check_picture(data)
         width, height = read_size(data, kind)
         pixels = {"width": width, "height": height, "detail": _check_detail(detail)}
-        self._set(Content(data), kind, sha256(data).hexdigest(), len(data), **pixels)
+        self._set(FileContent(data), kind, sha256(data).hexdigest(), len(data), **pixels)
 
     @classmethod
     def read(cls, path: str | Path, *, detail: Detail | None = None) -> Image:  # type: ignore[override]  # of its own
@@ -85,14 +85,14 @@ def select_pictures(images: Iterable[File]) -> tuple[Image, ...]:
     return tuple(one for one in images if isinstance(one, Image))
 
 
-class Given(NamedTuple):
+class MessageParts(NamedTuple):
     """A message to an entity: its text, and the images in it."""
 
     text: str
     images: tuple[File, ...] = NO_IMAGES
 
 
-def split_message(given: object, what: str) -> Given:
+def split_message(given: object, what: str) -> MessageParts:
     """Return the text and the images of a user's message; the error begins with `what` (INTENT-1).
 
     Texts are joined by line breaks. The text of images alone is their labels.
@@ -101,15 +101,15 @@ def split_message(given: object, what: str) -> Given:
     """
     if isinstance(given, str):
         if given.strip():
-            return Given(given)
+            return MessageParts(given)
     elif isinstance(given, File):
-        return Given(given.label, (given,))
+        return MessageParts(given.label, (given,))
     elif isinstance(given, (list, tuple)) and given and all(isinstance(one, (str, File)) for one in given):
         return _join(given)
     raise InvalidIntent(f"{what}, or a list of texts, images and files; got {given!r:.300}")
 
 
-def _join(given: Sequence[str | File]) -> Given:
+def _join(given: Sequence[str | File]) -> MessageParts:
     texts: list[str] = []
     length = 0
     images: list[File] = []
@@ -122,9 +122,9 @@ def _join(given: Sequence[str | File]) -> Given:
     if not texts:
         if not images:
             raise InvalidIntent("a list of empty texts says nothing: expected a text or an image in it")
-        return Given("\n".join(image.label for image in images), tuple(image.placed(None) for image in images))
+        return MessageParts("\n".join(image.label for image in images), tuple(image.placed(None) for image in images))
     placed = [image.placed(None if image.after == length else image.after) for image in images]
-    return Given("\n".join(texts), tuple(placed))
+    return MessageParts("\n".join(texts), tuple(placed))
 
 
 def find_handles(text: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-Size = tuple[int, int] | tuple[None, None]
+ImageSize = tuple[int, int] | tuple[None, None]
 
 _UNKNOWN: Final = (None, None)
 
@@ -27,23 +27,23 @@ def detect_media_type(data: bytes) -> str | None:
     return None
 
 
-def read_size(data: bytes, media_type: str) -> Size:
+def read_size(data: bytes, media_type: str) -> ImageSize:
     """Return width and height in pixels, as the header has them."""
     width, height = _READ[media_type](data)
     return (width, height) if width and height else _UNKNOWN
 
 
-def _read_png(data: bytes) -> Size:
+def _read_png(data: bytes) -> ImageSize:
     if data[12:16] != b"IHDR" or len(data) < 24:
         return _UNKNOWN
     return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
 
 
-def _read_gif(data: bytes) -> Size:
+def _read_gif(data: bytes) -> ImageSize:
     return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
 
 
-def _read_jpeg(data: bytes) -> Size:
+def _read_jpeg(data: bytes) -> ImageSize:
     """Read the first frame header; other markers are skipped by their lengths."""
     at = 2
     while at + 9 < len(data):
@@ -65,7 +65,7 @@ _STANDALONE: Final = frozenset((0x01, *range(0xD0, 0xD9)))
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def _read_webp(data: bytes) -> Size:
+def _read_webp(data: bytes) -> ImageSize:
     kind = data[12:16]
     if kind == b"VP8 " and data[23:26] == b"\x9d\x01\x2a" and len(data) >= 30:
         return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
@@ -77,7 +77,7 @@ def _read_webp(data: bytes) -> Size:
     return _UNKNOWN
 
 
-_READ: Final[dict[str, Callable[[bytes], Size]]] = {
+_READ: Final[dict[str, Callable[[bytes], ImageSize]]] = {
     "image/png": _read_png,
     "image/jpeg": _read_jpeg,
     "image/gif": _read_gif,

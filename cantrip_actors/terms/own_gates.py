@@ -15,17 +15,17 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
-from cantrip_actors.terms.gate import Gate, Kind, provide
+from cantrip_actors.terms.gate import Gate, GateKind, provide
 from cantrip_actors.terms.json_schema import find_schema_fault, strip_titles
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.ward import LEAST_MEMORY
 
 
-class _Arguments(BaseModel):
+class _GateArguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class AgentRequest(_Arguments):
+class AgentRequest(_GateArguments):
     """What `call_agent` asks for: a child on a derived intent (SPEC 5.1). What is left out comes from the parent."""
 
     intent: str = Field(min_length=1, description="what the child is to achieve")
@@ -49,7 +49,7 @@ class AgentRequest(_Arguments):
     require_done_tool: bool | None = Field(default=None, description="whether only done ends the child")
 
 
-class _Batch(_Arguments):
+class _Batch(_GateArguments):
     intents: tuple[AgentRequest | str, ...] = Field(
         min_length=1,
         validation_alias=AliasChoices("intents", "requests"),
@@ -58,11 +58,11 @@ class _Batch(_Arguments):
     )
 
 
-class _Done(_Arguments):
+class _Done(_GateArguments):
     answer: Any = Field(description="the answer, or the result of the task")
 
 
-class _Message(_Arguments):
+class _Message(_GateArguments):
     to: str = Field(min_length=1, description="the name of the entity, or its id")
     message: str = Field(min_length=1, description="what it is told")
 
@@ -77,14 +77,14 @@ def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the argument `schema` hides a deprecated method
 
-    class _Question(_Arguments):
+    class _Question(_GateArguments):
         text: str = Field(min_length=1, description="what the person is asked")
         schema: Annotated[dict[str, Any] | None, AfterValidator(_check_answer_schema)] = Field(  # type: ignore[assignment]
             default=None, description="a JSON Schema that the answer fits; left out: the answer is a text"
         )
 
 
-class _WakeMe(_Arguments):
+class _WakeMe(_GateArguments):
     why: str = Field(min_length=1, description="what to do then: it is given to you as an intent")
     at: str | None = Field(None, description="the time, ISO 8601; without an offset it is local time")
     in_seconds: float | None = Field(
@@ -95,7 +95,7 @@ class _WakeMe(_Arguments):
 def _own(
     name: str,
     description: str,
-    kind: Kind,
+    kind: GateKind,
     model: type[BaseModel],
     injected: tuple[str, ...] = (),
     risks: Iterable[Risk] = (),

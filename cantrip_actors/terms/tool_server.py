@@ -26,7 +26,7 @@ from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate, get_call
-from cantrip_actors.terms.image import Given
+from cantrip_actors.terms.image import MessageParts
 from cantrip_actors.terms.json_schema import find_schema_fault, make_validator
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
@@ -74,14 +74,14 @@ class Tool(NamedTuple):
         return tuple(self) if self.kind != "tool" else tuple(self)[:-1]
 
 
-class Answered(NamedTuple):
+class ToolResult(NamedTuple):
     """The result of a tool call: a JSON value, possibly with images, or the text of an error."""
 
     value: Any
     is_error: bool = False
 
 
-Report = Callable[[str], object]
+ReportProgress = Callable[[str], object]
 """Receives a line of progress from a running tool."""
 
 
@@ -111,7 +111,7 @@ class SampleRequest(NamedTuple):
     """
 
     server: str
-    messages: tuple[tuple[Literal["user", "assistant"], Given], ...]
+    messages: tuple[tuple[Literal["user", "assistant"], MessageParts], ...]
     max_tokens: int
     call: GateCall | None
     crystal: str
@@ -154,7 +154,7 @@ class Host(NamedTuple):
     sample: Sample = refuse_sampling
 
 
-class Session(NamedTuple):
+class ServerSession(NamedTuple):
     """The agreement of a connection and its server: the version of the protocol, and the server's id of the session.
 
     Either is None if the server or its protocol has none.
@@ -167,7 +167,7 @@ class Session(NamedTuple):
 class Connection(Protocol):
     """A connection to a server. Its methods are called by many tasks at once.
 
-    One that knows its `Session` has it as `negotiated`.
+    One that knows its `ServerSession` has it as `negotiated`.
     """
 
     @property
@@ -183,7 +183,7 @@ class Connection(Protocol):
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
         """Return the messages of a prompt. Raises ToolServerError, LostServer."""
 
-    async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: Report) -> Answered:
+    async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: ReportProgress) -> ToolResult:
         """Call a tool; `report` receives its progress. Cancelling this cancels the request. Raises LostServer."""
 
 
@@ -313,14 +313,14 @@ class ToolServer:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedTools:
     """The tools of a server that one entity has, and the digest of all tools that the server listed."""
 
     tools: tuple[Tool, ...]
     digest: str
 
     @classmethod
-    def of(cls, server: ToolServer, tools: Iterable[Tool]) -> Listed:
+    def of(cls, server: ToolServer, tools: Iterable[Tool]) -> ListedTools:
         """Check the tools that a server lists, and return those that the user selected.
 
         Raises ToolServerError if the digest does not match the pin, if a tool of `only` or `ask` is missing, if two
@@ -388,11 +388,11 @@ def _select(server: ToolServer, every: Sequence[Tool]) -> list[Tool]:
     return [one for one in every if one.name in server.only and (one.kind == "tool" or one.name not in own)]
 
 
-def read_listed(circle: Mapping[str, Any], server: ToolServer) -> Listed | None:
+def read_listed(circle: Mapping[str, Any], server: ToolServer) -> ListedTools | None:
     """Return the tools of a server that a recorded circle has; None if it has no tools of this server."""
     for one in circle.get("servers", ()):
         if one["name"] == server.name and one["id"] == server.id:
-            return Listed(tuple(map(_read_tool, one["tools"])), one["digest"])
+            return ListedTools(tuple(map(_read_tool, one["tools"])), one["digest"])
     return None
 
 
@@ -413,7 +413,7 @@ Calls = Callable[[Tool, Mapping[str, Any], GateCall], Awaitable[Any]]
 """Calls a tool for a gate: returns the value for the observation, or raises the tool's error."""
 
 
-def make_gates(server: ToolServer, listed: Listed, calls: Calls, *, in_programs: bool) -> tuple[Gate, ...]:
+def make_gates(server: ToolServer, listed: ListedTools, calls: Calls, *, in_programs: bool) -> tuple[Gate, ...]:
     """Return the gates of a server's tools; `in_programs` if programs call them.
 
     A code circle describes its gates in the system prompt, which must not contain untrusted text. So with `in_programs`
@@ -451,7 +451,7 @@ def _make_gate(server: ToolServer, tool: Tool, calls: Calls, *, in_programs: boo
     return replace(made, site=((CALL, get_call),), server=server, wrappers=tuple(wrappers), schema=checked)
 
 
-def _make_catalogue(server: ToolServer, listed: Listed) -> Gate:
+def _make_catalogue(server: ToolServer, listed: ListedTools) -> Gate:
     told = [{"name": make_gate_name(server, one.name), "description": one.description, "parameters": one.parameters}
             for one in listed.tools]  # fmt: skip
 

@@ -76,10 +76,10 @@ class GateCall(NamedTuple):
         return f"{self.entity_id}:{self.turn_id}:{self.call_id}"
 
 
-Pre = Callable[[GateCall], Any]
+PreStep = Callable[[GateCall], Any]
 """A step before: returns None to let the call through, or `Refused(…)`; it may be async, and must not block."""
 
-Post = Callable[[GateCall, Any], Any]
+PostStep = Callable[[GateCall, Any], Any]
 """A step after, given the Observation as well: returns None, a remark for the entity, or `Refused(…)`."""
 
 
@@ -116,6 +116,6 @@ class Wrapper:
     """The steps of one `wrap` or `ask_first`, under the name that the loom records."""
 
     name: str
-    pre: tuple[Pre, ...] = field(default=(), repr=False)
-    post: tuple[Post, ...] = field(default=(), repr=False)
+    pre: tuple[PreStep, ...] = field(default=(), repr=False)
+    post: tuple[PostStep, ...] = field(default=(), repr=False)
     ask: AskFirst | None = field(default=None, repr=False)

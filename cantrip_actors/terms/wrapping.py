@@ -24,8 +24,8 @@ from cantrip_actors.terms.wrapper import (
     AskFirst,
     Fence,
     GateCall,
-    Post,
-    Pre,
+    PostStep,
+    PreStep,
     Refused,
     Unattended,
     When,
@@ -46,7 +46,7 @@ class Wrap:
 
 
 def wrap(
-    target: str | Gate | Wrap, *, pre: Sequence[Pre] = (), post: Sequence[Post] = (), name: str | None = None
+    target: str | Gate | Wrap, *, pre: Sequence[PreStep] = (), post: Sequence[PostStep] = (), name: str | None = None
 ) -> Wrap:
     """Put steps around a gate. Give the result to a circle among its gates: `wrap("write", pre=[inside_the_plan])`.
 

@@ -19,13 +19,13 @@ from cantrip_actors.circle.medium import (
     Exceeded,
     Finished,
     LimitExceeded,
-    Limits,
+    ProgramLimits,
     Raised,
     Suspended,
     medium,
 )
 from cantrip_actors.circle.python import medium as python_medium
-from cantrip_actors.circle.python.frames import Frame
+from cantrip_actors.circle.python.frames import WorkerFrame
 from cantrip_actors.circle.python.steps import Steps
 from cantrip_actors.gates import echo
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 GATES: Final = (echo.definition,)
-LIMITS: Final = Limits(seconds=1)
+LIMITS: Final = ProgramLimits(seconds=1)
 STEPS: Final = 200
 """A limit above the number of gate calls of any turn."""
 
@@ -141,12 +141,12 @@ class _WorkerHere:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def compute(self, asked: object, state: bytes, most: int) -> Frame:
+    def compute(self, asked: object, state: bytes, most: int) -> WorkerFrame:
         """Return the answer to a step."""
         said, made = self._steps.compute(orjson.loads(orjson.dumps(asked)), state)
         text = orjson.dumps(said)
         assert len(text) <= most
-        return Frame(orjson.loads(text), made)
+        return WorkerFrame(orjson.loads(text), made)
 
 
 @contextmanager
@@ -192,7 +192,9 @@ def check_javascript_texts(data: bytes) -> None:
 @contextmanager
 def open_shell_protocol() -> Iterator[Check]:
     """Yield a check: whatever a program writes into its shell's pipes, its turns end, and later ones work."""
-    sandbox = medium("shell").open(GATES, Limits(seconds=0.3))  # half of a forged record is waited for until then
+    sandbox = medium("shell").open(
+        GATES, ProgramLimits(seconds=0.3)
+    )  # half of a forged record is waited for until then
 
     def check(data: bytes) -> None:
         escaped = "".join(f"\\{byte:03o}" for byte in data[:2000])

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
 from cantrip_actors.acp.agent import Agent
-from cantrip_actors.acp.jsonrpc import Connection
+from cantrip_actors.acp.jsonrpc import RpcConnection
 from cantrip_actors.gates import list_files, question, read, search, write
 from cantrip_actors.wards import max_turns
 
@@ -171,7 +171,7 @@ async def edited(
     agent = Agent(runtime, recipe, terminal=terminal)
     ask, lines = anyio.create_memory_object_stream[bytes](100)
     told, back = anyio.create_memory_object_stream[bytes](100)
-    agent.connection = Connection(agent, told.send)
+    agent.connection = RpcConnection(agent, told.send)
     editor = Editor(ask, answers or {})
 
     async def nothing() -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from cantrip_actors.acp import stdio
-from cantrip_actors.acp.stdio import Messages
+from cantrip_actors.acp.stdio import StdioLines
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("ACP-20")]
 
@@ -26,7 +26,7 @@ async def lines_of(pieces: Sequence[bytes]) -> list[bytes]:
     with os.fdopen(here, "rb") as file:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(write)
-            found = [line async for line in Messages(file)]
+            found = [line async for line in StdioLines(file)]
     return found
 
 
@@ -54,12 +54,12 @@ async def test_a_large_line_is_received_whole(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_file_on_a_disk_is_read(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\ntwo")
     with (tmp_path / "lines").open("rb") as file:
-        assert [line async for line in Messages(file)] == [b"one\n", b"two"]
+        assert [line async for line in StdioLines(file)] == [b"one\n", b"two"]
 
 
 async def test_a_wait_for_a_line_is_cancelled_at_once() -> None:
     here, there = os.pipe()
     with os.fdopen(here, "rb") as file, os.fdopen(there, "wb"):
         with anyio.move_on_after(0.05) as scope:
-            await anext(Messages(file))
+            await anext(StdioLines(file))
         assert scope.cancelled_caught

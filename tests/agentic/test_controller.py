@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.agentic import ToolRegistry, UnknownTool, WorkerInput
-from cantrip_actors.agentic.controller import UTTERANCES, Ask, End, Fail, UseTool, advance, one_pass
+from cantrip_actors.agentic.controller import UTTERANCES, AskAgent, End, Fail, UseTool, advance, one_pass
 from cantrip_actors.agentic.schemas import PlannerOutput, ToolRequest, WorkerOutput
 from cantrip_demos.arithmetic import (
     AddArgs,
@@ -60,7 +60,7 @@ def actions_after(results):
 
 
 def state_of(action):
-    return action.state.value if isinstance(action, Ask) else "TOOL" if isinstance(action, UseTool) else None
+    return action.state.value if isinstance(action, AskAgent) else "TOOL" if isinstance(action, UseTool) else None
 
 
 def histories(results=()):
@@ -99,7 +99,7 @@ class TestHistories:
         for actions, _ in HISTORIES:
             states = [state_of(action) for action in actions]
             assert isinstance(actions[-1], (End, Fail))
-            assert sum(isinstance(one, Ask) for one in actions) <= UTTERANCES
+            assert sum(isinstance(one, AskAgent) for one in actions) <= UTTERANCES
             assert states.count("TOOL") <= 1
             assert states.count("PLAN") == 1
             assert states.count("CRITIC") == isinstance(actions[-1], End)

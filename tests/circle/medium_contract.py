@@ -31,8 +31,8 @@ from cantrip_actors.circle.medium import (
     Answer,
     Exceeded,
     Finished,
-    Limits,
     Medium,
+    ProgramLimits,
     Raised,
     Sandbox,
     Stepped,
@@ -42,7 +42,7 @@ from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
 
 ROOT = Path(__file__).parent.parent.parent
-SHORT = Limits(seconds=0.3, output=1_000, gate_calls=20)
+SHORT = ProgramLimits(seconds=0.3, output=1_000, gate_calls=20)
 SECRET = "canary-6f1d"
 
 
@@ -121,7 +121,7 @@ async def search(query: str, limit: int = 5) -> list[str]:
 GATES = [one.definition for one in (search, CALL_AGENT, DONE)]
 
 
-def fresh(language: Language, limits: Limits = SHORT) -> Sandbox:
+def fresh(language: Language, limits: ProgramLimits = SHORT) -> Sandbox:
     return language.make().open(GATES, limits)
 
 
@@ -157,7 +157,7 @@ class MediumContract:
         assert any(letter.isdigit() for letter in self.language.make().engine)
 
     def test_the_capability_text_has_gates_and_limits(self):
-        text = self.language.make().capability(GATES, Limits(seconds=7, gate_calls=33))
+        text = self.language.make().capability(GATES, ProgramLimits(seconds=7, gate_calls=33))
         for word in ("search", "query", "limit", "Search the notes.", "call_agent", "done", "submit_answer", "7", "33"):
             assert word in text
         assert len(text) < 6_000

@@ -18,7 +18,7 @@ from anyio import to_thread
 from cantrip_actors import Cantrip, Circle, InvalidIntent, Runtime, gate, scripted
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.files import read
-from cantrip_actors.circle.medium import Exceeded, Finished, Limits, Raised, medium
+from cantrip_actors.circle.medium import Exceeded, Finished, ProgramLimits, Raised, medium
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.terms.bounds import BYTES, RESULT_BYTES, VALUES, TooLarge
 from cantrip_actors.user_code import text_of
@@ -45,7 +45,7 @@ async def echo(value: Any) -> str:
 
 
 def opened(language: str) -> Any:
-    return medium(language).open([echo.definition], Limits(seconds=20))
+    return medium(language).open([echo.definition], ProgramLimits(seconds=20))
 
 
 @pytest.mark.rule("X-01")
@@ -142,7 +142,7 @@ def measure_peak(work: Callable[[], object]) -> int:
 
 @pytest.mark.rule("X-01")
 def test_a_snapshot_does_not_copy_unchanged_memory() -> None:
-    box = medium("javascript").open([], Limits())
+    box = medium("javascript").open([], ProgramLimits())
     box.begin("var zeros = new ArrayBuffer(40_000_000)")
     assert measure_peak(box.dump) < 2_000_000
 
@@ -260,7 +260,7 @@ FOR_EVER = {
 @pytest.mark.real_time
 @pytest.mark.parametrize("what", FOR_EVER)
 def test_a_python_value_that_never_finishes_ends_only_its_program(what: str) -> None:
-    limits = Limits(seconds=0.2)
+    limits = ProgramLimits(seconds=0.2)
     box = medium("python").open([echo.definition], limits)
     assert unhurried(box, "kept = 1") == Finished(None)
     ended = box.begin(f"kept = 2\n{NESTED}{FOR_EVER[what]}")
@@ -293,8 +293,8 @@ async def test_the_loop_and_other_programs_continue_while_a_python_value_never_f
 
 async def compute_beside() -> None:
     """Let one program hand out what takes for ever, and another one take steps until that has ended."""
-    stuck = medium("python").open([], Limits(seconds=1))
-    other = medium("python").open([], Limits(seconds=20))
+    stuck = medium("python").open([], ProgramLimits(seconds=1))
+    other = medium("python").open([], ProgramLimits(seconds=20))
     steps = 0
     ended: list[Any] = []
 
@@ -313,8 +313,8 @@ async def compute_beside() -> None:
 
 MEASURE = """
 import resource, sys
-from cantrip_actors.circle.medium import Limits, medium
-box = medium("python").open([], Limits(seconds=20))
+from cantrip_actors.circle.medium import ProgramLimits, medium
+box = medium("python").open([], ProgramLimits(seconds=20))
 box.begin("1")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for code in sys.argv[1:]:

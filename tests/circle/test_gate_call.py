@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle.gate_call import LONGEST, GateError, run_gate
 from cantrip_actors.records.records import Observation
-from cantrip_actors.terms.gate import Bound, Gate
+from cantrip_actors.terms.gate import BoundArguments, Gate
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.own_gates import DONE
@@ -23,7 +23,7 @@ from cantrip_actors.terms.own_gates import DONE
 async def call(one: Gate, **args: Any) -> Observation:
     made = ToolCall("c1", one.name, args)
     bound = one.check(made)
-    assert isinstance(bound, Bound), bound
+    assert isinstance(bound, BoundArguments), bound
     return await run_gate(one, made, bound.args)
 
 

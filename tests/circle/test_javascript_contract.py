@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Limits, Raised, Suspended, medium
+from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, ProgramLimits, Raised, Suspended, medium
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate
@@ -21,7 +21,7 @@ from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE
 from tests.circle.javascript_language import JAVASCRIPT
 from tests.circle.medium_contract import MediumContract
 
-LIMITS = Limits(seconds=5, memory=16 * 2**20, output=2000, gate_calls=20)
+LIMITS = ProgramLimits(seconds=5, memory=16 * 2**20, output=2000, gate_calls=20)
 
 
 @gate
@@ -205,7 +205,7 @@ def test_changes_before_an_exception_persist(box):
 )
 def test_a_limit_undoes_only_its_turn(javascript, bomb, limit):
     seconds = 0.2 if "computing" in limit else 5.0  # a busy machine takes its time to fill a memory
-    box = javascript.open(GATES, Limits(seconds=seconds, memory=16 * 2**20, gate_calls=3))
+    box = javascript.open(GATES, ProgramLimits(seconds=seconds, memory=16 * 2**20, gate_calls=3))
     value(box, "var x = {kept: [1]}")
     began = time.monotonic()
     _, step = turn(box, f"x.kept.push(2); console.log('seen'); {bomb}")
@@ -328,7 +328,7 @@ def test_output_is_the_text_printed_since_the_step_began(box):
 
 
 def test_output_over_the_limit_is_cut_with_a_note(javascript):
-    box = javascript.open(GATES, Limits(output=10))
+    box = javascript.open(GATES, ProgramLimits(output=10))
     step = turn(box, "console.log('12345'); for (let i = 0; i < 1000; i++) console.log('67890'); 'end'")[1]
     assert step == Finished("end", "12345\n6789\n… (cut: at most 10 characters a turn are kept)\n")
     assert turn(box, "console.log('again')")[1].output == "again\n"
@@ -355,7 +355,7 @@ def test_output_over_the_limit_is_cut_with_a_note(javascript):
     ],
 )
 def test_the_value_is_that_of_the_last_expression_as_json(javascript, code, expected):
-    box = javascript.open(GATES, Limits(memory=64 * 2**20))
+    box = javascript.open(GATES, ProgramLimits(memory=64 * 2**20))
     assert value(box, code) == expected
     box.close()
 
@@ -426,7 +426,7 @@ def test_a_promise_that_is_awaited_or_fulfilled_is_no_error(box, code, expected)
 @pytest.mark.rule("CIRCLE-5")
 def test_a_promise_of_an_earlier_programs_function_is_watched_after_a_restore(box, javascript):
     value(box, FAILING)
-    other = javascript.open([], Limits())
+    other = javascript.open([], ProgramLimits())
     other.load(box.dump())
     for one in (box, other):
         assert "Error: boom; nothing awaits" in turn(one, "main(); 1")[1].error
@@ -502,7 +502,7 @@ def test_an_abandoned_turn_is_undone_by_the_next(box):
 
 
 def test_time_that_a_gate_takes_is_not_computing(javascript):
-    box = javascript.open(GATES, Limits(seconds=0.2))
+    box = javascript.open(GATES, ProgramLimits(seconds=0.2))
     step = box.begin("read('a')")
     time.sleep(0.4)
     assert box.answer(step, Answer(1)) == Finished(1)
@@ -511,7 +511,7 @@ def test_time_that_a_gate_takes_is_not_computing(javascript):
 
 @pytest.mark.parametrize("code", ["for (;;);", "let s = 'a'.repeat(1e7); for (;;) s.indexOf('b')"])
 def test_an_interrupt_ends_a_step_in_another_thread(javascript, code):
-    box = javascript.open(GATES, Limits(seconds=30))
+    box = javascript.open(GATES, ProgramLimits(seconds=30))
     value(box, "var x = 1")
     timer = threading.Timer(0.1, box.interrupt)
     timer.start()
@@ -535,7 +535,7 @@ def test_an_interrupt_between_turns_does_nothing_and_one_while_a_gate_runs_ends_
 def test_close_leaves_no_thread_at_any_point_of_a_program(javascript):
     value(javascript.open(GATES, LIMITS), "1")  # the clock of all programs stays
     before = set(threading.enumerate())
-    idle, suspended, computing = (javascript.open(GATES, Limits(seconds=30)) for _ in range(3))
+    idle, suspended, computing = (javascript.open(GATES, ProgramLimits(seconds=30)) for _ in range(3))
     value(idle, "1")
     suspended.begin("try { read('a') } catch { for (;;); } finally { for (;;); }")
     steps = []
@@ -581,9 +581,9 @@ def test_a_snapshot_is_the_same_in_another_process(box):
     value(box, "var data = {list: [1, 2, 3]}; function sum() { return data.list.reduce((a, b) => a + b) }")
     code = """if True:
         import sys
-        from cantrip_actors.circle.medium import Limits, medium
+        from cantrip_actors.circle.medium import ProgramLimits, medium
         import cantrip_actors.circle
-        box = medium("javascript").open([], Limits())
+        box = medium("javascript").open([], ProgramLimits())
         box.load(sys.stdin.buffer.read())
         print(box.begin("data.list.push(4); sum()").value)
         box.begin("for (;;) data")  if len(sys.argv) > 1 else None
@@ -596,10 +596,10 @@ def test_a_snapshot_is_the_same_in_another_process(box):
 def test_a_process_that_exits_during_turns_exits_without_errors():
     code = """if True:
         import threading, time
-        from cantrip_actors.circle.medium import Limits, medium
+        from cantrip_actors.circle.medium import ProgramLimits, medium
         from cantrip_actors.terms.own_gates import DONE
         import cantrip_actors.circle
-        boxes = [medium("javascript").open([DONE.definition], Limits(seconds=60)) for _ in range(4)]
+        boxes = [medium("javascript").open([DONE.definition], ProgramLimits(seconds=60)) for _ in range(4)]
         for box in boxes[:2]: box.begin("done(1)")
         for box in boxes[2:]: threading.Thread(target=box.begin, args=["for (;;);"], daemon=True).start()
         time.sleep(0.2)
@@ -625,7 +625,7 @@ def test_an_invalid_snapshot_is_refused_and_changes_nothing(box, javascript):
             box.load(bad)
     assert value(box, "x.length") == 1000
     value(box, "x = 'x'.repeat(8e6) + 1; 0")
-    small = javascript.open(GATES, Limits(memory=2**20))
+    small = javascript.open(GATES, ProgramLimits(memory=2**20))
     with pytest.raises(ValueError, match="memory"):
         small.load(box.dump())
     assert value(small, "1") == 1
@@ -651,7 +651,7 @@ def test_replay_reaches_the_gate_with_the_same_state(box, javascript):
 
 
 def test_the_capability_text_names_language_gates_and_limits(javascript):
-    text = javascript.capability(GATES, Limits(seconds=2.5, memory=2**25, output=99, gate_calls=7))
+    text = javascript.capability(GATES, ProgramLimits(seconds=2.5, memory=2**25, output=99, gate_calls=7))
     for part in ("JavaScript", "read(path: string, limit?: number | null)  // Read a file.", "done(answer: any)"):
         assert part in text
     for part in ("2.5 s", "32 MiB", "99 characters", "7 calls", "list_files()", "submit_answer"):

@@ -18,14 +18,24 @@ import pytest
 import yaml
 from anyio import to_thread
 
-from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.circle.medium import (
+    Answer,
+    Exceeded,
+    Finished,
+    ProgramLimits,
+    Raised,
+    Sandbox,
+    Stepped,
+    Suspended,
+    medium,
+)
 from cantrip_actors.terms.gate_function import gate
 from tests.circle.heart import LATE, Hearts
 from tests.circle.unhurried import unhurried
 from tests.exhaustive import part
 
 SECRET = "canary-4b1e7"
-LIMITS = Limits(seconds=0.1, memory=16 * 2**20, output=2_000, gate_calls=10)
+LIMITS = ProgramLimits(seconds=0.1, memory=16 * 2**20, output=2_000, gate_calls=10)
 AMPLE = replace(LIMITS, seconds=2)
 """Seconds that an event loop may be kept waiting by a step in a thread."""
 
@@ -55,7 +65,7 @@ class Vault:
     secret = SECRET
 
 
-def opened(limits: Limits = LIMITS) -> Sandbox:
+def opened(limits: ProgramLimits = LIMITS) -> Sandbox:
     vault = Vault()
 
     @gate
@@ -149,7 +159,7 @@ def test_every_program_ends_and_leaves_the_sandbox_usable(one):
 
 async def late_by(hearts: Hearts, code: str) -> float:
     """How late a heart beat while the program ran in a thread."""
-    sandbox = await to_thread.run_sync(partial(opened, Limits(seconds=0.03, gate_calls=10)))
+    sandbox = await to_thread.run_sync(partial(opened, ProgramLimits(seconds=0.03, gate_calls=10)))
     late = await hearts.late_by(partial(to_thread.run_sync, attempt, sandbox, code))
     sandbox.close()
     return late

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, Runtime, scripted
 from cantrip_actors.circle.javascript.values import decode_incoming, encode_outgoing
-from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended, medium
+from cantrip_actors.circle.medium import Answer, Finished, ProgramLimits, Raised, Suspended, medium
 from cantrip_actors.gates import gate
 from cantrip_actors.terms.messages import ToolDefinition
 from cantrip_actors.wards import max_turns
@@ -34,7 +34,7 @@ VALUES = st.recursive(
 
 @pytest.fixture(scope="module")
 def box():
-    made = medium("javascript").open([PAY], Limits(memory=2**25))
+    made = medium("javascript").open([PAY], ProgramLimits(memory=2**25))
     yield made
     made.close()
 
@@ -118,7 +118,7 @@ def test_exact_numbers_are_accepted(box, number):
 
 def test_a_snapshot_keeps_every_digit(box):
     box.begin("var kept = [v, {v}]", {"v": ID})
-    other = medium("javascript").open([PAY], Limits(memory=2**25))
+    other = medium("javascript").open([PAY], ProgramLimits(memory=2**25))
     other.load(box.dump())
     assert other.begin("kept") == Finished([ID, {"v": ID}])
     other.close()

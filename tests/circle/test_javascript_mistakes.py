@@ -3,7 +3,7 @@
 import pytest
 
 from cantrip_actors.circle.javascript.errors import describe
-from cantrip_actors.circle.medium import Finished, Limits, Suspended, medium
+from cantrip_actors.circle.medium import Finished, ProgramLimits, Suspended, medium
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
 from tests.circle.mistakes import error
@@ -20,7 +20,7 @@ GATES = [one.definition for one in (DONE, CALL_AGENT, search)]
 
 @pytest.fixture
 def box():
-    opened = medium("javascript").open(GATES, Limits())
+    opened = medium("javascript").open(GATES, ProgramLimits())
     yield opened
     opened.close()
 

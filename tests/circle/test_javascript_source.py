@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.circle.javascript.source import Script, prepare
+from cantrip_actors.circle.javascript.source import PreparedScript, prepare
 from cantrip_actors.circle.syntax import LONGEST
 
 
@@ -118,9 +118,9 @@ def test_preparing_any_program_takes_bounded_time(code):
 
 
 def test_a_long_program_or_one_without_declarations_is_unchanged():
-    assert prepare("x = 1; letter = 'const_'") == Script("x = 1; letter = 'const_'")
+    assert prepare("x = 1; letter = 'const_'") == PreparedScript("x = 1; letter = 'const_'")
     long = "let x = 1;" + " " * LONGEST
-    assert prepare(long) == Script(long)
+    assert prepare(long) == PreparedScript(long)
 
 
 @given(st.text(alphabet="let const class await x=1;,(){}[]`$'\"/\\\n*=>.", max_size=60))

@@ -19,7 +19,17 @@ import pytest
 import yaml
 from anyio import to_thread
 
-from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.circle.medium import (
+    Answer,
+    Exceeded,
+    Finished,
+    ProgramLimits,
+    Raised,
+    Sandbox,
+    Stepped,
+    Suspended,
+    medium,
+)
 from cantrip_actors.terms.own_gates import DONE
 from tests.circle.heart import LATE, Hearts
 from tests.circle.medium_contract import search
@@ -27,7 +37,7 @@ from tests.circle.unhurried import unhurried
 from tests.exhaustive import part
 
 SECRET = "canary-93ab7"
-LIMITS = Limits(seconds=0.2, output=2_000, gate_calls=10)
+LIMITS = ProgramLimits(seconds=0.2, output=2_000, gate_calls=10)
 """Seconds that an event loop may be kept waiting by a step in a thread."""
 
 
@@ -68,7 +78,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path)
 
 
-def opened(limits: Limits = LIMITS) -> Sandbox:
+def opened(limits: ProgramLimits = LIMITS) -> Sandbox:
     sandbox = medium("python").open([search.definition, DONE.definition], limits)
     assert unhurried(sandbox, "kept = 'as it was'") == Finished(None)
     return sandbox
@@ -119,7 +129,7 @@ async def late_by(hearts: Hearts, *codes: str) -> float:
     async def run_all() -> None:
         async with anyio.create_task_group() as programs:
             for code in codes:  # opening one may wait for a new worker, so it is done in a thread, as the runtime does
-                sandbox = await to_thread.run_sync(opened, Limits(seconds=0.03, gate_calls=10))
+                sandbox = await to_thread.run_sync(opened, ProgramLimits(seconds=0.03, gate_calls=10))
                 programs.start_soon(to_thread.run_sync, attempt, sandbox, code)
 
     return await hearts.late_by(run_all)

@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.circle import fetch, read, write
-from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.circle.medium import (
+    Answer,
+    Exceeded,
+    Finished,
+    ProgramLimits,
+    Raised,
+    Sandbox,
+    Stepped,
+    Suspended,
+    medium,
+)
 from cantrip_actors.circle.python.gates import name_callables, render
 from cantrip_actors.circle.python.steps import KEEPING
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -21,7 +31,7 @@ from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ToolDefinition
 from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE
 
-LIMITS = Limits(seconds=0.5, output=200, gate_calls=20)
+LIMITS = ProgramLimits(seconds=0.5, output=200, gate_calls=20)
 
 
 @gate
@@ -37,7 +47,7 @@ def tool(name: str, required: tuple[str, ...] = (), **properties: Any) -> ToolDe
     return ToolDefinition(name, "", {"type": "object", "properties": properties, "required": list(required)})
 
 
-def opened(*gates: ToolDefinition, limits: Limits = LIMITS) -> Sandbox:
+def opened(*gates: ToolDefinition, limits: ProgramLimits = LIMITS) -> Sandbox:
     return medium("python").open(gates or GATES, limits)
 
 
@@ -273,7 +283,7 @@ def test_a_caught_recursion_error_is_not_a_limit():
 
 
 def test_time_is_counted_over_the_whole_turn():
-    sandbox = opened(limits=Limits(seconds=0.3, gate_calls=10_000))
+    sandbox = opened(limits=ProgramLimits(seconds=0.3, gate_calls=10_000))
     step: Stepped = sandbox.begin("while True:\n    for i in range(200_000):\n        pass\n    search('a')")
     started = time.monotonic()
     while isinstance(step, Suspended):
@@ -292,7 +302,7 @@ def test_a_state_that_is_too_large_to_be_kept_undoes_the_turn():
 
 
 def test_a_context_of_ten_megabytes_can_be_given_and_kept():
-    sandbox = opened(limits=Limits())
+    sandbox = opened(limits=ProgramLimits())
     context = "word " * 2_000_000
     assert value(sandbox.begin("len(context)", {"context": context})) == len(context)
     step = call(sandbox.begin("part = context[:10]\nsearch(part)"))
@@ -309,7 +319,7 @@ def test_a_program_of_a_million_lines_ends_in_time():
 
 
 def test_a_loaded_sandbox_keeps_the_lower_limits():
-    wide, narrow = opened(limits=Limits(seconds=30)), opened(limits=Limits(seconds=0.2))
+    wide, narrow = opened(limits=ProgramLimits(seconds=30)), opened(limits=ProgramLimits(seconds=0.2))
     wide.begin("x = 1")
     narrow.load(wide.dump() or b"")
     assert narrow.begin("while True:\n    pass") == Exceeded("0.2 s of computing")
@@ -375,8 +385,8 @@ def test_every_schema_makes_a_signature_that_python_can_read(properties: Any, re
 
 
 def test_the_capability_text_is_short():
-    assert len(medium("python").capability(GATES, Limits())) < 4_000
-    assert "functions. Call" not in medium("python").capability([], Limits())
+    assert len(medium("python").capability(GATES, ProgramLimits())) < 4_000
+    assert "functions. Call" not in medium("python").capability([], ProgramLimits())
 
 
 # -------------------------------------------------------------------------------------------------------------- offer
@@ -401,7 +411,7 @@ def test_many_threads_may_each_have_a_sandbox():
     results: dict[int, Any] = {}
 
     def work(number: int) -> None:
-        sandbox = opened(limits=Limits(seconds=5))
+        sandbox = opened(limits=ProgramLimits(seconds=5))
         sandbox.begin(f"x = {number}")
         for _ in range(5):
             step = call(sandbox.begin("x += search('a')\nx"))
@@ -438,19 +448,19 @@ def test_many_threads_may_each_have_a_sandbox():
     ],
 )
 def test_a_missing_python_feature_is_an_error_with_an_alternative(code, advice):
-    step = medium("python").open([], Limits()).begin(code)
+    step = medium("python").open([], ProgramLimits()).begin(code)
     assert isinstance(step, Raised)
     assert advice in step.error.partition("; instead: ")[2].splitlines()[0]
 
 
 def test_a_programs_own_error_message_gets_no_advice():
-    step = medium("python").open([], Limits()).begin("raise ValueError('there is no module')")
+    step = medium("python").open([], ProgramLimits()).begin("raise ValueError('there is no module')")
     assert isinstance(step, Raised)
     assert "instead" not in step.error
 
 
 def test_the_modules_named_in_advice_are_those_of_the_capability_text():
-    step = medium("python").open([], Limits()).begin("import requests")
+    step = medium("python").open([], ProgramLimits()).begin("import requests")
     assert isinstance(step, Raised)
     named = step.error.partition("in part: ")[2].partition(";")[0]
-    assert named in " ".join(medium("python").capability([], Limits()).split())
+    assert named in " ".join(medium("python").capability([], ProgramLimits()).split())

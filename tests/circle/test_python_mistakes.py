@@ -2,7 +2,7 @@
 
 import pytest
 
-from cantrip_actors.circle.medium import Finished, Limits, Suspended, medium
+from cantrip_actors.circle.medium import Finished, ProgramLimits, Suspended, medium
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
 from tests.circle.mistakes import error
@@ -19,7 +19,7 @@ GATES = [one.definition for one in (DONE, CALL_AGENT, search)]
 
 @pytest.fixture
 def box():
-    return medium("python").open(GATES, Limits())
+    return medium("python").open(GATES, ProgramLimits())
 
 
 def asked(box, code):
@@ -72,7 +72,7 @@ def test_a_gate_is_called_under_other_names(box, code):
 @pytest.mark.rule("CIRCLE-9")
 def test_a_gate_in_a_variable_persists_and_is_in_the_snapshot(box):
     box.begin("f = search")
-    other = medium("python").open(GATES, Limits())
+    other = medium("python").open(GATES, ProgramLimits())
     other.load(box.dump())
     step = other.begin("f('milk')")
     assert isinstance(step, Suspended)

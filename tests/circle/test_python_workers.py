@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Suspended, medium
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, ProgramLimits, Suspended, medium
 from cantrip_actors.circle.python import workers as python_workers
 from cantrip_actors.circle.python.medium import PythonSandbox
 from cantrip_actors.terms.own_gates import CALL_AGENT
@@ -23,7 +23,7 @@ SPIN = "x = 2\nwhile True:\n    pass"
 
 
 def opened(seconds: float = 20.0) -> PythonSandbox:
-    return medium("python").open([CALL_AGENT.definition], Limits(seconds=seconds))
+    return medium("python").open([CALL_AGENT.definition], ProgramLimits(seconds=seconds))
 
 
 def spinning(sandbox: PythonSandbox, ended: list[object]) -> threading.Thread:
@@ -83,7 +83,7 @@ def test_a_worker_that_died_between_two_steps_is_replaced():
 
 
 def test_output_printed_before_an_interrupt_is_kept():
-    sandbox = medium("python").open([], Limits(seconds=20, output=20))
+    sandbox = medium("python").open([], ProgramLimits(seconds=20, output=20))
     ended: list[object] = []
     printing = "print('seen')\nprint('cut' * 10)\nwhile True:\n    pass"
     thread = threading.Thread(target=lambda: ended.append(sandbox.begin(printing)))
@@ -267,9 +267,9 @@ def test_a_process_that_was_forked_has_workers_of_its_own():
 @LINUX
 def test_workers_end_with_their_process():
     code = (
-        "from cantrip_actors.circle.medium import Limits, medium\n"
+        "from cantrip_actors.circle.medium import ProgramLimits, medium\n"
         "from cantrip_actors.circle.python import workers\n"
-        "medium('python').open([], Limits()).begin('1')\n"
+        "medium('python').open([], ProgramLimits()).begin('1')\n"
         "print(workers._pool._idle[0].process.pid)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, Limits, Raised, Suspended, medium
+from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, ProgramLimits, Raised, Suspended, medium
 from cantrip_actors.circle.shell import confine as shell_confine
 from cantrip_actors.circle.shell.source import COMMAND, TRAP, prepare
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -26,7 +26,7 @@ from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE
 from tests.circle.shell_jails import JAILS, confined_by, public_folder
 
-LIMITS = Limits(seconds=5, output=2000, gate_calls=20)
+LIMITS = ProgramLimits(seconds=5, output=2000, gate_calls=20)
 
 
 @gate
@@ -169,7 +169,7 @@ def test_a_shell_that_died_is_replaced_by_one_with_its_last_state(box, gone):
     ],
 )
 def test_a_limit_undoes_the_turn(shell, bomb, limit):
-    box = shell.open(GATES, Limits(seconds=0.4 if limit and "running" in limit else 60, gate_calls=3))
+    box = shell.open(GATES, ProgramLimits(seconds=0.4 if limit and "running" in limit else 60, gate_calls=3))
     printed(box, "x=1")
     _, _, step = turn(box, f"x=2; {bomb}")
     assert step.limit == (limit or "what its files may take")
@@ -321,7 +321,7 @@ def test_output_after_a_programs_end_does_not_reach_the_next(box):
 
 
 def test_output_over_the_limit_is_cut_with_a_note(shell):
-    box = shell.open(GATES, Limits(output=10))
+    box = shell.open(GATES, ProgramLimits(output=10))
     assert (
         printed(box, "echo 12345; yes | head -c 100000")
         == "12345\ny\ny\n\n… (cut: at most 10 characters a turn are kept)\n"
@@ -354,7 +354,7 @@ def test_an_abandoned_turn_is_undone_by_the_next(box):
 
 
 def test_time_that_a_gate_takes_is_not_computing(shell):
-    box = shell.open(GATES, Limits(seconds=0.5))
+    box = shell.open(GATES, ProgramLimits(seconds=0.5))
     step = box.begin("call_agent x")
     time.sleep(0.7)
     assert box.answer(step, Answer(1)) == Finished(None, "1\n")
@@ -362,7 +362,7 @@ def test_time_that_a_gate_takes_is_not_computing(shell):
 
 
 def test_an_interrupt_ends_running_and_waiting_programs(shell):
-    box = shell.open(GATES, Limits(seconds=30))
+    box = shell.open(GATES, ProgramLimits(seconds=30))
     box.interrupt()
     printed(box, "x=1")
     ended = threading.Event()
@@ -385,7 +385,7 @@ def test_an_interrupt_ends_running_and_waiting_programs(shell):
 
 def test_close_leaves_nothing_at_any_point_of_a_program(shell):
     before = set(threading.enumerate())
-    idle, suspended, computing, unused = (shell.open(GATES, Limits(seconds=30)) for _ in range(4))
+    idle, suspended, computing, unused = (shell.open(GATES, ProgramLimits(seconds=30)) for _ in range(4))
     printed(idle, "echo x > file; mkdir -p a/b; chmod 000 a; ln -s / root")
     suspended.begin("sleep 98761 & call_agent x; sleep 98762")
     steps = []
@@ -488,7 +488,7 @@ def test_a_missing_dependency_is_named(monkeypatch):
 
 
 def test_the_capability_text_names_language_gates_and_limits(shell):
-    text = shell.capability(GATES, Limits(seconds=2.5, memory=2**25, output=99, gate_calls=7))
+    text = shell.capability(GATES, ProgramLimits(seconds=2.5, memory=2**25, output=99, gate_calls=7))
     for part in (
         "bash",
         "gate_read PATH [--limit …]  # Read a file.",

@@ -23,7 +23,7 @@ from anyio import to_thread
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle.medium import Answer, Finished, Limits, Stepped, Suspended
+from cantrip_actors.circle.medium import Answer, Finished, ProgramLimits, Stepped, Suspended
 from cantrip_actors.circle.shell.confine import JailName
 from cantrip_actors.circle.shell.medium import ShellSandbox
 from cantrip_actors.terms.gate_function import gate
@@ -34,8 +34,8 @@ from tests.exhaustive import EXHAUSTIVE, part
 from tests.slowness import measure_slowness
 
 SECRET = "canary-8c40d"
-LIMITS = Limits(seconds=0.2, output=2_000, gate_calls=10)
-AMPLE = Limits(seconds=1.0, output=20_000, gate_calls=10)
+LIMITS = ProgramLimits(seconds=0.2, output=2_000, gate_calls=10)
+AMPLE = ProgramLimits(seconds=1.0, output=20_000, gate_calls=10)
 """Seconds that an event loop may be kept waiting by a step in a thread."""
 
 DATA = yaml.safe_load((Path(__file__).parent / "escapes" / "shell.yaml").read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ async def peek(path: str = "", other: int = 0) -> str:
     return SECRET
 
 
-def opened(jail: JailName, limits: Limits) -> ShellSandbox:
+def opened(jail: JailName, limits: ProgramLimits) -> ShellSandbox:
     sandbox = confined_by(jail).open([peek.definition], limits)
     assert unhurried(sandbox, "kept='as it was'; cd .") == Finished(None)
     return sandbox
@@ -212,7 +212,7 @@ def test_every_program_ends_and_leaves_the_shell_usable(code, jail):
 
 async def late_by(hearts: Hearts, code: str, jail: JailName) -> float:
     """How late a heart beat while the program ran in a thread."""
-    sandbox = await to_thread.run_sync(opened, jail, Limits(seconds=0.1, gate_calls=10))
+    sandbox = await to_thread.run_sync(opened, jail, ProgramLimits(seconds=0.1, gate_calls=10))
     late = await hearts.late_by(partial(to_thread.run_sync, attempt, sandbox, code))
     await to_thread.run_sync(sandbox.close)
     return late

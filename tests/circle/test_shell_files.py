@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Medium, Suspended
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Medium, ProgramLimits, Suspended
 from cantrip_actors.circle.shell import files as shell_files
-from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.files import ShellFiles
 from cantrip_actors.circle.shell.medium import ShellSandbox
 from cantrip_actors.terms.own_gates import CALL_AGENT
 from tests.circle.shell_jails import JAILS, confined_by
 
-LIMITS = Limits(seconds=5, gate_calls=2)
+LIMITS = ProgramLimits(seconds=5, gate_calls=2)
 TOO_MANY = "call_agent a; call_agent b; call_agent c"
 
 
@@ -258,7 +258,7 @@ def seen(top: Path) -> list[Any]:
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=CHANGES, second=CHANGES, third=CHANGES)
 def test_every_change_of_files_is_undone(first: Any, second: Any, third: Any) -> None:
-    files, other = Files(None), Files(None)
+    files, other = ShellFiles(None), ShellFiles(None)
     try:
         for changes in (first, second):  # written without a link's end outside: the first component is never one
             change(files.home, changes)
@@ -279,7 +279,7 @@ def test_every_change_of_files_is_undone(first: Any, second: Any, third: Any) ->
 
 def test_the_target_of_a_link_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("canary")
-    files = Files(None)
+    files = ShellFiles(None)
     (files.home / "folder").mkdir()
     (files.home / "folder" / "x").write_text("mine")
     assert files.keep()
@@ -297,7 +297,7 @@ def test_the_target_of_a_link_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_with_forged_paths_writes_nothing_outside(tmp_path: Path) -> None:
-    files = Files(None)
+    files = ShellFiles(None)
     link, regular = stat.S_IFLNK | 0o777, stat.S_IFREG | 0o644
     rows = [["home", stat.S_IFDIR | 0o700, 0, 0, ""], ["home/a", link, 0, 0, str(tmp_path)]]
     files.unpack(orjson.dumps([*rows, ["home/a/pwned", regular, 0, 1, ""]]) + b"\nx")
@@ -313,7 +313,7 @@ def test_a_snapshot_with_forged_paths_writes_nothing_outside(tmp_path: Path) -> 
 def test_too_many_or_too_deep_files_are_detected(deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_files, "ENTRIES", 50)
     monkeypatch.setattr(shell_files, "DEEPEST", 10)
-    files = Files(None)
+    files = ShellFiles(None)
     assert not files.has_too_much()
     if deep:
         (files.home / "/".join("d" * 11)).mkdir(parents=True)

@@ -17,14 +17,14 @@ if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
 from cantrip_actors import Circle, InvalidCantrip
-from cantrip_actors.circle.medium import Finished, Limits
+from cantrip_actors.circle.medium import Finished, ProgramLimits
 from cantrip_actors.circle.shell.medium import ShellSandbox
 from cantrip_actors.wards import max_turns
 from tests.circle.shell_jails import JAILS, confined_by
 
 pytestmark = pytest.mark.real_time
 
-LIMITS = Limits(seconds=3, memory=64 << 20, output=20_000)
+LIMITS = ProgramLimits(seconds=3, memory=64 << 20, output=20_000)
 MIB = 1 << 20
 
 
@@ -221,9 +221,9 @@ def test_no_file_is_written_between_programs(box: ShellSandbox) -> None:
 
 UID = """
 import sys
-from cantrip_actors.circle.medium import Limits
+from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.medium import medium
-box = medium("shell", sys.argv[1]).open([], Limits(seconds=20))
+box = medium("shell", sys.argv[1]).open([], ProgramLimits(seconds=20))
 print(box.begin("id -u").output.strip(), flush=True)
 sys.stdin.read()
 box.close()

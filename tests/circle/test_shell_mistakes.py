@@ -13,7 +13,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle.medium import Answer, Finished, Limits, Raised, Suspended
+from cantrip_actors.circle.medium import Answer, Finished, ProgramLimits, Raised, Suspended
 from cantrip_actors.circle.shell.gates import find_hint, read_arguments
 from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.terms.gate_function import gate
@@ -32,7 +32,7 @@ GATES = [one.definition for one in (DONE, CALL_AGENT, search)]
 
 @pytest.fixture(params=JAILS)
 def box(request):
-    opened = confined_by(request.param).open(GATES, Limits(seconds=5))
+    opened = confined_by(request.param).open(GATES, ProgramLimits(seconds=5))
     yield opened
     opened.close()
 

@@ -13,7 +13,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle.medium import Answer, Exceeded, Finished, Limits, Raised, Suspended
+from cantrip_actors.circle.medium import Answer, Exceeded, Finished, ProgramLimits, Raised, Suspended
 from cantrip_actors.circle.shell.state_text import LARGE, split_large_variables
 from cantrip_actors.terms.gate_function import gate
 from tests.circle.shell_jails import JAILS, confined_by
@@ -27,7 +27,7 @@ async def search(query: str) -> str:
 
 @pytest.fixture(params=JAILS)
 def box(request):
-    opened = confined_by(request.param).open([search.definition], Limits(seconds=5))
+    opened = confined_by(request.param).open([search.definition], ProgramLimits(seconds=5))
     yield opened
     opened.close()
 

@@ -19,7 +19,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("shells are confined on Linux only", allow_module_level=True)
 
-from cantrip_actors.circle.medium import Finished, Limits, medium
+from cantrip_actors.circle.medium import Finished, ProgramLimits, medium
 from cantrip_actors.circle.shell import confine as shell_confine
 from cantrip_actors.terms.errors import InvalidCantrip
 from tests.circle.shell_jails import JAILS, confined_by, public_folder
@@ -113,7 +113,7 @@ def test_landlock_is_used_where_user_namespaces_are_forbidden() -> None:
     confined_by("landlock")
     shell = medium("shell")
     assert shell.engine.endswith("in landlock")
-    box = shell.open([], Limits())
+    box = shell.open([], ProgramLimits())
     assert box.begin("echo hi") == Finished(None, "hi\n")
     box.close()
 
@@ -135,4 +135,4 @@ def test_the_capability_text_says_when_modes_cannot_be_changed(
 ) -> None:
     confined_by(jail)  # it is tried out as the user that this is
     monkeypatch.setattr(shell_confine.os, "getuid", lambda: 1000)
-    assert ("cannot be changed here" in confined_by(jail).capability([], Limits())) == (jail == "landlock")
+    assert ("cannot be changed here" in confined_by(jail).capability([], ProgramLimits())) == (jail == "landlock")

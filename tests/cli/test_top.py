@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, ask_first, open_loom, scripted
 from cantrip_actors.cli.app import app
 from cantrip_actors.cli.errors import Unreachable
-from cantrip_actors.cli.service import Service
+from cantrip_actors.cli.service import ServiceClient
 from cantrip_actors.cli.top import LoomSource, ServiceSource
-from cantrip_actors.cli.top_screen import View, screen
+from cantrip_actors.cli.top_screen import TopSelections, screen
 from cantrip_actors.crystals import Breaker, limited
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.overview import Overview
@@ -221,7 +221,7 @@ def test_no_line_is_longer_than_the_screen_and_nothing_moves_the_cursor(loom: Pa
     crystals = {HOSTILE: {"running": 1, "waiting": 2, "paused": 3, "breaker": 2}}
     overview["live"] = {"restarts": 2, "crashes": 1, "backlog": 0, "lag": 0.001, "actors": actors, "crystals": crystals}
     for detail in (None, [HOSTILE] * 100):
-        view = View(
+        view = TopSelections(
             HOSTILE, filter="", can_act=True, detail=detail, note=HOSTILE, selected=overview["entities"][3]["id"]
         )
         lines = screen(overview, view, width, height)
@@ -239,7 +239,7 @@ async def test_top_shows_the_same_for_a_loom_and_a_service(tmp_path: Path) -> No
         await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
         while not (await on.get("requests"))["items"]:
             await anyio.sleep(0.02)
-        with closing(Service(on.url, ADMIN)) as service:
+        with closing(ServiceClient(on.url, ADMIN)) as service:
             source = ServiceSource(service)
             from_service = await to_thread.run_sync(source.look)
         with open_loom(url, read_only=True) as opened:
@@ -321,7 +321,7 @@ def test_the_turns_of_an_entity_that_cannot_be_read_are_a_note(loom: Path) -> No
 
 @asynccontextmanager
 async def closing_source(url: str) -> AsyncIterator[ServiceSource]:
-    with closing(Service(url, ADMIN)) as service:
+    with closing(ServiceClient(url, ADMIN)) as service:
         source = ServiceSource(service)
         yield source
 
@@ -374,7 +374,7 @@ def test_a_screen_of_eighty_columns_has_all_keys_and_all_figures_of_a_service(lo
     with open_loom(f"sqlite:{loom}", read_only=True) as opened:
         overview = Overview(opened).look()
     overview["live"] = {"restarts": 2, "crashes": 1, "backlog": 7, "lag": 0.001, "actors": {}, "crystals": {}}
-    lines = [line.plain for line in screen(overview, View("http://127.0.0.1:8000", can_act=True), 80, 24)]
+    lines = [line.plain for line in screen(overview, TopSelections("http://127.0.0.1:8000", can_act=True), 80, 24)]
     assert lines[-1].endswith("q quit")
     assert "2 restarts  1 crashes  event loop 1.0 ms late  loom backlog 7" in lines
 
@@ -447,13 +447,13 @@ async def test_a_low_screen_shows_an_open_breaker_and_restarts_before_healthy_pa
         for intent in ("hello", "nap 0.01", "pay 3"):
             await on.post("entities", {"cantrip": "echo", "intent": intent, "name": intent.split()[0]}, 201)
         await on.post("casts", {"cantrip": "writer", "intent": "Write the report"}, 201)
-        with closing(Service(on.url, ADMIN)) as service:
+        with closing(ServiceClient(on.url, ADMIN)) as service:
             source = ServiceSource(service)
             overview: Any = {}
             while len(overview.get("requests", ())) < 1 or overview["totals"]["states"].get("active"):
                 await anyio.sleep(0.02)
                 overview = await to_thread.run_sync(source.look)
-    shown = screen(overview, View("http://127.0.0.1:8000", can_act=True), 92, 24)
+    shown = screen(overview, TopSelections("http://127.0.0.1:8000", can_act=True), 92, 24)
     picture = screen_svg(shown, 92)
     (folder_for(tmp_path) / "top.svg").write_text(picture, encoding="utf-8")
     lines = [line.plain for line in shown]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors import Runtime
 from cantrip_actors.cluster.manifests import ENGINES, QUERY, manifest
-from cantrip_actors.cluster.scaling import SETTLED, Size, advance, workers_for
+from cantrip_actors.cluster.scaling import SETTLED, FleetSize, advance, workers_for
 from cantrip_actors.recipes import load_recipe
 from tests.loom.postgres import fresh
 
@@ -43,12 +43,12 @@ def test_workers_have_room_for_the_backlog_within_the_limits(work: int, capacity
 
 @pytest.mark.rule("N-81")
 def test_a_backlog_gets_workers_at_once_and_loses_them_one_by_one() -> None:
-    size = advance(Size(2), 900, 100, 2, 8)
+    size = advance(FleetSize(2), 900, 100, 2, 8)
     assert size.workers == 8
     looks = 0
     while size.workers == 8:
         size, looks = advance(size, 0, 100, 2, 8), looks + 1
-    assert (size, looks) == (Size(7), SETTLED)
+    assert (size, looks) == (FleetSize(7), SETTLED)
 
 
 @pytest.mark.rule("N-80")

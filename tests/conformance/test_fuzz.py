@@ -13,10 +13,10 @@ import pytest
 
 from cantrip_actors.circle.javascript import medium as javascript_medium
 from cantrip_actors.circle.live_sandbox import LiveSandbox
-from cantrip_actors.circle.medium import Exceeded, Limits, medium
+from cantrip_actors.circle.medium import Exceeded, ProgramLimits, medium
 from cantrip_actors.circle.python import medium as python_medium
 from cantrip_actors.circle.python import steps as python_steps
-from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.files import ShellFiles
 from cantrip_actors.cli import loom_views
 from cantrip_actors.crystal.replay import DECODERS
 from conformance.fuzz import command, parsers, sandboxes
@@ -64,7 +64,7 @@ def plant(target: str) -> Any:  # noqa: PLR0911  # a table
         case "javascript-texts":
             return worse(sandboxes, "parse_report", lambda text, *_, **__: text[0])
         case "shell-snapshot":
-            return worse(Files, "unpack", lambda _, image: [1][image.count(b'"') % 2])
+            return worse(ShellFiles, "unpack", lambda _, image: [1][image.count(b'"') % 2])
         case "shell-protocol":
             return worse(LiveSandbox, "_call", lambda box, name, _: box._gates[name])
         case "terminal":
@@ -152,7 +152,7 @@ class TestFound:
             sandboxes.python_worker_here(Path("never-started")),
             mock.patch.object(python_steps.Steps, "_checkout", side_effect=error),
         ):
-            step = medium("python").open((), Limits()).begin("1")
+            step = medium("python").open((), ProgramLimits()).begin("1")
         assert isinstance(step, Exceeded)
         assert step.limit == "the interpreter broke down"
 
@@ -168,4 +168,4 @@ class TestFound:
     def test_a_damaged_snapshot_of_a_python_program_is_refused(self, head: dict[str, Any]) -> None:
         image = orjson.dumps({"engine": python_medium.ENGINE, "kind": "suspended", **head}) + b"\n"
         with pytest.raises(ValueError, match="the snapshot is damaged"):
-            medium("python").open((), Limits()).resume(image)
+            medium("python").open((), ProgramLimits()).resume(image)

@@ -2,8 +2,8 @@
 
 import orjson
 
-from cantrip_actors.crystal.encode import Settings
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.encode import SamplingSettings
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition
 
 READ = ToolDefinition("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
@@ -22,7 +22,7 @@ def result(call_id, content, gate="read", is_error=False):
 
 def request(crystal, messages, tools=TOOLS, choice=None, **options):
     """The request as the provider would get it: its body, read."""
-    asked = Asked(messages, tools, choice, Settings.of(options))
+    asked = ProviderQuery(messages, tools, choice, SamplingSettings.of(options))
     return orjson.loads(crystal.family.make_request(asked).body)
 
 

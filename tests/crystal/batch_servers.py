@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import httpx
 import orjson
 
-from cantrip_actors.crystal.testing import Asked, Reply
+from cantrip_actors.crystal.testing import ReceivedRequest, Reply
 
 
 class Refused(Exception):
@@ -88,7 +88,7 @@ class Provider:
 
         return httpx.MockTransport(handle)
 
-    def script(self, asked: Asked) -> Reply:
+    def script(self, asked: ReceivedRequest) -> Reply:
         status, body = self.handle(asked.method, asked.path, asked.headers, asked.body)
         return Reply(body, status, content_type="application/json")
 

@@ -14,7 +14,7 @@ from botocore.session import Session
 from botocore.validate import ParamValidator
 from google.auth import crypt, jwt
 
-from cantrip_actors.crystal.testing import Asked, Reply, failing
+from cantrip_actors.crystal.testing import ReceivedRequest, Reply, failing
 from tests.crystal.streams import Said, framed
 
 REGION = "eu-north-1"
@@ -31,14 +31,14 @@ class Amazon:
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.url = ""
         self.issue("AKIDFIRST", "secret-of-the-first-key")
 
     def issue(self, key: str, secret: str, token: str | None = None) -> None:
         self.keys = Credentials(key, secret, token)
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, asked: ReceivedRequest) -> Reply:
         self.asked.append(asked)
         if not self.is_signed(asked):
             return failing(403, {"message": f"The security token of {asked.headers} is invalid"})
@@ -47,7 +47,7 @@ class Amazon:
             return failing(400, {"message": report.generate_report()})
         return self.replies.pop(0) if self.replies else answer("bedrock")
 
-    def is_signed(self, asked: Asked) -> bool:
+    def is_signed(self, asked: ReceivedRequest) -> bool:
         """Sign what came with the keys that are valid, and compare."""
         kind, _, told = asked.headers.get("authorization", "").partition(" ")
         parts = dict(part.split("=", 1) for part in told.split(", ")) if kind == "AWS4-HMAC-SHA256" else {}
@@ -63,7 +63,7 @@ class Amazon:
         return (parts["Credential"], parts["Signature"]) == (scope, signature) and "host" in names
 
 
-def _shape(asked: Asked) -> dict:
+def _shape(asked: ReceivedRequest) -> dict:
     """The parameters as botocore has them: bytes in the place of base64."""
     given = orjson.loads(asked.body)
     for message in given["messages"]:
@@ -84,11 +84,11 @@ class Google:
         self.public_key = public_key
         self.lasts = lasts
         self.issued = 0
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.down = 0
         """How many requests for a token fail first."""
 
-    def __call__(self, asked: Asked) -> Reply:
+    def __call__(self, asked: ReceivedRequest) -> Reply:
         if asked.path == "/token":
             return self.token(asked)
         self.asked.append(asked)
@@ -97,7 +97,7 @@ class Google:
             return failing(401, told)
         return answer(self.family)
 
-    def token(self, asked: Asked) -> Reply:
+    def token(self, asked: ReceivedRequest) -> Reply:
         if self.down:
             self.down -= 1
             return failing(503, {"error": "unavailable"})

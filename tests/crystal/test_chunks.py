@@ -13,7 +13,7 @@ from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.families.chat import ChatDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
-from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.terms.errors import CrystalError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -95,7 +95,7 @@ def decoded(kind: type[Decoder], values, *, short: bool):
     payloads = []
     try:
         for value in values:
-            payloads += decoder.feed(Event(orjson.dumps(value)))
+            payloads += decoder.feed(ServerSentEvent(orjson.dumps(value)))
         return payloads, decoder.finish(), decoder.draft.take()
     except CrystalError as error:
         return payloads, str(error), decoder.fail(error)
@@ -119,10 +119,10 @@ def test_most_chunks_of_a_text_take_the_fast_path(kind, monkeypatch):
         GoogleDecoder: {"candidates": [{"content": {"parts": [{"text": "word "}]}, "index": 0}], "modelVersion": "g"},
     }
     decoder = kind()
-    decoder.feed(Event(orjson.dumps(chunks[kind])))
+    decoder.feed(ServerSentEvent(orjson.dumps(chunks[kind])))
     monkeypatch.setattr(decoder, "_read_choice" if kind is ChatDecoder else "_read_part", pytest.fail)
     for _ in range(3):
-        assert len(decoder.feed(Event(orjson.dumps(chunks[kind])))) == 1
+        assert len(decoder.feed(ServerSentEvent(orjson.dumps(chunks[kind])))) == 1
 
 
 def test_crystals_are_measured_against_another_commit():

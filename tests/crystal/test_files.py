@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from cantrip_actors import File, Image
 from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
-from cantrip_actors.crystal.encode import Settings
+from cantrip_actors.crystal.encode import SamplingSettings
 from cantrip_actors.crystal.images import find_refused_file
 from cantrip_actors.crystal.policy.estimate import find_estimator
 from cantrip_actors.crystal.policy.fallback import fallback
 from cantrip_actors.crystal.policy.limited import limited
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.terms.context import Shared, View
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -147,7 +147,7 @@ class TestRequests:
         assert why.startswith(f"{file.label[1:-1]}: {crystal.name} cannot be given it: this ")
         messages = [user("Read it.", file)]
         assert f"[{file.label[1:-1]}: not shown: this " in str(sent(crystal, messages))
-        put = crystal.family.make_request(Asked(messages, (), None, Settings.of({})))
+        put = crystal.family.make_request(ProviderQuery(messages, (), None, SamplingSettings.of({})))
         assert put.left_out == ("files",)
 
     @pytest.mark.parametrize("crystal", [one for one in ALL if one is not CLAUDE], ids=name)
@@ -209,7 +209,7 @@ class TestFilesOfGates:
 @given(some=st.lists(files | images, max_size=3), given_by_a_gate=st.lists(files | images, max_size=3))
 def test_a_request_with_any_files_has_the_published_shape(crystal, some, given_by_a_gate) -> None:
     messages = [user("Read it.", *some), *shot("x", *given_by_a_gate)[1:]]
-    put = crystal.family.make_request(Asked(messages, TOOLS, None, Settings.of({"max_tokens": 100})))
+    put = crystal.family.make_request(ProviderQuery(messages, TOOLS, None, SamplingSettings.of({"max_tokens": 100})))
     assert fault(crystal.family.provider, put.path, put.body) is None
     withheld = any(find_refused_file(crystal, [one]) is not None for one in (*some, *given_by_a_gate))
     assert ("files" in put.left_out) == withheld

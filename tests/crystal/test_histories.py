@@ -16,8 +16,8 @@ from cantrip_actors.crystal.constructors import (
     openrouter,
     xai,
 )
-from cantrip_actors.crystal.encode import Settings
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.encode import SamplingSettings
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.terms.messages import Message
 from tests.crystal.asking import TOOLS, result, said
@@ -78,14 +78,14 @@ def test_the_history_of_any_family_is_sent_to_another_in_its_published_shape(rea
     for family, what, pictures in history:
         messages += [*turn_of(family, what, pictures), Message("user", "and then?")]
     crystal = CRYSTALS[reader]
-    asked = Asked(messages, TOOLS, None, Settings.of({"max_tokens": 100}))
+    asked = ProviderQuery(messages, TOOLS, None, SamplingSettings.of({"max_tokens": 100}))
     request = crystal.family.make_request(asked)
     assert fault(crystal.family.provider, request.path, request.body) is None
 
 
 @pytest.mark.rule("R-30")
 def test_a_request_with_an_invalid_shape_is_found() -> None:
-    asked = Asked([Message("user", "go")], (), None, Settings.of({"max_tokens": 100, "made_up": 1}))
+    asked = ProviderQuery([Message("user", "go")], (), None, SamplingSettings.of({"max_tokens": 100, "made_up": 1}))
     for reader, crystal in CRYSTALS.items():
         request = crystal.family.make_request(asked)
         assert "made_up" in str(fault(crystal.family.provider, request.path, request.body)), reader
@@ -103,10 +103,14 @@ def test_models_that_need_their_reasoning_get_an_empty_one_for_answers_of_anothe
         said("by itself", thinking="why not", blocks=[field]),
         Message("user", "more"),
     ]
-    body = crystal.family.make_request(Asked(messages, TOOLS, None, Settings.of({}))).body.decode()
+    body = crystal.family.make_request(ProviderQuery(messages, TOOLS, None, SamplingSettings.of({}))).body.decode()
     assert '"reasoning_content":""' in body
     assert '"reasoning_content":"why not"' in body
-    plain = CRYSTALS["openai-chat"].family.make_request(Asked(messages, TOOLS, None, Settings.of({}))).body.decode()
+    plain = (
+        CRYSTALS["openai-chat"]
+        .family.make_request(ProviderQuery(messages, TOOLS, None, SamplingSettings.of({})))
+        .body.decode()
+    )
     assert "reasoning_content" not in plain
 
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
-from cantrip_actors.crystal.encode import Settings
+from cantrip_actors.crystal.encode import SamplingSettings
 from cantrip_actors.crystal.images import Takes, estimate_by_patches, estimate_by_pixels, is_image_refusal, list_parts
 from cantrip_actors.crystal.policy.estimate import Estimator, find_estimator
 from cantrip_actors.crystal.policy.limited import limited
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.terms.context import Shared, View
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
@@ -281,18 +281,18 @@ class TestUnsupportedImages:
     def test_later_queries_leave_images_out_after_a_refusal(self):
         crystal = local("http://localhost:1/v1", "llama")
         family = crystal.family
-        put = family.make_request(Asked(ASKED, (), None, Settings.of({})))
+        put = family.make_request(ProviderQuery(ASKED, (), None, SamplingSettings.of({})))
         assert "images" in put.sent
         refused = ProviderError("image input is not supported", status=500)
         assert family.learn(refused, put) == "images"
         assert "takes no images" in sent(crystal, ASKED, "messages")[0]["content"]
         assert crystal.image_tokens(A) == 0
-        again = family.make_request(Asked(ASKED, (), None, Settings.of({})))
+        again = family.make_request(ProviderQuery(ASKED, (), None, SamplingSettings.of({})))
         assert family.learn(refused, again) is None
 
     def test_an_error_of_a_request_without_images_does_not_turn_images_off(self):
         family = local("http://localhost:1/v1", "llama").family
-        put = family.make_request(Asked([user("Hi.")], (), None, Settings.of({})))
+        put = family.make_request(ProviderQuery([user("Hi.")], (), None, SamplingSettings.of({})))
         assert family.learn(ProviderError("image input is not supported", status=500), put) is None
 
 

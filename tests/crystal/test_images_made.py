@@ -8,12 +8,12 @@ import pytest
 
 from cantrip_actors import Image
 from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
-from cantrip_actors.crystal.encode import Settings
+from cantrip_actors.crystal.encode import SamplingSettings
 from cantrip_actors.crystal.families.chat import ChatDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
-from cantrip_actors.crystal.provider import Asked, join_responses
-from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.provider import ProviderQuery, join_responses
+from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.crystal.testing import FaultyServer, Reply
 from cantrip_actors.stream.wire import FinalImage, ItemDone, ItemStart
 from cantrip_actors.terms.errors import CrystalError, ProviderError
@@ -70,7 +70,7 @@ def of_chat(message, *more):
 
 
 def decoded(decoder, events):
-    payloads = [one for event in events for one in decoder.feed(Event(orjson.dumps(event)))]
+    payloads = [one for event in events for one in decoder.feed(ServerSentEvent(orjson.dumps(event)))]
     response = decoder.finish()
     return response, payloads + decoder.draft.take()
 
@@ -122,7 +122,7 @@ def utterance(response):
 
 def sent(crystal, response):
     messages = [Message("user", "Draw a cat."), utterance(response), Message("user", "Blacker.")]
-    asked = Asked(messages, (), None, Settings.of({}))
+    asked = ProviderQuery(messages, (), None, SamplingSettings.of({}))
     put = crystal.family.make_request(asked)
     assert fault(crystal.family.provider, put.path, put.body) is None
     body = orjson.loads(put.body)
@@ -171,7 +171,7 @@ class TestEncoding:
     def test_an_image_whose_bytes_are_lost_is_replaced_by_a_note(self) -> None:
         response, _ = decoded(GoogleDecoder("gemini-3-pro-image"), of_google({"text": "Here."}, drawn()))
         said = Message("assistant", "Here.", blocks=response.blocks, images=(CAT.bare(),))
-        put = GEMINI.family.make_request(Asked([Message("user", "x"), said], (), None, Settings.of({})))
+        put = GEMINI.family.make_request(ProviderQuery([Message("user", "x"), said], (), None, SamplingSettings.of({})))
         assert "sha256:" not in put.body.decode()
         assert "its bytes are not in the loom" in put.body.decode()
 
@@ -179,7 +179,7 @@ class TestEncoding:
         content = [{"text": "Here."}, drawn()]
         block = {"provider": "google", "model": "gemini-3-pro-image", "content": content}
         put = GEMINI.family.make_request(
-            Asked([Message("assistant", "Here.", blocks=(block,))], (), None, Settings.of({}))
+            ProviderQuery([Message("assistant", "Here.", blocks=(block,))], (), None, SamplingSettings.of({}))
         )
         assert orjson.loads(put.body)["contents"][0]["parts"] == content
 

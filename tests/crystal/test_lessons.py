@@ -14,7 +14,7 @@ from cantrip_actors.crystal.families.chat import ChatDecoder
 from cantrip_actors.crystal.families.google import GoogleDecoder
 from cantrip_actors.crystal.families.responses import ResponsesDecoder
 from cantrip_actors.crystal.lessons import LASTS, LEVELS, Lessons, find_nearest_level
-from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.crystals import Query, anthropic, ask, google, openai
 from cantrip_actors.loom.export.thread import build_turn_fields
@@ -259,7 +259,7 @@ def decoded(decoder: Any, events: list[dict[str, Any]]) -> Any:
     import orjson
 
     for one in events:
-        decoder.feed(Event(name=str(one.get("type", "")), data=orjson.dumps(one)))
+        decoder.feed(ServerSentEvent(name=str(one.get("type", "")), data=orjson.dumps(one)))
     return decoder.finish()
 
 

@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, Retry, Runtime, gate, scripted
-from cantrip_actors.crystal.encode import Settings
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.encode import SamplingSettings
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events
 from cantrip_actors.crystals import anthropic, fallback, google, limited, local, openai, openrouter, xai
 from cantrip_actors.recipes import load_recipe
@@ -34,7 +34,7 @@ def sent(crystal: Any, *tools: Any, **options: Any) -> dict[str, Any]:
 
 
 def with_options(crystal: Any, **options: Any) -> Any:
-    return orjson.loads(crystal.family.make_request(Asked(GO, TOOLS, None, Settings.of(options))).body)
+    return orjson.loads(crystal.family.make_request(ProviderQuery(GO, TOOLS, None, SamplingSettings.of(options))).body)
 
 
 class TestRequests:
@@ -378,7 +378,7 @@ def test_code_execution_and_errors_of_server_tools_are_in_the_turn() -> None:
 
 def test_a_search_by_x_is_not_a_gate_call() -> None:
     from cantrip_actors.crystal.families.xai import XaiDecoder
-    from cantrip_actors.crystal.sse import Event
+    from cantrip_actors.crystal.sse import ServerSentEvent
 
     called = {
         "type": "custom_tool_call",
@@ -389,7 +389,7 @@ def test_a_search_by_x_is_not_a_gate_call() -> None:
     }
     output = [called, {"type": "message", "content": [{"type": "output_text", "text": "Found."}]}]
     decoder = XaiDecoder("grok", tools=["done"])
-    decoder.feed(Event(orjson.dumps({"object": "response", "status": "completed", "output": output})))
+    decoder.feed(ServerSentEvent(orjson.dumps({"object": "response", "status": "completed", "output": output})))
     response = decoder.finish()
     assert response.tool_calls == ()
     assert response.metadata["server_calls"][0]["args"] == {"q": 1}

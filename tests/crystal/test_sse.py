@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal import sse
-from cantrip_actors.crystal.sse import Event, Framing, Sse
+from cantrip_actors.crystal.sse import Framing, ServerSentEvent, Sse
 from cantrip_actors.terms.errors import ProviderError
 
 
-def parsed(*chunks: bytes, parser=Sse) -> list[Event]:
+def parsed(*chunks: bytes, parser=Sse) -> list[ServerSentEvent]:
     made = parser()
     return [event for chunk in chunks for event in made.feed(chunk)] + made.close()
 
@@ -25,7 +25,11 @@ STREAM = (
     b'\xef\xbb\xbf: a comment\nevent: one\ndata: {"a":1}\n\ndata:no space\ndata\ndata:  two spaces\nid: 7\nretry: 3\n\n'
     b"event: without data\n\n\n\nunknown: field\ndata: \xe2\x82\xac\n\n: end\n"
 )
-EVENTS = [Event(b'{"a":1}', "one"), Event(b"no space\n\n two spaces"), Event("€".encode())]
+EVENTS = [
+    ServerSentEvent(b'{"a":1}', "one"),
+    ServerSentEvent(b"no space\n\n two spaces"),
+    ServerSentEvent("€".encode()),
+]
 
 
 class TestEvents:
@@ -43,10 +47,14 @@ class TestEvents:
 
     def test_an_event_whose_blank_line_is_missing_counts(self):
         for end in (b"", b"\n"):
-            assert parsed(b"data: {}" + end) == [Event(b"{}")]
+            assert parsed(b"data: {}" + end) == [ServerSentEvent(b"{}")]
 
     def test_mixed_line_ends_are_accepted(self):
-        assert parsed(b"data: 1\r\n\ndata: 2\r\r\ndata: 3\n\r\n") == [Event(b"1"), Event(b"2"), Event(b"3")]
+        assert parsed(b"data: 1\r\n\ndata: 2\r\r\ndata: 3\n\r\n") == [
+            ServerSentEvent(b"1"),
+            ServerSentEvent(b"2"),
+            ServerSentEvent(b"3"),
+        ]
 
     @given(st.lists(st.tuples(st.sampled_from(["", "delta", "x"]), st.text(min_size=1, max_size=40)), max_size=10))
     def test_written_events_are_read_back(self, given_events):
@@ -54,7 +62,7 @@ class TestEvents:
             (f"event: {name}\n" if name else "").encode() + f"data: {json.dumps(data)}\n\n".encode()
             for name, data in given_events
         )
-        assert parsed(text) == [Event(json.dumps(data).encode(), name) for name, data in given_events]
+        assert parsed(text) == [ServerSentEvent(json.dumps(data).encode(), name) for name, data in given_events]
 
     def test_a_line_without_end_is_refused_before_it_fills_the_memory(self, monkeypatch):
         monkeypatch.setattr(sse, "LIMIT", 1000)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.replay import faults
-from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.crystal.testing import events
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from tests.crystal.streams import DECODERS, FAMILIES, STREAMS, Said, answers, decode, framed, frames, outcome
@@ -132,7 +132,7 @@ def test_events_of_any_shape_never_break_a_decoder(family, said, data):
     payloads = []
     try:
         for value in sent:
-            payloads += decoder.feed(Event(orjson.dumps(value)))
+            payloads += decoder.feed(ServerSentEvent(orjson.dumps(value)))
         decoder.finish()
         payloads += decoder.draft.take()
     except CrystalError as error:

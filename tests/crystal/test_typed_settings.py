@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, Runtime, gate, scripted
-from cantrip_actors.crystal.encode import Settings
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.encode import SamplingSettings
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.crystals import anthropic, bedrock, google, local, openai, openrouter, xai
 from cantrip_actors.terms.call import TYPED
@@ -59,7 +59,7 @@ LACKS = {
 
 
 def asked(family: str, tools: Any = TOOLS, choice: str | None = None, **options: Any) -> tuple[Any, set[str]]:
-    made = MAKE[family]().family.make_request(Asked(GO, tools, choice, Settings.of(options)))
+    made = MAKE[family]().family.make_request(ProviderQuery(GO, tools, choice, SamplingSettings.of(options)))
     return orjson.loads(made.body), set(made.left_out)
 
 
@@ -156,7 +156,9 @@ class TestRequests:
         self, crystal: Any, choice: str
     ) -> None:
         for effort, left_out in (("high", {"tool_choice"}), (None, set())):
-            made = crystal.family.make_request(Asked(GO, TOOLS, choice, Settings.of({"effort": effort})))
+            made = crystal.family.make_request(
+                ProviderQuery(GO, TOOLS, choice, SamplingSettings.of({"effort": effort}))
+            )
             assert set(made.left_out) == left_out
             assert (b"oolChoice" in made.body or b"tool_choice" in made.body) is (effort is None)
 
@@ -185,7 +187,7 @@ class TestCalls:
     def test_a_setting_reaches_the_encoder_under_its_name(self, names: set[str]) -> None:
         settings = {name: ALL[name] for name in names}
         assert Call(**settings).as_json() == settings
-        assert Settings.of(Call(**settings).sampling()).typed == settings
+        assert SamplingSettings.of(Call(**settings).sampling()).typed == settings
 
     def test_an_unknown_gate_cannot_be_forced(self) -> None:
         circle = Circle(gates=["done", look], wards=[max_turns(2)])

@@ -17,7 +17,7 @@ import h11
 import httpx
 
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
-from cantrip_actors.http import Limits, Service, Settings, Token, Tokens, make_app
+from cantrip_actors.http import Service, ServiceLimits, ServiceSettings, Token, Tokens, make_app
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.http.tokens import SCOPES, digest_of
 from cantrip_actors.wards import max_turns
@@ -183,7 +183,7 @@ async def served(
     url: str = "memory:",
     *,
     tokens: Iterable[Token] | None = None,
-    limits: Limits | None = None,
+    limits: ServiceLimits | None = None,
     options: dict[str, Any] | None = None,
     first: Callable[[Runtime], Awaitable[Any]] | None = None,
     **settings: Any,
@@ -191,11 +191,11 @@ async def served(
     """Serve on a free port, with a token that may do everything."""
     cantrips = [*cantrips] or [echo()]
     known = [token("admin", *SCOPES), *(tokens or ())]
-    limits = limits or Limits(rate=10_000, burst=10_000)
+    limits = limits or ServiceLimits(rate=10_000, burst=10_000)
     async with Runtime.open(url, cantrips=cantrips, **(options or {})) as runtime:
         done = None if first is None else await first(runtime)
         service = Service(runtime, cantrips, tokens=Tokens(known), limits=limits, **settings)
-        listener, address = listen(Settings("memory:", bind="127.0.0.1:0", limits=limits))
+        listener, address = listen(ServiceSettings("memory:", bind="127.0.0.1:0", limits=limits))
         stop, is_up = anyio.Event(), anyio.Event()
 
         async def started() -> None:

@@ -8,7 +8,7 @@ import anyio
 import h11
 import pytest
 
-from cantrip_actors.http import Limits, server
+from cantrip_actors.http import ServiceLimits, server
 from tests.http.serving import Reader, Served, served
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("HTTP-14")]
@@ -63,7 +63,7 @@ async def test_a_connection_is_reused_after_a_request_that_was_refused_unread(
 
 
 async def test_a_body_that_is_too_large_is_answered_with_connection_close() -> None:
-    async with served(limits=Limits(body=1000)) as on, line_to(on) as line:
+    async with served(limits=ServiceLimits(body=1000)) as on, line_to(on) as line:
         await begin(line, "/api/v1/casts", 10**9, authorization="Bearer admin-token")
         answer = await line.receive()
         assert answer.status_code == 413
@@ -85,7 +85,7 @@ async def test_a_client_that_sends_a_large_body_to_its_end_gets_the_answer(is_ch
             yield b" " * 65_536
 
     headers = {"content-type": "application/json"}
-    async with served(limits=Limits(body=1000)) as on:
+    async with served(limits=ServiceLimits(body=1000)) as on:
         body = parts() if is_chunked else b" " * (8 << 20)
         refused = await on.ask("POST", "casts", 413, content=body, headers=headers)
         assert (refused.json()["limit"], refused.headers["connection"]) == ("body_size", "close")
@@ -102,7 +102,7 @@ async def test_a_connection_whose_request_never_ends_is_closed(monkeypatch: pyte
 
 
 async def test_a_body_that_stops_arriving_ends_its_request() -> None:
-    async with served(limits=Limits(patience=0.2)) as on, line_to(on) as line:
+    async with served(limits=ServiceLimits(patience=0.2)) as on, line_to(on) as line:
         await begin(line, "/api/v1/casts", 100, authorization="Bearer admin-token")
         await line.socket.send(b"{")
         with anyio.fail_after(10):

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, Folding, LoomError, Runtime, scripted
-from cantrip_actors.http import Limits, Service, feeds
+from cantrip_actors.http import Service, ServiceLimits, feeds
 from cantrip_actors.http.feeds import FRAMES, Frame
 from cantrip_actors.http.server import LINGER
 from cantrip_actors.http.sse import Position
@@ -66,7 +66,7 @@ async def test_a_client_that_reads_nothing_does_not_delay_a_shutdown(
                 unread.sendall(asked)
                 await anyio.sleep(1)
             began = time.monotonic()
-        assert time.monotonic() - began < LINGER + 5  # and not the 30 seconds of `Limits.patience`
+        assert time.monotonic() - began < LINGER + 5  # and not the 30 seconds of `ServiceLimits.patience`
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
@@ -212,7 +212,7 @@ async def test_a_server_of_tools_that_changes_is_an_event_without_an_id() -> Non
 
 @pytest.mark.rule("HTTP-07")
 async def test_two_hundred_readers_share_one_encoding_of_each_event() -> None:
-    async with served(limits=Limits(rate=10_000, burst=10_000, streams=300)) as on:
+    async with served(limits=ServiceLimits(rate=10_000, burst=10_000, streams=300)) as on:
         entity = await run(on, "nap 600")
         found: list[list[dict[str, Any]]] = []
 
@@ -238,7 +238,7 @@ async def test_two_hundred_readers_share_one_encoding_of_each_event() -> None:
 
 @pytest.mark.rule("HTTP-06", "U-55", "U-56")
 async def test_a_reader_that_never_reads_is_closed_and_costs_a_bounded_memory() -> None:
-    limits = Limits(rate=10_000, burst=10_000, patience=1)
+    limits = ServiceLimits(rate=10_000, burst=10_000, patience=1)
     async with served([echo(crystal=scripted(long_winded))], limits=limits) as on:
         begun = await on.post("entities", {"cantrip": "echo", "intent": "go", "name": "bob"}, 201)
         host, port = on.url.partition("//")[2].split(":")
@@ -299,7 +299,7 @@ def kept_for_http2() -> int:
 
 @pytest.mark.rule("HTTP-06")
 async def test_a_reader_of_http2_that_never_reads_is_closed_and_costs_a_bounded_memory() -> None:
-    limits = Limits(rate=10_000, burst=10_000, patience=1)
+    limits = ServiceLimits(rate=10_000, burst=10_000, patience=1)
     async with served([echo(crystal=scripted(long_winded))], limits=limits) as on:
         begun = await on.post("entities", {"cantrip": "echo", "intent": "go", "name": "bob"}, 201)
         async with http2_to(on, f"/api/v1/entities/{begun['entity_id']}/events"):

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from cantrip_actors import Runtime
 from cantrip_actors.dispatch import Dispatches
-from cantrip_actors.http import Limits, Service, Tokens, make_app
+from cantrip_actors.http import Service, ServiceLimits, Tokens, make_app
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.openapi import plain_path
-from cantrip_actors.http.table import OPERATIONS, ROUTES, Row
+from cantrip_actors.http.table import OPERATIONS, ROUTES, ApiRoute
 from cantrip_actors.http.tokens import SCOPES
 from tests.dispatch.contracts import contract, terms
 from tests.http.serving import ADMIN, ECHO, token
@@ -48,7 +48,7 @@ class Attacked:
 
 @asynccontextmanager
 async def service(folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, list[str]]]]:
-    limits = Limits(rate=1e9, burst=1e9, casts=1_000_000, longest_wait=0.05)
+    limits = ServiceLimits(rate=1e9, burst=1e9, casts=1_000_000, longest_wait=0.05)
     log = Dispatches(folder)
     log.create(contract(dispatch_id="mend"), author="ada")
     async with Runtime.open(cantrips=[ECHO]) as runtime:
@@ -200,7 +200,7 @@ def mutations(draw: st.DrawFn, value: Any) -> Any:
 
 
 @st.composite
-def bodies(draw: st.DrawFn, row: Row) -> Any:
+def bodies(draw: st.DrawFn, row: ApiRoute) -> Any:
     """Return a body with a few of the fields of a route, of which one part or none is replaced."""
     assert row.body is not None
     whole = WHOLE.get(row.body.__name__, {"surprise": 1})
@@ -226,7 +226,7 @@ def check(answered: httpx.Response, told: str) -> None:
     "row", [row for row in ALL if row.body is not None], ids=lambda row: f"{row.method} {row.path}"
 )
 def test_any_json_in_any_field_is_a_client_error_or_an_answer(
-    attacked: Attacked, row: Row, data: st.DataObject
+    attacked: Attacked, row: ApiRoute, data: st.DataObject
 ) -> None:
     body = data.draw(bodies(row))
     path = path_of(attacked, row, data)
@@ -242,7 +242,7 @@ def test_any_json_in_any_field_is_a_client_error_or_an_answer(
     [row for row in ALL if row.body is None and row.path != "/api/v1/events"],
     ids=lambda row: f"{row.method} {row.path}",
 )
-def test_any_parameter_is_a_client_error_or_an_answer(attacked: Attacked, row: Row, data: st.DataObject) -> None:
+def test_any_parameter_is_a_client_error_or_an_answer(attacked: Attacked, row: ApiRoute, data: st.DataObject) -> None:
     values = (
         st.text(max_size=8)
         | NUMBERS.map(str)
@@ -255,7 +255,7 @@ def test_any_parameter_is_a_client_error_or_an_answer(attacked: Attacked, row: R
     check(attacked.ask(row.method, path, params=query), f"{row.method} {path} {query}")
 
 
-def path_of(attacked: Attacked, row: Row, data: st.DataObject, *, ended: bool = False) -> str:
+def path_of(attacked: Attacked, row: ApiRoute, data: st.DataObject, *, ended: bool = False) -> str:
     """Return a path of a row with known ids, sometimes with any text."""
     path = plain_path(row.path)
     for name in re.findall(r"{(\w+)}", path):

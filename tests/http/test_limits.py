@@ -26,7 +26,7 @@ from cantrip_actors import (
     RuntimeClosed,
     scripted,
 )
-from cantrip_actors.http import InvalidTokens, Limits, Tokens
+from cantrip_actors.http import InvalidTokens, ServiceLimits, Tokens
 from cantrip_actors.http.spending import Spending
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.wards import max_depth, max_turns
@@ -133,7 +133,7 @@ async def test_casts_that_begin_at_once_do_not_exceed_the_limit() -> None:
 
 
 async def test_every_429_names_its_limit_and_says_when_to_try_again() -> None:
-    async with served(limits=Limits(rate=2, burst=9, casts=1, streams=1), options={"max_waiting": 1}) as on:
+    async with served(limits=ServiceLimits(rate=2, burst=9, casts=1, streams=1), options={"max_waiting": 1}) as on:
         await on.post("entities", {"cantrip": "echo", "intent": "nap 30", "name": "bob"}, 201)
         answers = [await on.ask("POST", "casts", 429, json={"cantrip": "echo", "intent": "hi"})]
         async with on.stream("events"):
@@ -205,7 +205,7 @@ async def test_all_mistakes_of_a_body_are_in_its_problem() -> None:
 
 
 async def test_a_body_that_is_not_json_is_415_and_a_large_one_413() -> None:
-    async with served(limits=Limits(body=100)) as on:
+    async with served(limits=ServiceLimits(body=100)) as on:
         for kind in ("text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded", ""):
             refused = await on.ask("POST", "casts", 415, content=b"{}", headers={"content-type": kind})
             assert refused.json()["type"] == "urn:cantrip:content-type"

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from cantrip_actors import Cantrip, Circle, CrystalError, LoomError, Runtime, ask_first, scripted
 from cantrip_actors.dispatch import Dispatches, Progressed, StatusChanged
-from cantrip_actors.http import Limits, Service, make_app
+from cantrip_actors.http import Service, ServiceLimits, make_app
 from cantrip_actors.http.live_page import assets
 from cantrip_actors.http.models import EntityState
 from cantrip_actors.http.openai import OPENAI_ROUTES
@@ -697,7 +697,7 @@ async def test_without_the_page_there_is_neither_page_nor_session() -> None:
 
 @pytest.mark.rule("HTTP-14")
 async def test_an_exceeded_limit_is_named_in_the_response() -> None:
-    limits = Limits(rate=1, burst=6, casts=1, streams=1, body=1000)
+    limits = ServiceLimits(rate=1, burst=6, casts=1, streams=1, body=1000)
     async with served(limits=limits) as on:
         body = {"cantrip": "echo", "intent": "nap 5"}
         await on.post("casts", body, 201)
@@ -907,7 +907,7 @@ async def test_an_intent_carries_files() -> None:
 async def test_the_size_limit_of_a_body_with_files_is_a_setting() -> None:
     report = {"url": data_url(PDF + b" " * 2_000, "application/pdf"), "filename": "report.pdf"}
     body = {"cantrip": "librarian", "intent": "read", "wait": 5, "files": [report]}
-    async with served([librarian()], limits=Limits(body=1_000)) as on:
+    async with served([librarian()], limits=ServiceLimits(body=1_000)) as on:
         assert (await on.post("casts", body, 413))["limit"] == "body_size"
-    async with served([librarian()], limits=Limits(body=4_000)) as on:
+    async with served([librarian()], limits=ServiceLimits(body=4_000)) as on:
         assert (await on.post("casts", body))["result"] == "read: file report.pdf"

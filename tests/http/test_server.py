@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
 from cantrip_actors.cli.app import COMMANDS, app
-from cantrip_actors.http import CannotServe, InvalidTokens, Settings, Tokens, add_token
+from cantrip_actors.http import CannotServe, InvalidTokens, ServiceSettings, Tokens, add_token
 from cantrip_actors.http.health import Pulse, health_server
 from cantrip_actors.http.server import _tokens
 from cantrip_actors.wards import max_turns
@@ -273,9 +273,9 @@ def test_without_tokens_only_loopback_is_served(tmp_path: Path) -> None:
     for bind in ("192.168.0.1:1", "example.org:1", "[::]:1"):
         for no_auth in (True, False):
             with pytest.raises(CannotServe):
-                _tokens(Settings("memory:", bind=bind, no_auth=no_auth))
+                _tokens(ServiceSettings("memory:", bind=bind, no_auth=no_auth))
     for bind in ("127.0.0.1:1", "[::1]:1", "localhost:1"):
-        made, text = _tokens(Settings("memory:", bind=bind))
+        made, text = _tokens(ServiceSettings("memory:", bind=bind))
         assert made is not None
         assert text is not None
         assert made.find(text) is not None

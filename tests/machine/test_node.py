@@ -5,7 +5,6 @@ import pytest
 from cantrip_actors.machine.node import (
     PATIENCE,
     RETRY_POLLS,
-    Action,
     Checked,
     DrainBegan,
     Event,
@@ -13,6 +12,7 @@ from cantrip_actors.machine.node import (
     GiveUp,
     Joined,
     LoadEnded,
+    NodeAction,
     Renewed,
     State,
     Suspended,
@@ -31,9 +31,9 @@ ME = Member("me", 2, serves={"c1": "desk"})
 OTHER = Member("other", 2, serves={"c1": "desk"})
 
 
-def play(*events: tuple[float, Event]) -> tuple[State, list[Action]]:
+def play(*events: tuple[float, Event]) -> tuple[State, list[NodeAction]]:
     """Return the state of a node after events, and what it does at the last one. It joined at 0."""
-    state, actions = begin(TTL, 0.0), list[Action]()
+    state, actions = begin(TTL, 0.0), list[NodeAction]()
     for now, event in ((0.0, Joined("me")), *events):
         state, actions = advance(state, now, event)
     return state, actions

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from cantrip_actors.http import Settings
+from cantrip_actors.http import ServiceSettings
 from cantrip_actors.http.server import listen, run_hypercorn
 from tests.mcp.tools import tools
 
@@ -94,7 +94,7 @@ async def guarded(**options: Any) -> AsyncIterator[Guarded]:
         lifespan=lambda _: mcp.router.lifespan_context(mcp),
     )
     stop, listening = anyio.Event(), anyio.Event()
-    listener, base = listen(Settings("memory:", bind="127.0.0.1:0"))
+    listener, base = listen(ServiceSettings("memory:", bind="127.0.0.1:0"))
     at.url = f"{base}/mcp"
 
     async def started() -> None:

@@ -29,7 +29,7 @@ from cantrip_actors.mcp.results import convert_result
 from cantrip_actors.observe import ToolCallUpsert, Upserts
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import ToolCall
-from cantrip_actors.terms.tool_server import Listed, Tool, make_gate_name, make_gates
+from cantrip_actors.terms.tool_server import ListedTools, Tool, make_gate_name, make_gates
 from cantrip_actors.wards import max_depth, max_turns, remove_gate
 from tests.mcp.tools import tools
 from tests.runtime.spells import done, say
@@ -136,7 +136,7 @@ def test_a_schema_of_a_server_cannot_cost_hours(schema: Any, told: str | None) -
     schema = {"type": "object", **schema}
     given = {"a": "a" * 60 + "!", "a" * 60 + "!": 1}
     server = inproc("t", None)
-    listed = Listed.of(server, [MODEST._replace(parameters=schema)])
+    listed = ListedTools.of(server, [MODEST._replace(parameters=schema)])
     (made,) = make_gates(server, listed, None, in_programs=False)  # type: ignore[arg-type]
     refused = made.check(ToolCall("1", made.name, given))
     assert (told in refused.reason) if told else not isinstance(refused, Refused)
@@ -232,7 +232,7 @@ def test_a_name_has_letters_digits_and_underscores_and_at_most_64_of_them() -> N
 @pytest.mark.rule("MCP-07")
 def test_tools_whose_gates_would_have_one_name_are_refused() -> None:
     with pytest.raises(ToolServerError, match=r"its tools 'a-b' and 'a\.b' would both be the gate t__a_b: leave one"):
-        Listed.of(inproc("t", None), [MODEST._replace(name="a.b"), MODEST._replace(name="a-b")])
+        ListedTools.of(inproc("t", None), [MODEST._replace(name="a.b"), MODEST._replace(name="a-b")])
 
 
 @pytest.mark.rule("MCP-07")

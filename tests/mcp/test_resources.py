@@ -20,7 +20,7 @@ from mcp_types import (
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
 from cantrip_actors.mcp import ToolServerError, inproc
 from cantrip_actors.mcp.resources import READ, RESOURCES
-from cantrip_actors.terms.tool_server import Listed, Tool, read_listed
+from cantrip_actors.terms.tool_server import ListedTools, Tool, read_listed
 from cantrip_actors.wards import max_turns
 from tests.mcp.tools import PIXEL
 from tests.runtime.spells import done, say
@@ -164,7 +164,7 @@ async def test_an_entity_keeps_its_gates_for_resources_and_a_pin_covers_them(tmp
 @pytest.mark.rule("MCP-08", "MCP-18")
 def test_a_header_keeps_the_tools_of_a_server_and_its_gates_for_resources() -> None:
     server = inproc("b", library())
-    listed = Listed.of(server, [Tool("lend", "", {"type": "object"}), RESOURCES, READ])
+    listed = ListedTools.of(server, [Tool("lend", "", {"type": "object"}), RESOURCES, READ])
     recorded = listed.as_json(server)
     assert [tool["name"] for tool in recorded["tools"]] == ["lend", "read", "resources"]
     recorded["tools"][0]["icons"] = ["a field of a later version"]

@@ -14,7 +14,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from cantrip_actors import Runtime
-from cantrip_actors.http import Settings
+from cantrip_actors.http import ServiceSettings
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.mcp import ToolServerError, http, stdio
 from cantrip_actors.terms.tool_server import Host
@@ -40,7 +40,7 @@ async def served(noticed: list[str] | None = None, *, era: str = "modern") -> As
     if era == "handshake":
         app = older(app)
     stop, listening = anyio.Event(), anyio.Event()
-    listener, url = listen(Settings("memory:", bind="127.0.0.1:0"))
+    listener, url = listen(ServiceSettings("memory:", bind="127.0.0.1:0"))
 
     async def started() -> None:
         listening.set()

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from cantrip_actors import Call, Cantrip, Circle, ProviderError, Runtime, gate, scripted
 from cantrip_actors.observe import Telemetry
-from cantrip_actors.observe.content import Messages, parse_mode
+from cantrip_actors.observe.content import QueryMessages, parse_mode
 from cantrip_actors.terms.messages import Message
 from cantrip_actors.wards import max_turns
 from tests.observe.spans import Sdk
@@ -139,13 +139,13 @@ async def test_messages_have_the_shapes_of_the_conventions() -> None:
 
 
 async def test_a_thousand_turns_cost_linear_time_and_bytes_with_new_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    sdk, whole, converted = Sdk(), Messages._build_message, []
+    sdk, whole, converted = Sdk(), QueryMessages._build_message, []
 
-    def counted(self: Messages, message: Message) -> Any:
+    def counted(self: QueryMessages, message: Message) -> Any:
         converted.append(message.role)
         return whole(self, message)
 
-    monkeypatch.setattr(Messages, "_build_message", counted)
+    monkeypatch.setattr(QueryMessages, "_build_message", counted)
     spell = cantrip([*[say("echo", text="x" * 50)] * 1_000, done(1)], wards=(max_turns(1_001),))
     async with Runtime.open(telemetry=sdk.telemetry(content="span")) as runtime:
         await runtime.cast(spell, "go")

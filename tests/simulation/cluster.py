@@ -16,13 +16,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from cantrip_actors.crystal.policy.limits import Limits
-from cantrip_actors.crystal.policy.shared import Ask, draw
+from cantrip_actors.crystal.policy.shared import AccountRequest, draw
 from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, mark_gone, postgres
 from cantrip_actors.loom.lease import is_gone
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.loom.postgres import WAITING
 from cantrip_actors.machine.node import (
-    Action,
     Checked,
     DrainBegan,
     Event,
@@ -30,6 +29,7 @@ from cantrip_actors.machine.node import (
     GiveUp,
     Joined,
     LoadEnded,
+    NodeAction,
     Renewed,
     State,
     Suspended,
@@ -126,7 +126,7 @@ class Loader(Process):
         """How many entities are at work here, or about to be."""
         return sum(cell.is_busy for cell in self.cells.values()) + len(self.state.loading)
 
-    def do(self, event: Event) -> list[Action]:
+    def do(self, event: Event) -> list[NodeAction]:
         """Take note of an event."""
         self.state, actions = advance(self.state, self.world.now, event)
         return actions
@@ -470,7 +470,7 @@ class Loader(Process):
         """Draw slices of a shared limit, and use them."""
         while True:
             self.world.sleep(self.sim.chance.random())
-            ask = Ask(self.owner, requests=self.sim.chance.randrange(1, 20))
+            ask = AccountRequest(self.owner, requests=self.sim.chance.randrange(1, 20))
             try:
                 self.sim.granted.append(self.store.change_account("shared", partial(_draw, ask), 0.0))
             except LoomError:
@@ -546,7 +546,7 @@ class SimNode(Loader):
         idle = sum(not cell.is_busy for cell in self.cells.values())
         self._carry_out(self.do(Found(self.members, unowned, idle=idle)))
 
-    def _carry_out(self, actions: Sequence[Action]) -> None:
+    def _carry_out(self, actions: Sequence[NodeAction]) -> None:
         for one in actions:
             if isinstance(one, Take):
                 self.spawn(partial(self.run_entity, one.entity_id, is_placed=True))
@@ -1096,7 +1096,7 @@ def _header(entity: str, cantrip: str = "c1", *, lasting: bool = True) -> Header
     )
 
 
-def _draw(ask: Ask, text: str | None, now: float) -> tuple[str, tuple[float, int]]:
+def _draw(ask: AccountRequest, text: str | None, now: float) -> tuple[str, tuple[float, int]]:
     changed, grant = draw(text, RATE, ask, now)
     return changed, (now, grant.requests)
 

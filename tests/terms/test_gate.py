@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, PlainSerializer
 from cantrip_actors.terms import gate as gates
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import Bound, Gate, Refused, standard
+from cantrip_actors.terms.gate import BoundArguments, Gate, Refused, standard
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE, AgentRequest
@@ -25,7 +25,7 @@ from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE, A
 
 def bound(one: Gate, **args: Any) -> dict[str, Any]:
     result = one.check(ToolCall("c", one.name, args))
-    assert isinstance(result, Bound), result
+    assert isinstance(result, BoundArguments), result
     return dict(result.args)
 
 
@@ -294,7 +294,7 @@ class TestCheck:
     @given(st.dictionaries(st.sampled_from(["query", "limit", "kind", "x"]), json_values))
     def test_any_arguments_are_bound_or_refused(self, args):
         result = search.check(ToolCall("c", "search", args))
-        if isinstance(result, Bound):
+        if isinstance(result, BoundArguments):
             assert set(result.args) == {"query", "limit", "kind"}
         else:
             assert result.reason.startswith("search: ")

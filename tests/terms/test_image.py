@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors import Image, InvalidImage, InvalidIntent, LoomError
 from cantrip_actors.terms.file import LARGEST
-from cantrip_actors.terms.image import Given, add_labels, find_handles, select_named, split_message
+from cantrip_actors.terms.image import MessageParts, add_labels, find_handles, select_named, split_message
 from cantrip_actors.terms.image_header import detect_media_type, read_size
 from tests.pictures import gif, images, jpeg, png, webp
 
@@ -164,7 +164,7 @@ class TestAsText:
 @pytest.mark.rule("INTENT-1")
 class TestMessageParts:
     def test_a_message_of_a_text_alone_is_that_text(self):
-        assert split_message("go", "intent") == Given("go", ())
+        assert split_message("go", "intent") == MessageParts("go", ())
 
     def test_texts_are_joined_and_images_keep_their_position(self):
         a, b, c = (Image(png(shade=shade)) for shade in (1, 2, 3))
@@ -175,7 +175,7 @@ class TestMessageParts:
 
     @pytest.mark.parametrize("given", [PNG, [PNG], (PNG,), [" ", PNG]])
     def test_an_image_alone_has_a_text(self, given):
-        assert split_message(given, "intent") == Given(PNG.label, (PNG,))
+        assert split_message(given, "intent") == MessageParts(PNG.label, (PNG,))
 
     @pytest.mark.parametrize("given", ["", " \n", [], [""], None, 5, [5], ["go", b"png"], {"text": "go"}])
     def test_an_empty_message_is_refused(self, given):

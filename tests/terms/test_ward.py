@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.circle.medium import Limits
+from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import Usage
 from cantrip_actors.terms.ward import Ward, Wards, parse
@@ -250,24 +250,24 @@ class TestLimits:
     @given(resolved, resolved)
     @pytest.mark.rule("D-009", "CIRCLE-6")
     def test_the_meet_of_two_sets_has_the_smaller_limit_of_each(self, a: Wards, b: Wards) -> None:
-        both, one, other = (Limits.under(wards) for wards in (a & b, a, b))
+        both, one, other = (ProgramLimits.under(wards) for wards in (a & b, a, b))
         for name in ("seconds", "memory", "output", "gate_calls"):
             assert getattr(both, name) == min(getattr(one, name), getattr(other, name))
 
     @given(resolved)
     @pytest.mark.rule("D-009")
     def test_a_ward_never_widens_the_usual_limits(self, wards: Wards) -> None:
-        left, usual = Limits.under(wards), Limits()
+        left, usual = ProgramLimits.under(wards), ProgramLimits()
         assert left.seconds <= usual.seconds
         assert left.memory <= usual.memory
         assert left.output <= usual.output
         assert left.gate_calls <= usual.gate_calls
-        assert Limits.under(Wards()) == usual
+        assert ProgramLimits.under(Wards()) == usual
 
     @given(resolved, resolved)
     @pytest.mark.rule("D-009", "COMP-1")
     def test_a_childs_programs_have_no_more_than_its_parents(self, parent: Wards, request: Wards) -> None:
-        child, above = Limits.under(parent.down(request)), Limits.under(parent)
+        child, above = ProgramLimits.under(parent.down(request)), ProgramLimits.under(parent)
         for name in ("seconds", "memory", "output", "gate_calls"):
             assert getattr(child, name) <= getattr(above, name)
 

@@ -1,9 +1,9 @@
 """Paths inside one folder: the file gates stay below their root for any path.
 
 There are two steps. `place` decides: it resolves the path with every symlink in it, also a dangling one, and refuses a
-path that does not end below the root. `Place.open` acts: it walks from the root to the resolved place by directory
-handles and follows no symlink at all. Since the resolved path has none, meeting one means that a folder was swapped for
-a link in between, and that is refused as well. So there is no gap between check and use.
+path that does not end below the root. `ConfinedPath.open` acts: it walks from the root to the resolved place by
+directory handles and follows no symlink at all. Since the resolved path has none, meeting one means that a folder was
+swapped for a link in between, and that is refused as well. So there is no gap between check and use.
 
 On the way, each folder and the file at the end are compared, as open handles, with what belongs to the runtime itself
 (`own_files/claims.py`): looms, dispatches, recipes and keys are refused, also through a hard link or a mount (X-11).
@@ -35,7 +35,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # opening a pipe or a terminal must not block
 
 
-def place(root: str | os.PathLike[str], path: str) -> Place:
+def place(root: str | os.PathLike[str], path: str) -> ConfinedPath:
     """Return the place that `path` leads to below `root`; `path` is relative to the root, or absolute and inside it.
 
     Raises GateError if it leads elsewhere or is not a path.
@@ -61,7 +61,7 @@ def place(root: str | os.PathLike[str], path: str) -> Place:
         raise GateError(f"path {shown} is outside the root folder: expected a path relative to it")
     if not target.is_relative_to(real):
         raise GateError(f"path {shown} leads outside the root folder: expected a path inside it")
-    return Place(real, target.relative_to(real).parts, path, own)
+    return ConfinedPath(real, target.relative_to(real).parts, path, own)
 
 
 def explain_refusal(error: OSError, path: str, near: str = "") -> GateError:
@@ -90,7 +90,7 @@ def _shorten(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfinedPath:
     """A resolved place below a root: `parts` lead there from `root`, and none was a symlink when it was checked."""
 
     root: Path

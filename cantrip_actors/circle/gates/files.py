@@ -28,7 +28,7 @@ from pydantic import Field
 
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates import grep
-from cantrip_actors.circle.gates.confine import Place, explain_refusal, place, read_mode
+from cantrip_actors.circle.gates.confine import ConfinedPath, explain_refusal, place, read_mode
 from cantrip_actors.terms.file import LARGEST as LARGEST_IMAGE
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.image import Image
@@ -215,7 +215,7 @@ def write(
     return f'{done} "{where.name}": {lines} {"line" if lines == 1 else "lines"}, {len(data):,} bytes'
 
 
-def _read_mode(folder: int, where: Place) -> int | None:
+def _read_mode(folder: int, where: ConfinedPath) -> int | None:
     """Return the permissions of the file to be replaced; None if there is no such file."""
     try:
         found = os.stat(where.parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
@@ -230,7 +230,7 @@ def _read_mode(folder: int, where: Place) -> int | None:
     return stat.S_IMODE(found)
 
 
-def _replace(folder: int, where: Place, data: bytes, mode: int | None) -> None:
+def _replace(folder: int, where: ConfinedPath, data: bytes, mode: int | None) -> None:
     """Replace a file atomically: readers see the old or the new file, also after a kill."""
     draft = f".{secrets.token_hex(8)}.draft"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -265,7 +265,7 @@ def list_files(
     return shown
 
 
-def _walk(folder: int, where: Place, depth: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _walk(folder: int, where: ConfinedPath, depth: int) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Yield all entries of a folder, by name, each folder before its own entries.
 
     Links are listed and never followed; folders of the runtime are listed and never entered.
@@ -312,7 +312,7 @@ def search(
 class _Hunt:
     """One search over the text files of a place, and the notes about files that it left out."""
 
-    def __init__(self, where: Place, ends: float) -> None:
+    def __init__(self, where: ConfinedPath, ends: float) -> None:
         self.where, self.ends = where, ends
         self.notes: list_[str] = []
 
@@ -369,7 +369,7 @@ class _Hunt:
         if large:
             self.notes.append(f"{large} {'file' if large == 1 else 'files'} of more than {LARGEST:,} bytes left out")
 
-    def _find_files(self) -> Iterator[Place]:
+    def _find_files(self) -> Iterator[ConfinedPath]:
         with self.where.folder(above=True) as above:
             is_file = bool(self.where.parts) and not stat.S_ISDIR(read_mode(self.where.parts[-1], above))
         if is_file:

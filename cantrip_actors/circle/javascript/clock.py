@@ -26,7 +26,7 @@ GRACE: Final = 10.0
 """Seconds after which a halted program that still runs is a bug of this library."""
 
 
-class _Clock:
+class _EpochClock:
     """Advance the engine's epoch while programs compute: one thread for all of them, parked while none does."""
 
     def __init__(self) -> None:
@@ -71,5 +71,5 @@ class _Clock:
             time.sleep(0.001)
 
 
-clock: Final = _Clock()
+clock: Final = _EpochClock()
 atexit.register(clock.end_all)

@@ -42,7 +42,7 @@ from cantrip_actors.circle.step import Limit, LimitExceeded
 from cantrip_actors.terms.bounds import BYTES
 
 T = TypeVar("T")
-Waiting = Generator[None, str, T]
+GuestWork = Generator[None, str, T]
 """Work in a guest: a generator that yields when the program waits for the host, is sent the answer, and returns a
 result."""
 
@@ -261,7 +261,7 @@ class Guest:
         """Call an export that does not wait for the host. Raises as `enter` does."""
         return complete(self.enter(name, *args))
 
-    def enter(self, name: str, *args: int) -> Waiting[int]:
+    def enter(self, name: str, *args: int) -> GuestWork[int]:
         """Call an export. Closing the generator ends the call.
 
         Raises LimitExceeded for a trap or a halt, and any exception of `host`.
@@ -297,7 +297,7 @@ class Guest:
         finally:
             _entered.guest = before
 
-    def run(self, function: int, *args: int) -> Waiting[int]:
+    def run(self, function: int, *args: int) -> GuestWork[int]:
         """Call a function of the program; arguments and result are handles."""
         argv = self._write(struct.pack(f"<{len(args)}i", *args)) if args else 0
         out = self._alloc(4)
@@ -312,7 +312,7 @@ class Guest:
             self.call("qjs_free", argv, 4 * len(args))
         return int(result)
 
-    def apply(self, function: int, *texts: str) -> Waiting[None]:
+    def apply(self, function: int, *texts: str) -> GuestWork[None]:
         """Call a function of the program with strings, and ignore its result."""
         handles = [self.string(text) for text in texts]
         self.free((yield from self.run(function, *handles)), *handles)
@@ -350,7 +350,7 @@ class Guest:
         for handle in handles:
             self.call("free_value", handle)
 
-    def evaluate(self, code: str, how: str = "eval_code") -> Waiting[int | None]:
+    def evaluate(self, code: str, how: str = "eval_code") -> GuestWork[int | None]:
         """Return a handle of a script's value; None if the script does not compile."""
         data = code.encode("utf-8", "replace")
         pointer, out = self._write(data), self._alloc(4)
@@ -474,7 +474,7 @@ def _i32(number: int) -> Any:
     return value
 
 
-def complete(work: Waiting[T]) -> T:
+def complete(work: GuestWork[T]) -> T:
     """Return the result of work that does not wait for the host."""
     try:
         next(work)

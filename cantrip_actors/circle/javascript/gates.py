@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from cantrip_actors.circle.gate_names import name_gates
-from cantrip_actors.circle.medium import Limits
+from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.terms.messages import ToolDefinition
 
 _NO_NAME: Final = re.compile(r"[^\w$]")
@@ -123,7 +123,7 @@ Call them like any function: they need no await, take their arguments in order o
 and throw an Error when they fail. Integers beyond 2**53 are BigInts in them, as in 12345678901234567890n."""
 
 
-def write_capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
+def write_capability(gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
     """Return the text about this medium for the entity."""
     lines = [_LANGUAGE]
     if gates:

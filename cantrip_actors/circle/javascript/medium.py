@@ -26,13 +26,13 @@ from typing import Any, Final
 import orjson
 
 from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
-from cantrip_actors.circle.javascript.engine import PAGE, Guest, Waiting, compute_identity, get_pristine
+from cantrip_actors.circle.javascript.engine import PAGE, Guest, GuestWork, compute_identity, get_pristine
 from cantrip_actors.circle.javascript.gates import describe_functions, write_capability
 from cantrip_actors.circle.javascript.memory import Difference, compute_difference, pack, unpack
 from cantrip_actors.circle.javascript.source import makes_promises, prepare
 from cantrip_actors.circle.javascript.values import encode_answer, encode_outgoing, parse_report, read_arguments
 from cantrip_actors.circle.live_sandbox import LiveSandbox
-from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Medium, Stepped
+from cantrip_actors.circle.medium import Answer, LimitExceeded, Medium, ProgramLimits, Stepped
 from cantrip_actors.terms.messages import ToolDefinition
 
 RESERVE: Final = 128 * 1024
@@ -50,7 +50,7 @@ def make_medium() -> Medium:
 class JavaScriptSandbox(LiveSandbox):
     """One entity's program: an instance of the engine."""
 
-    def __init__(self, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+    def __init__(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> None:
         super().__init__(gates, limits)
         self._pristine = get_pristine()
         functions = describe_functions(gates)
@@ -58,7 +58,7 @@ class JavaScriptSandbox(LiveSandbox):
         self._names = frozenset(name for function in functions for name in function["calls"])
         self._has_promises = False
         """Whether a program of this sandbox may have made promises, or functions that do."""
-        self._work: Waiting[Stepped] | None = None
+        self._work: GuestWork[Stepped] | None = None
         """The turn in progress."""
         self._before: Difference | None = None
         """The memory before that turn."""
@@ -106,7 +106,7 @@ class JavaScriptSandbox(LiveSandbox):
         assert self._pending is not None, "a program waits only for gates"
         return self._pending
 
-    def _run(self, code: str, variables: Mapping[str, Any]) -> Waiting[Stepped]:
+    def _run(self, code: str, variables: Mapping[str, Any]) -> GuestWork[Stepped]:
         """Run a whole turn. Raises LimitExceeded."""
         guest = self._guest
         run, await_, report, _, assign = self._pristine.functions

@@ -27,7 +27,7 @@ from cantrip_actors.circle.syntax import find_nodes, parse
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class PreparedScript:
     """A program ready to run. `awaits` says that it uses `await` outside of functions, and must be run accordingly."""
 
     code: str
@@ -52,19 +52,19 @@ def makes_promises(code: str) -> bool:
     return _MAKES_PROMISES.search(code) is not None
 
 
-def prepare(code: str, *, is_watched: bool = False) -> Script:
+def prepare(code: str, *, is_watched: bool = False) -> PreparedScript:
     """Return the program with its top-level declarations as `var`. `is_watched` says to watch dropped promises."""
     source = code.encode("utf-8", "replace")
     root = parse(_LANGUAGE, source) if is_watched or _WORTH_A_LOOK.search(code) else None
     if root is None:
-        return Script(code)
+        return PreparedScript(code)
     parts, position = [], 0
     statements = [one for one in root.named_children if one.type not in ("comment", "hash_bang_line")]
     dropped = _find_dropped(root, statements) if is_watched else ()
     for start, end, text in sorted([*_find_edits(statements, source), *dropped]):
         parts += [source[position:start], text]
         position = end
-    return Script(b"".join([*parts, source[position:]]).decode(), "await" in code and _has_await(root))
+    return PreparedScript(b"".join([*parts, source[position:]]).decode(), "await" in code and _has_await(root))
 
 
 def _find_edits(statements: list[Node], source: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -15,7 +15,7 @@ _HEAD: Final = struct.Struct(">QQ")
 _PIECE: Final = 8 * 1024
 
 
-class Frame(NamedTuple):
+class WorkerFrame(NamedTuple):
     """A message: its parsed JSON, and the bytes that came with it."""
 
     data: Any
@@ -30,7 +30,7 @@ def send(stream: RawIOBase, data: Any, state: bytes = b"") -> None:
         left = left[stream.write(left) or 0 :]
 
 
-def receive(stream: RawIOBase, most: int | None = None) -> Frame | None:
+def receive(stream: RawIOBase, most: int | None = None) -> WorkerFrame | None:
     """Read a message; return None if the other process has ended.
 
     Raises ValueError for JSON of more than `most` bytes, and reads none of it.
@@ -56,4 +56,4 @@ def receive(stream: RawIOBase, most: int | None = None) -> Frame | None:
             left = left[count:]
         piece = whole
     view = memoryview(piece)
-    return Frame(orjson.loads(view[_HEAD.size : begins]), bytes(view[begins:]))
+    return WorkerFrame(orjson.loads(view[_HEAD.size : begins]), bytes(view[begins:]))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cantrip_actors.circle.gate_names import name_gates
-from cantrip_actors.circle.medium import Limits
+from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.terms.messages import ToolDefinition
 
 _TYPES: Mapping[str, str] = {
@@ -125,7 +125,7 @@ loop or a comprehension.
 """
 
 
-def write_capability(gates: Sequence[ToolDefinition], limits: Limits) -> str:
+def write_capability(gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
     """Return the text for the entity: the language and its gaps, the gates, the limits, and how to finish.
 
     It is short, because every query contains it. It names only the gaps that an entity used to ordinary Python would

@@ -20,8 +20,8 @@ import orjson
 from msgspec import convert
 from msgspec.structs import replace
 
-from cantrip_actors.circle.medium import Answer, LimitExceeded, Limits, Medium, Stepped, Suspended
-from cantrip_actors.circle.python.frames import Frame
+from cantrip_actors.circle.medium import Answer, LimitExceeded, Medium, ProgramLimits, Stepped, Suspended
+from cantrip_actors.circle.python.frames import WorkerFrame
 from cantrip_actors.circle.python.gates import describe_for_calls, name_callables, write_capability
 from cantrip_actors.circle.python.snapshots import ENGINE, pack, unpack
 from cantrip_actors.circle.python.workers import Worker, WorkerEnded, borrow
@@ -42,7 +42,7 @@ class PythonSandbox:
 
     _lock = threading.Lock()  # shared by all sandboxes, because it is held only for moments
 
-    def __init__(self, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+    def __init__(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> None:
         self._gates = _describe_gates(gates)
         self.limits = limits
         self._idle = b""
@@ -137,7 +137,7 @@ class PythonSandbox:
                     self._worker = None
         return self._read_step(frame, state)
 
-    def _read_step(self, frame: Frame, state: bytes) -> Stepped:
+    def _read_step(self, frame: WorkerFrame, state: bytes) -> Stepped:
         reply, made = frame
         if "damaged" in reply:
             raise ValueError(reply["damaged"])

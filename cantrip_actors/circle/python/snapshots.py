@@ -10,19 +10,19 @@ from pydantic_monty import __version__
 
 ENGINE: Final = f"monty {__version__}"
 
-Kind = Literal["idle", "suspended"]
+SnapshotKind = Literal["idle", "suspended"]
 
 
 class DamagedSnapshot(ValueError):
     """A snapshot that cannot be restored: it is damaged, or of another engine, or of another kind."""
 
 
-def pack(kind: Kind, head: Mapping[str, Any], body: bytes) -> bytes:
+def pack(kind: SnapshotKind, head: Mapping[str, Any], body: bytes) -> bytes:
     """Return a snapshot with the JSON of `head` in its first line."""
     return orjson.dumps({"engine": ENGINE, "kind": kind, **head}) + b"\n" + body
 
 
-def unpack(snapshot: bytes, kind: Kind) -> tuple[dict[str, Any], bytes]:
+def unpack(snapshot: bytes, kind: SnapshotKind) -> tuple[dict[str, Any], bytes]:
     """Return the first line of a snapshot, parsed, and the interpreter's bytes. Raises DamagedSnapshot."""
     line, _, body = snapshot.partition(b"\n")
     try:

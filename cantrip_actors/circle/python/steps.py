@@ -38,13 +38,13 @@ from pydantic_monty import (
 
 from cantrip_actors.circle.python.errors import REQUESTS, describe, find_limit
 from cantrip_actors.circle.python.snapshots import DamagedSnapshot, pack, unpack
-from cantrip_actors.circle.python.values import Arguments, read_out, render
+from cantrip_actors.circle.python.values import ArgumentsConversion, read_out, render
 from cantrip_actors.circle.step import (
     CLOSED,
     Finished,
     Limit,
     LimitExceeded,
-    Limits,
+    ProgramLimits,
     Raised,
     Stepped,
     Suspended,
@@ -67,8 +67,8 @@ _STANDS_FOR: Final = "<function {}>"
 _NONSENSE: Final = "monty worker protocol error"
 """The start of the RuntimeError that the interpreter's client raises for an invalid answer of the interpreter."""
 
-Snapshot = FunctionSnapshot | NameLookupSnapshot | FutureSnapshot | MontyComplete
-Result = dict[str, Any]
+MontySnapshot = FunctionSnapshot | NameLookupSnapshot | FutureSnapshot | MontyComplete
+MontyResult = dict[str, Any]
 """The result of a call inside the program, in the interpreter's form."""
 
 Gates = Mapping[str, tuple[str, list[str]]]
@@ -76,17 +76,17 @@ Gates = Mapping[str, tuple[str, list[str]]]
 
 
 @dataclass(slots=True)
-class _Turn:
+class _ProgramTurn:
     """The resources that one program has used and the results that it awaits; stored with a suspended program."""
 
-    limits: Limits
+    limits: ProgramLimits
     gates: Gates
     stream: BinaryIO | FileIO
     """A copy of the output goes here: the host reads it if this process is killed."""
     calls: int = 0
     printed: int = 0
     """Characters of output that were kept so far."""
-    awaited: dict[str, Result] = field(default_factory=dict)
+    awaited: dict[str, MontyResult] = field(default_factory=dict)
     closed: bool = False
     again: float = 0.0
     """Seconds that a replay took to reach the program's old position; they do not count against its limit."""
@@ -171,12 +171,12 @@ class Steps:
 
         `request` is a begin, answer, load or resume, as `PythonSandbox` writes it.
         """
-        limits, gates = Limits(**request["limits"]), request["gates"]
+        limits, gates = ProgramLimits(**request["limits"]), request["gates"]
         self._start_clock(limits.time)
         if self._printed.tell():
             self._printed.seek(0)
             self._printed.truncate()
-        turn = _Turn(limits, gates, self._printed)
+        turn = _ProgramTurn(limits, gates, self._printed)
         try:
             match request["do"]:
                 case "begin":
@@ -196,10 +196,10 @@ class Steps:
             step, made = LimitExceeded("memory").end_step(limits, turn.render_output()), b""
         return to_builtins(step), made
 
-    def _begin(self, turn: _Turn, request: Mapping[str, Any], idle: bytes) -> tuple[Stepped, bytes]:
+    def _begin(self, turn: _ProgramTurn, request: Mapping[str, Any], idle: bytes) -> tuple[Stepped, bytes]:
         code, inputs = request["code"], request["inputs"]
 
-        def start(session: MontySession) -> Snapshot:
+        def start(session: MontySession) -> MontySnapshot:
             if idle:
                 with _reject_damage():
                     session.load_session(idle)
@@ -208,16 +208,16 @@ class Steps:
 
         return self._step(turn, start, seed=None if idle else _make_seed(code, inputs))
 
-    def _answer(self, turn: _Turn, answer: Mapping[str, Any], suspended: bytes) -> tuple[Stepped, bytes]:
+    def _answer(self, turn: _ProgramTurn, answer: Mapping[str, Any], suspended: bytes) -> tuple[Stepped, bytes]:
         program = _read_suspended(turn, suspended)
         turn.closed = answer["closed"]
-        result: Result
+        result: MontyResult
         if answer["is_error"]:
             result = {"exc_type": "RuntimeError", "message": answer["value"]}
         else:
             result = {"return_value": answer["value"]}
 
-        def start(session: MontySession) -> Snapshot:
+        def start(session: MontySession) -> MontySnapshot:
             with _reject_damage():
                 snapshot = session.load_snapshot(program, print_callback=turn.print)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
@@ -233,7 +233,7 @@ class Steps:
         with _reject_failure(), self._checkout() as session:
             session.load_session(idle)
 
-    def _resume(self, turn: _Turn, suspended: bytes) -> Suspended:
+    def _resume(self, turn: _ProgramTurn, suspended: bytes) -> Suspended:
         program = _read_suspended(turn, suspended)
         with _reject_failure(), self._checkout() as session:
             snapshot = session.load_snapshot(program)
@@ -245,7 +245,7 @@ class Steps:
             return Suspended(gate[0], _read_arguments(gate, snapshot))
 
     def _step(
-        self, turn: _Turn, start: Callable[[MontySession], Snapshot], seed: str | None = None
+        self, turn: _ProgramTurn, start: Callable[[MontySession], MontySnapshot], seed: str | None = None
     ) -> tuple[Stepped, bytes]:
         """Compute one step in an interpreter, and return it with the snapshot after it. Raises LimitExceeded."""
         bounds: ResourceLimits = {
@@ -270,7 +270,7 @@ class Steps:
                 raise
             raise LimitExceeded("crash") from error
 
-    def _drive(self, session: MontySession, snapshot: Snapshot, turn: _Turn) -> tuple[Stepped, bytes]:
+    def _drive(self, session: MontySession, snapshot: MontySnapshot, turn: _ProgramTurn) -> tuple[Stepped, bytes]:
         """Answer the program's requests until it calls an open gate or ends."""
         while not isinstance(snapshot, MontyComplete):
             if isinstance(snapshot, FutureSnapshot):
@@ -308,7 +308,7 @@ class Steps:
         return finished, _dump(session, turn.limits)
 
     def _end_failed(
-        self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _Turn
+        self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _ProgramTurn
     ) -> tuple[Raised, bytes]:
         self._allow_conversion(turn)
         exceeded = find_limit(error)
@@ -321,7 +321,7 @@ class Steps:
         if self._clock is not None:
             self._clock.start(seconds + GRACE)
 
-    def _allow_conversion(self, turn: _Turn) -> None:
+    def _allow_conversion(self, turn: _ProgramTurn) -> None:
         """Allow the rest of the program's time for the conversion of its results, and at least GRACE."""
         if self._clock is not None:
             self._clock.shorten(max(GRACE, turn.time - (time.perf_counter() - turn.began)))
@@ -369,7 +369,7 @@ def _find_gate(gates: Gates, snapshot: FunctionSnapshot) -> tuple[str, list[str]
     return gates.get(_read_name(snapshot))
 
 
-def _dump(what: MontySession | FunctionSnapshot, limits: Limits) -> bytes:
+def _dump(what: MontySession | FunctionSnapshot, limits: ProgramLimits) -> bytes:
     """Return the snapshot. Raises LimitExceeded if it does not fit into the program's memory."""
     try:
         return what.dump()
@@ -377,7 +377,7 @@ def _dump(what: MontySession | FunctionSnapshot, limits: Limits) -> bytes:
         raise LimitExceeded("memory", limits.describe("memory") + KEEPING) from error
 
 
-def _read_suspended(turn: _Turn, suspended: bytes) -> bytes:
+def _read_suspended(turn: _ProgramTurn, suspended: bytes) -> bytes:
     """Return the suspended program, and restore its usage into `turn`. Raises DamagedSnapshot."""
     head, body = unpack(suspended, "suspended")
     calls, printed, awaited, again = (head.get(name) for name in ("calls", "printed", "awaited", "again"))
@@ -415,7 +415,7 @@ def _read_arguments(gate: tuple[str, list[str]], snapshot: FunctionSnapshot) -> 
     except NotPlain as problem:
         raise TypeError(f"{own_name}() got {problem}") from problem
     made = {}
-    conversion = Arguments()
+    conversion = ArgumentsConversion()
     for name, value in _bind(own_name, parameters, args, kwargs).items():
         try:
             made[conversion.convert_name(name)] = conversion.visit(value)
@@ -438,7 +438,7 @@ def _bind(gate: str, parameters: list[str], args: Any, kwargs: Mapping[str, Any]
     return {**made, **kwargs}
 
 
-def _refuse_request(snapshot: FunctionSnapshot) -> Result:
+def _refuse_request(snapshot: FunctionSnapshot) -> MontyResult:
     """Return the error for a request other than a gate call: a file, a clock, a module or an undefined name."""
     name = make_encodable(str(snapshot.function_name))
     if not snapshot.is_os_function:
@@ -464,7 +464,7 @@ def _make_seed(code: str, variables: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _are_results(awaited: object) -> TypeGuard[dict[str, Result]]:
-    """Return whether these are awaited results, as `_Turn` writes them."""
+def _are_results(awaited: object) -> TypeGuard[dict[str, MontyResult]]:
+    """Return whether these are awaited results, as `_ProgramTurn` writes them."""
     forms = ({"return_value"}, {"exc_type", "message"})
     return isinstance(awaited, dict) and all(isinstance(one, dict) and one.keys() in forms for one in awaited.values())

@@ -93,7 +93,7 @@ def read_out(read: Callable[[], Any]) -> Any:
         raise NotPlain(f"a value that does not exist outside ({type(failure).__name__})") from failure
 
 
-class Arguments(Conversion):
+class ArgumentsConversion(Conversion):
     """Convert the arguments of one gate call to JSON; all of them together share the bounds.
 
     An object of the program counts as its attributes.

@@ -46,7 +46,7 @@ def main(binary: str, *folders: str) -> None:
     from cantrip_actors.circle.python.steps import Steps
 
     _confine()
-    clock = _Clock()
+    clock = _KernelTimers()
     gc.freeze()  # modules live as long as the process
     with Steps(binary, printed, clock) as steps:
         while (frame := receive(requests)) is not None:
@@ -88,7 +88,7 @@ def _confine() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-class _Clock:
+class _KernelTimers:
     """The kernel's timers that end this process: one for its own CPU time, one for the duration of a step."""
 
     def start(self, seconds: float) -> None:

@@ -30,7 +30,7 @@ from typing import Any, Final, cast
 from pydantic_monty._binary import find_monty_binary
 
 from cantrip_actors.circle.python import worker
-from cantrip_actors.circle.python.frames import Frame, receive, send
+from cantrip_actors.circle.python.frames import WorkerFrame, receive, send
 from cantrip_actors.circle.step import Limit
 
 _LIBRARIES: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
@@ -78,7 +78,7 @@ class Worker:
             **options,
         )
 
-    def compute(self, request: Mapping[str, Any], state: bytes, most: int) -> Frame:
+    def compute(self, request: Mapping[str, Any], state: bytes, most: int) -> WorkerFrame:
         """Return the answer to a step; its JSON has at most `most` bytes. Blocks. Raises WorkerEnded."""
         self.is_fit = False
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cantrip_actors.circle.shell import process_tree
-from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.files import ShellFiles
 from cantrip_actors.circle.step import Limit
 
 FILE: Final = 64 * 1024 * 1024
@@ -29,7 +29,7 @@ QUICK: Final = 32 * 1024 * 1024
 class Bounds:
     """The bounds of one shell: `processes` yields those of its jail; `shares` allows shared memory without a file."""
 
-    def __init__(self, files: Files, processes: Callable[[], Iterator[int]], *, shares: bool) -> None:
+    def __init__(self, files: ShellFiles, processes: Callable[[], Iterator[int]], *, shares: bool) -> None:
         self._files = files
         self._processes = processes
         self._shares = shares

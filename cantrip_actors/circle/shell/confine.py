@@ -28,7 +28,7 @@ import orjson
 from cantrip_actors.circle import leftovers, scratch
 from cantrip_actors.circle.shell import groups, syscalls
 from cantrip_actors.circle.shell import landlock as shell_landlock
-from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.files import ShellFiles
 from cantrip_actors.circle.shell.groups import Group
 from cantrip_actors.circle.shell.users import next_user
 from cantrip_actors.terms.circle import JailName
@@ -47,7 +47,7 @@ _TRIAL: Final = b'echo x >made && { ! : </etc/passwd; } 2>/dev/null && echo "con
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedShell:
     """The host's handles of a confined shell."""
 
     process: subprocess.Popen[bytes]
@@ -98,14 +98,14 @@ class Jail:
                     count += (process / "task").stat().st_nlink - 2  # threads count as processes
         return count
 
-    def start(self, files: Files, limits: Mapping[str, str] | None = None, **pipes: Any) -> Started:
+    def start(self, files: ShellFiles, limits: Mapping[str, str] | None = None, **pipes: Any) -> StartedShell:
         """Start a confined bash among its `files`, with `pipes` as arguments of `subprocess.Popen`.
 
         `limits` are the limits of its control group, if the machine has delegated one.
         """
         return _get_starter(os.getpid()).submit(self._start, files, limits or {}, pipes).result()
 
-    def _start(self, files: Files, limits: Mapping[str, str], pipes: dict[str, Any]) -> Started:
+    def _start(self, files: ShellFiles, limits: Mapping[str, str], pipes: dict[str, Any]) -> StartedShell:
         user, is_bubblewrap = files.user, self.name == "bubblewrap"
         machine = groups.find_delegated()
         group = None if machine is None else machine.make(limits)
@@ -146,8 +146,8 @@ class Jail:
             leftovers.record_session(files.folder, process.pid)
             if not is_bubblewrap:
                 control, ours = ours, -1
-                return Started(process, None, control, group)
-            return Started(process, _read_first(ours), None, group)
+                return StartedShell(process, None, control, group)
+            return StartedShell(process, _read_first(ours), None, group)
         except BaseException:
             if group is not None:
                 group.remove()
@@ -172,7 +172,7 @@ def _read_first(told: int) -> int | None:
         return None
 
 
-def _build_command(program: str, files: Files, code: int, tells: int) -> list[str]:
+def _build_command(program: str, files: ShellFiles, code: int, tells: int) -> list[str]:
     home = {"PATH": "/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
     return [
         # bash can never trap a signal that is ignored when it starts, as SIGINT is under nohup
@@ -228,7 +228,7 @@ def _look(name: JailName) -> Jail | str:
 
 def _try(found: Jail) -> Jail | str:
     """Return the jail with its bash version, or why it does not work. Runs a shell that checks its confinement."""
-    files = Files(found.choose_user())
+    files = ShellFiles(found.choose_user())
     try:
         pipe = subprocess.PIPE
         started = found.start(files, stdin=pipe, stdout=pipe, stderr=pipe)

@@ -93,7 +93,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
             raise ValueError("the snapshot has a link without a target")
 
 
-class Files:
+class ShellFiles:
     """One shell's folders. They belong to `user`, if the host is root and each shell has its own user."""
 
     def __init__(self, user: int | None) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from cantrip_actors.circle.gate_names import name_gates
-from cantrip_actors.circle.medium import Limits
+from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
 from cantrip_actors.terms.bounds import check_value
@@ -203,7 +203,7 @@ _DONE: Final = """\
 done ANSWER ends the task, and so does submit_answer ANSWER; an answer that is JSON is taken as what it denotes."""
 
 
-def write_capability(gates: Sequence[ToolDefinition], limits: Limits, *, names: bool = True) -> str:
+def write_capability(gates: Sequence[ToolDefinition], limits: ProgramLimits, *, names: bool = True) -> str:
     """Return the text about this medium for the entity. `names` says whether files can be changed by their names."""
     lines = [_LANGUAGE]
     if gates:

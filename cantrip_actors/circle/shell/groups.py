@@ -71,7 +71,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Delegated:
+class DelegatedGroups:
     """A part of the tree in which this process may make groups, and the limits that it can set there."""
 
     path: Path
@@ -98,7 +98,7 @@ class Delegated:
 
 
 @cache
-def find_delegated() -> Delegated | None:
+def find_delegated() -> DelegatedGroups | None:
     """Return the part of the machine's tree that this process may use, or None."""
     mount = _find_mount()
     if mount is None:
@@ -112,7 +112,7 @@ def find_delegated() -> Delegated | None:
     return None
 
 
-def find(path: Path, *, is_root: bool) -> Delegated | None:
+def find(path: Path, *, is_root: bool) -> DelegatedGroups | None:
     """Return what this process may use of the group at `path`, which contains it; None if it was not delegated.
 
     `is_root` says that the group is the root of the tree and nothing else manages it.
@@ -126,7 +126,7 @@ def find(path: Path, *, is_root: bool) -> Delegated | None:
         if not offered <= enabled:
             with contextlib.suppress(OSError):
                 _enable(path, offered - enabled)
-        return Delegated(path, frozenset(offered & _read_controllers(path)))
+        return DelegatedGroups(path, frozenset(offered & _read_controllers(path)))
     return None
 
 

@@ -26,14 +26,23 @@ from typing import Any, Final
 import orjson
 
 from cantrip_actors.circle.live_sandbox import LiveSandbox
-from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Limits, Medium, Raised, Stepped, Suspended
+from cantrip_actors.circle.medium import (
+    Answer,
+    Finished,
+    LimitExceeded,
+    Medium,
+    ProgramLimits,
+    Raised,
+    Stepped,
+    Suspended,
+)
 from cantrip_actors.circle.shell import gates as shell_gates
 from cantrip_actors.circle.shell.bounds import FILE, Bounds
 from cantrip_actors.circle.shell.confine import Jail, JailName, jail
-from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.files import ShellFiles
 from cantrip_actors.circle.shell.groups import find_delegated
 from cantrip_actors.circle.shell.landlock import SYSTEM
-from cantrip_actors.circle.shell.process import OUTPUT, WAYS, Ended, Gone, Process
+from cantrip_actors.circle.shell.process import OUTPUT, WAYS, Gone, ShellEnded, ShellProcess
 from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.circle.shell.state_text import OWN, split_large_variables
 from cantrip_actors.own_files.claims import Own
@@ -107,7 +116,7 @@ class ShellSandbox(LiveSandbox):
     Raises InvalidCantrip if files of the runtime lie in a system folder, which every shell can read.
     """
 
-    def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: Limits) -> None:
+    def __init__(self, confined: Jail, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> None:
         super().__init__(gates, limits)
         for path in Own.now().paths:
             if any(path.is_relative_to(folder) for folder in SYSTEM):
@@ -121,10 +130,10 @@ class ShellSandbox(LiveSandbox):
             [_PRELUDE.replace("OWN_FUNCTIONS", own_functions), shell_gates.write_definitions(gates)]
         )
         """What a shell reads before each program."""
-        self._files = Files(confined.choose_user())
+        self._files = ShellFiles(confined.choose_user())
         machine = find_delegated()
         self._bounds = Bounds(self._files, self._list_processes, shares=machine is not None and machine.bounds_memory)
-        self._process: Process | None = None
+        self._process: ShellProcess | None = None
         self._state = b""
         self._flows = False
         self._asks = 0
@@ -139,7 +148,7 @@ class ShellSandbox(LiveSandbox):
         given = large | _encode_variables(variables)
         if self._process is None:
             self._files.grant_access()
-            self._process = Process(self._jail, self._files, self._write_greeting, self._list_group_limits())
+            self._process = ShellProcess(self._jail, self._files, self._write_greeting, self._list_group_limits())
         self._bounds.begin()
         self._process.begin(state, given, self._write_program(prepare(code)))
         return self._advance(self._process)
@@ -157,7 +166,7 @@ class ShellSandbox(LiveSandbox):
             self._interrupted = True
             process.kill()
 
-    def _advance(self, process: Process) -> Stepped:
+    def _advance(self, process: ShellProcess) -> Stepped:
         began = time.monotonic()
         try:
             while True:
@@ -168,7 +177,7 @@ class ShellSandbox(LiveSandbox):
                     raise LimitExceeded("seconds", f"{self.limits.seconds:g} s of running, waiting included")
                 if isinstance(event, LimitExceeded):
                     raise event
-                if isinstance(event, Ended):
+                if isinstance(event, ShellEnded):
                     return self._handle_end(event)
                 if isinstance(event, Gone):
                     return self._handle_exit(event)
@@ -182,7 +191,7 @@ class ShellSandbox(LiveSandbox):
         finally:
             self._left -= time.monotonic() - began
 
-    def _handle_end(self, event: Ended) -> Stepped:
+    def _handle_end(self, event: ShellEnded) -> Stepped:
         self._state = event.state
         unended = event.status and self._has_printed(_UNENDED) and not event.state.startswith(_OPEN)
         process = self._process

@@ -26,7 +26,7 @@ from typing import Final
 from cantrip_actors.circle import leftovers
 from cantrip_actors.circle.shell import process_tree
 from cantrip_actors.circle.shell.confine import Jail
-from cantrip_actors.circle.shell.files import Files
+from cantrip_actors.circle.shell.files import ShellFiles
 from cantrip_actors.circle.shell.state_text import write_restore
 from cantrip_actors.circle.step import Limit, LimitExceeded
 
@@ -90,7 +90,7 @@ class CalledGate:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ShellEnded:
     """The program has ended. `state` is text that gives another shell the state of this one."""
 
     status: int
@@ -112,15 +112,15 @@ class Gone:
 class _Claimed:
     """A claimed end of a program. It counts once the shell reads the next line, with this word, or has ended."""
 
-    end: Ended
+    end: ShellEnded
     word: bytes
 
 
-class Process:
+class ShellProcess:
     """One confined bash. Not thread-safe, except `kill`."""
 
     def __init__(
-        self, jail: Jail, files: Files, greeting: Callable[[Sequence[int]], str], limits: Mapping[str, str]
+        self, jail: Jail, files: ShellFiles, greeting: Callable[[Sequence[int]], str], limits: Mapping[str, str]
     ) -> None:
         ask_out, ask_in = os.pipe()
         answer_out, answer_in = os.pipe()
@@ -172,7 +172,7 @@ class Process:
         said = bytearray()
         event = self.wait(START, said.extend, lambda: None)
         with contextlib.suppress(OSError):
-            if isinstance(event, Ended) and self._find_shell():
+            if isinstance(event, ShellEnded) and self._find_shell():
                 return
         self.close()
         raise OSError(f"the shell did not start: {said[:300].decode(errors='replace').strip() or event}")
@@ -287,7 +287,7 @@ class Process:
 
     def wait(
         self, seconds: float, prints: Callable[[bytes], None], check: Callable[[], Limit | None]
-    ) -> CalledGate | Ended | Gone | LimitExceeded | None:
+    ) -> CalledGate | ShellEnded | Gone | LimitExceeded | None:
         """Continue until something happens; return None if nothing does for this many seconds.
 
         `prints` receives the shell's output; `check` is called often, and returns the name of an exceeded limit. Such a
@@ -325,13 +325,13 @@ class Process:
                 return self._explain_end()
         return None
 
-    def _explain_end(self) -> Ended | Gone:
+    def _explain_end(self) -> ShellEnded | Gone:
         """Return the meaning of the shell's end: the end of the program, if the shell had announced one."""
         status = self._read_status()
         if self._claimed is not None:  # an exit trap does not know the signal that ends the shell
             end = self._claimed.end
             code = status if status >= 0 else 128 - status
-            return Ended(code if end.leaves else end.status, end.state, leaves=True)
+            return ShellEnded(code if end.leaves else end.status, end.state, leaves=True)
         return Gone(status, self._buffer.startswith(b"end\0"))
 
     def _poll(self, seconds: float) -> set[int]:
@@ -367,7 +367,7 @@ class Process:
                 with contextlib.suppress(BlockingIOError, BrokenPipeError):
                     del waiting[: os.write(descriptor, waiting[:CHUNK])]
 
-    def _take(self) -> CalledGate | Ended | None:
+    def _take(self) -> CalledGate | ShellEnded | None:
         """Return the first event in the complete records from the shell; None if there is none yet.
 
         Any process in the jail may write a record, so a record of an end is only a claim. It counts once the shell
@@ -400,7 +400,7 @@ class Process:
         if status.isdigit() and len(status) < 4:
             self._claims += 1
             word = secrets.token_hex(8).encode()
-            self._claimed = _Claimed(Ended(int(status) & 255, write_restore(*left), leaves=how != b"on"), word)
+            self._claimed = _Claimed(ShellEnded(int(status) & 255, write_restore(*left), leaves=how != b"on"), word)
             if how != b"exit":  # after `exit` it reads nothing more: it ends
                 self._to_shell += _ANSWER % word
 

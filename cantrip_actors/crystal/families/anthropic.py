@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.cache_points import CachePoints
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Settings, Shown, Writer, encode_json
+from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, tokens
+from cantrip_actors.crystal.encode import CallAnswer, SamplingSettings, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
-from cantrip_actors.crystal.provider import Asked, Counting, Family
+from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_anthropic
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
@@ -44,7 +44,7 @@ class AnthropicDecoder(Decoder):
     def __init__(self, model: str = "", **more: Any) -> None:
         super().__init__(model, **more)
         self._blocks: dict[int, dict[str, Any]] = {}
-        self._items: dict[int, Item] = {}
+        self._items: dict[int, DraftItem] = {}
         self._counted: dict[str, Any] = {}
         self._prefilled: list[dict[str, Any]] = []
         self._refusal = ""
@@ -288,7 +288,9 @@ class AnthropicWriter(Writer):
             content.append(block)
         return None if renamed else content  # a call without a block: these are not the blocks of this message
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(
+        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
+    ) -> Iterable[bytes]:
         """Yield one message with all results and texts (trap 4.1.7)."""
         content: list[dict[str, Any]] = []
         for answer in answers:
@@ -432,7 +434,7 @@ class Anthropic(Family):
         """Return the writer of contexts for this model."""
         return self.writes(self.model, cache=self._cache)
 
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields: tools, system, messages, the order in which the provider caches."""
         settings = asked.settings
         most, budget = self._allot_tokens(settings)
@@ -459,7 +461,7 @@ class Anthropic(Family):
             elif asked.choice == "none":  # also for models that refuse to be forced to call
                 yield "", {"tool_choice": {"type": "none"}}
 
-    def _write_typed_settings(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_typed_settings(self, asked: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the settings, without a summary if there is no thinking, and without those of calls if none are
         allowed.
         """
@@ -467,7 +469,7 @@ class Anthropic(Family):
         idle |= {"parallel_tool_calls"} if asked.choice == "none" else frozenset()
         yield from ((name, fields) for name, fields in super()._write_typed_settings(asked) if name not in idle)
 
-    def _allot_tokens(self, settings: Settings) -> tuple[int, int]:
+    def _allot_tokens(self, settings: SamplingSettings) -> tuple[int, int]:
         """Return the limit to send, and how many of its tokens are for thinking if the model takes a budget.
 
         The budget is added to the length that the caller asked for, up to the limit of the model (R-03).
@@ -499,19 +501,19 @@ class Anthropic(Family):
         """Whether the model takes a level of thinking and no budget."""
         return self.known.adaptive or self.known is UNKNOWN
 
-    def _is_thinking(self, settings: Settings) -> bool:
+    def _is_thinking(self, settings: SamplingSettings) -> bool:
         return (
             settings.effort not in (None, "none")
             and self.should_send("thinking")
             and "thinking" not in self._exclude_thinking(settings)
         )
 
-    def _exclude_thinking(self, settings: Settings) -> frozenset[str]:
+    def _exclude_thinking(self, settings: SamplingSettings) -> frozenset[str]:
         """Return the parameters to leave out: thinking, if the length of the answer leaves no room for it."""
         is_budgeted = settings.effort not in (None, "none") and not self._is_adaptive
         return frozenset({"thinking"}) if is_budgeted and not self._allot_tokens(settings)[1] else frozenset()
 
-    def exclude(self, asked: Asked) -> frozenset[str]:
+    def exclude(self, asked: ProviderQuery) -> frozenset[str]:
         """Return the parameters to leave out: with thinking, sampling; with a budget, a forced call (trap 4.1.6)."""
         if not self._is_thinking(asked.settings):
             return self._exclude_thinking(asked.settings)
@@ -522,7 +524,7 @@ class Anthropic(Family):
             return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
-    def continue_turn(self, asked: Asked, response: Response) -> Asked | None:
+    def continue_turn(self, asked: ProviderQuery, response: Response) -> ProviderQuery | None:
         """Return the query with the interrupted turn, unchanged (trap 4.1.10)."""
         if response.metadata.get("stop_reason") not in PAUSED:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.access import Token, TokenAccess, import_extra
+from cantrip_actors.crystal.access import BearerToken, TokenAccess, import_extra
 from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.families.responses import Responses
 from cantrip_actors.crystal.prices import Model
@@ -45,7 +45,7 @@ def make_entra_access(credential: Any = None) -> TokenAccess:
     """Return the access of a `credential` of azure-identity, or of its `DefaultAzureCredential`."""
     found: list[Any] = [] if credential is None else [credential]
 
-    def fetch() -> Token:
+    def fetch() -> BearerToken:
         exceptions = import_extra("azure", "azure.core.exceptions")
         if not found:
             found.append(import_extra("azure", "azure.identity").DefaultAzureCredential())
@@ -57,6 +57,6 @@ def make_entra_access(credential: Any = None) -> TokenAccess:
             ) from error
         except exceptions.AzureError as error:
             raise ProviderError(f"azure: no token could be fetched: {error}", retryable=True) from error
-        return Token(token.token, float(token.expires_on))
+        return BearerToken(token.token, float(token.expires_on))
 
     return TokenAccess("AZURE_OPENAI_AD_TOKEN", fetch)

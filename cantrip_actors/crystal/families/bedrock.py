@@ -19,14 +19,14 @@ from urllib.parse import quote
 import orjson
 
 from cantrip_actors.crystal.access import Access, import_extra, run_in_thread
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, encode_json
+from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, tokens
+from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.images import OFFICE, Takes, name_file
-from cantrip_actors.crystal.provider import Asked, Counting
+from cantrip_actors.crystal.provider import Counting, ProviderQuery
 from cantrip_actors.crystal.shapes import mapping, objects
-from cantrip_actors.crystal.sse import Event, Framing
+from cantrip_actors.crystal.sse import Framing, ServerSentEvent
 from cantrip_actors.crystal.typed_settings import Table
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.file import File
@@ -67,7 +67,7 @@ class BedrockFraming(Framing):
         super().__init__()
         self._buffer: Any = None
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Return the events that `chunk` completes. Raises ProviderError for a broken frame, and for other data."""
         stream = import_extra("bedrock", "botocore.eventstream")
         if self._buffer is None and not self._head and chunk[:1] == b"\0":
@@ -81,12 +81,12 @@ class BedrockFraming(Framing):
             raise ProviderError(f"bedrock sent a broken frame: {error}") from error
 
 
-def _make_event(headers: Mapping[str, Any], payload: bytes) -> Event:
+def _make_event(headers: Mapping[str, Any], payload: bytes) -> ServerSentEvent:
     kind = headers.get(":exception-type") or headers.get(":error-code") or headers.get(":event-type") or ""
     if headers.get(":message-type") == "error":
         payload = orjson.dumps({"message": str(headers.get(":error-message") or "")})
     is_event = headers.get(":message-type", "event") == "event"
-    return Event(b'{"%b":%b}' % (str(kind).encode(), payload or b"{}"), "" if is_event else "exception")
+    return ServerSentEvent(b'{"%b":%b}' % (str(kind).encode(), payload or b"{}"), "" if is_event else "exception")
 
 
 class BedrockDecoder(Decoder):
@@ -98,7 +98,7 @@ class BedrockDecoder(Decoder):
     def __init__(self, model: str = "", **more: Any) -> None:
         super().__init__(model, **more)
         self._blocks: dict[int, dict[str, Any]] = {}
-        self._items: dict[int, Item] = {}
+        self._items: dict[int, DraftItem] = {}
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """Read one event, or a whole message."""
@@ -286,7 +286,9 @@ class BedrockWriter(Writer):
                 content.append(block)
         return None if renamed else content
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(
+        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
+    ) -> Iterable[bytes]:
         """Yield one message with all results and texts."""
         content: list[dict[str, Any]] = []
         for answer in answers:
@@ -387,7 +389,7 @@ class Bedrock(Anthropic):
         ttl = {} if self._cache.ttl == "5m" else {"ttl": self._cache.ttl}
         return BedrockWriter(self.model, point={"type": "default", **ttl})
 
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield system and tools with cache marks, and sampling in an object of its own."""
         settings = asked.settings
         most, budget = self._allot_tokens(settings) if self.is_claude else (settings.max_tokens, 0)
@@ -420,7 +422,7 @@ class Bedrock(Anthropic):
             gone = [ToolDefinition(name, "Not offered any more.", {"type": "object"}) for name in sorted(names)]
             yield "", {"toolConfig": {"tools": write_tools(gone)}}  # a context with calls is refused without tools
 
-    def exclude(self, asked: Asked) -> frozenset[str]:
+    def exclude(self, asked: ProviderQuery) -> frozenset[str]:
         """Return the parameters that Claude refuses together with thinking; other models report theirs."""
         return super().exclude(asked) if self.is_claude else frozenset()
 
@@ -444,7 +446,7 @@ class Bedrock(Anthropic):
         self.encoder.forget()
         return "cache"
 
-    def continue_turn(self, asked: Asked, response: Response) -> Asked | None:  # noqa: ARG002
+    def continue_turn(self, asked: ProviderQuery, response: Response) -> ProviderQuery | None:  # noqa: ARG002
         """Return None: Converse does not interrupt a turn."""
         return None
 

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, count_modalities, join_surrogates, tokens
-from cantrip_actors.crystal.encode import Answer, Encoded, Shown, Writer, encode_json
+from cantrip_actors.crystal.client import ProviderRequest
+from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, join_surrogates, tokens
+from cantrip_actors.crystal.encode import CallAnswer, Encoded, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.images import Takes, estimate_by_patches, make_data_url, name_file
-from cantrip_actors.crystal.provider import Asked, Family
+from cantrip_actors.crystal.provider import Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_openai
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.typed_settings import CHAT, Table, read_logprobs
@@ -51,7 +51,7 @@ class _Call:
         self.id = id_
         self.name = ""
         self.arguments: list[str] = []
-        self.item: Item | None = None
+        self.item: DraftItem | None = None
         self.shown = 0
         self.extra: dict[str, Any] = {}
         self.custom = False
@@ -79,7 +79,7 @@ class ChatDecoder(Decoder):
         self._at: dict[int, _Call] = {}
         self._newest = 0
         self._field = ""
-        self._reasoned: list[Item] = []
+        self._reasoned: list[DraftItem] = []
         """The pieces of reasoning from that field: it goes back with the text of all, as an answer in one piece has."""
         self._details: list[dict[str, Any]] = []
         self._images: dict[str, dict[str, Any]] = {}
@@ -122,7 +122,7 @@ class ChatDecoder(Decoder):
             if choice.get("index", 0) in (0, None) and self._is_of_message(choice, value):
                 self._read_choice(choice, value)
 
-    def _try_extend(self, text: Item, value: dict[str, Any]) -> bool:
+    def _try_extend(self, text: DraftItem, value: dict[str, Any]) -> bool:
         """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added (R-32)."""
         try:
             (choice,) = value["choices"]
@@ -543,7 +543,13 @@ class ChatWriter(Writer):
         """Return whether the message itself has the images."""
         return "images" in mapping(self.find_own_content(message))
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(
+        self,
+        answers: Sequence[CallAnswer],
+        texts: Sequence[str | Shown],
+        *,
+        last: bool,  # noqa: ARG002
+    ) -> Iterable[bytes]:
         """Yield the results, one message each, then their images, which a result cannot contain, then the texts."""
         shown: list[str | File] = []
         for answer in answers:
@@ -640,7 +646,7 @@ class Chat(Family):
         """Return the writer of contexts for this model."""
         return self.writes(self.model, self.provider, empty=self.empty, takes=self.files)
 
-    def encode(self, asked: Asked) -> Encoded:
+    def encode(self, asked: ProviderQuery) -> Encoded:
         """Return the encoded context, with the system prompt as its first message."""
         encoded = super().encode(asked)
         if not encoded.system:
@@ -651,7 +657,7 @@ class Chat(Family):
         """Return the system prompt as a message."""
         return encode_json({"role": "system", "content": text})
 
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields other than the messages."""
         settings = asked.settings
         yield "", {"model": self.model, "stream": True}
@@ -681,7 +687,7 @@ class Chat(Family):
 
     image_tokens = staticmethod(estimate_by_patches)  # the model may be of another maker than OpenAI
 
-    def learn(self, error: ProviderError, request: Request) -> str | None:
+    def learn(self, error: ProviderError, request: ProviderRequest) -> str | None:
         """Learn as all families do, and also that an utterance needs a text or its reasoning: contexts are encoded
         again.
         """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, tokens
+from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, tokens
 from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, write_functions
 from cantrip_actors.crystal.images import Takes, estimate_by_pixels
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.schemas import keep_schema
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import COHERE, Table
@@ -37,7 +37,7 @@ class CohereDecoder(Decoder):
 
     def __init__(self, model: str = "", **more: Any) -> None:
         super().__init__(model, **more)
-        self._open_call: Item | None = None
+        self._open_call: DraftItem | None = None
 
     def read(self, value: dict[str, Any], name: str) -> None:
         """One event, or a whole message."""
@@ -177,7 +177,7 @@ class Cohere(Chat):
         """A level is sent as a number of tokens."""
         return True
 
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields except the messages."""
         settings = asked.settings
         budget = 0 if settings.effort in (None, "none") else EFFORT[str(settings.effort)]
@@ -195,11 +195,11 @@ class Cohere(Chat):
         if asked.tools:
             yield from self._write_tools(asked)
 
-    def exclude(self, asked: Asked) -> frozenset[str]:
+    def exclude(self, asked: ProviderQuery) -> frozenset[str]:
         """It holds no answer to a schema while there are tools."""
         return frozenset({"schema"}) if asked.tools else frozenset()
 
-    def _write_tools(self, asked: Asked) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_tools(self, asked: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """One gate is forced by offering no other."""
         gate, offered = find_named_gate(asked.choice), asked.tools
         if gate is not None:

@@ -13,11 +13,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, count_modalities, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, encode_json
+from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, tokens
+from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.images import Takes, estimate_by_tiles
-from cantrip_actors.crystal.provider import Asked, Counting, Family
+from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import Fitted, fit_for_gemini, fit_gemini_arguments
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects
@@ -58,7 +58,7 @@ class GoogleDecoder(Decoder):
         self._parts: list[dict[str, Any]] = []
         self._more: list[str] = []
         """Pieces of text that have not been added to the last part yet."""
-        self._call: Item | None = None  # the call whose arguments are incomplete
+        self._call: DraftItem | None = None  # the call whose arguments are incomplete
         self._arguments: dict[str, Any] = {}
         self._half = ""  # the path of the argument whose value is incomplete
         self._usage: dict[str, int] = {}
@@ -106,7 +106,7 @@ class GoogleDecoder(Decoder):
         self.note(continuation=candidate.get("continuationToken"))
         self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
 
-    def _try_extend(self, item: Item, value: dict[str, Any]) -> bool:
+    def _try_extend(self, item: DraftItem, value: dict[str, Any]) -> bool:
         """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added (R-32)."""
         try:
             (candidate,) = value["candidates"]
@@ -369,7 +369,13 @@ class GoogleWriter(Writer):
         calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
         return list(parts) if calls == [call.gate for call in message.tool_calls] else None
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(
+        self,
+        answers: Sequence[CallAnswer],
+        texts: Sequence[str | Shown],
+        *,
+        last: bool,  # noqa: ARG002
+    ) -> Iterable[bytes]:
         """Yield one content: results in the order of their calls, which is how Gemini matches them, then texts."""
         parts: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
@@ -387,7 +393,7 @@ class GoogleWriter(Writer):
         parts += [_write_part(part) for text in texts for part in self.list_parts(text)]
         yield encode_json({"role": "user", "parts": parts})
 
-    def _split_files(self, answer: Answer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+    def _split_files(self, answer: CallAnswer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the text of a result, its images, and the files that follow it, with a text that names the call.
 
         Models up to Gemini 2 take none in results, and no model an address.
@@ -403,7 +409,7 @@ class GoogleWriter(Writer):
         whose = [{"text": f"[from the result of {answer.call.gate}]"}] if others else []
         return text, inside, [*whose, *others]
 
-    def _has_server_id(self, answer: Answer) -> bool:
+    def _has_server_id(self, answer: CallAnswer) -> bool:
         """Return whether the server gave the call its id: it accepts only such ids (trap 4.4.2)."""
         parts = self.find_own_content(answer.said)
         return isinstance(parts, (list, tuple)) and any(
@@ -506,7 +512,7 @@ class Google(Family):
         """Return the writer of contexts for this model."""
         return self.writes(self.model, signed=not self.old)
 
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields; sampling has an object of its own."""
         settings = asked.settings
         sampling = {
@@ -549,7 +555,7 @@ class Google(Family):
         """Return the tokens of an image: a constant from Gemini 3 on, before that 258 for each tile of 768 pixels."""
         return estimate_by_tiles(image, edge=768, each=258, most=100) if self.old else 1_120
 
-    def continue_turn(self, asked: Asked, response: Response) -> Asked | None:
+    def continue_turn(self, asked: ProviderQuery, response: Response) -> ProviderQuery | None:
         """Repeat the query with the token of the interrupted answer, which then continues."""
         token = response.metadata.get("continuation")
         if token is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.draft import Decoder, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, encode_json
+from cantrip_actors.crystal.encode import CallAnswer, Shown, encode_json
 from cantrip_actors.crystal.families.chat import Chat, ChatDecoder, ChatWriter, list_content_parts
 from cantrip_actors.crystal.images import Takes, estimate_by_pixels, make_data_url, name_file
 from cantrip_actors.crystal.shapes import mapping, objects
@@ -76,7 +76,13 @@ class MistralWriter(ChatWriter):
     def _list_own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(
+        self,
+        answers: Sequence[CallAnswer],
+        texts: Sequence[str | Shown],
+        *,
+        last: bool,  # noqa: ARG002
+    ) -> Iterable[bytes]:
         """Results, one message each, with their images and files, then texts."""
         for answer in answers:
             content = self.write_content(self.list_result_parts(answer, answer.text))

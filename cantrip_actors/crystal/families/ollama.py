@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, encode_json
+from cantrip_actors.crystal.encode import CallAnswer, Shown, encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, write_functions
 from cantrip_actors.crystal.images import Takes, estimate_by_pixels
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.schemas import keep_schema
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import OLLAMA, Table, read_logprobs
@@ -82,7 +82,13 @@ class OllamaWriter(ChatWriter):
             ]
         yield encode_json(made)
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(
+        self,
+        answers: Sequence[CallAnswer],
+        texts: Sequence[str | Shown],
+        *,
+        last: bool,  # noqa: ARG002
+    ) -> Iterable[bytes]:
         """Results, one message each, with their images, then texts."""
         for answer in answers:
             parts = self.list_result_parts(answer, answer.text)
@@ -135,7 +141,7 @@ class Ollama(Chat):
         """How much to think."""
         return {"think": effort if self._has_levels and effort != "none" else effort != "none"}
 
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields except the messages."""
         settings = asked.settings
         options = {

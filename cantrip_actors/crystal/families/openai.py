@@ -15,7 +15,7 @@ from typing import Any, Final
 from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.crystal.shapes import objects
-from cantrip_actors.crystal.sse import Event
+from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.messages import Response
 
@@ -38,7 +38,7 @@ def normalise_chat(body: Any) -> Response:
     if not isinstance(body, Mapping):
         raise CrystalError(f"provider returned {type(body).__name__}: expected a Chat Completions object")
     decoder = ChatDecoder(utterance=0, provider="provider")
-    decoder.feed(Event(encode_json(body)))
+    decoder.feed(ServerSentEvent(encode_json(body)))
     if not decoder.complete:
         raise CrystalError("crystal returned neither content nor tool_calls: the provider's answer has no choices")
     response, message = decoder.finish(), decoder.message

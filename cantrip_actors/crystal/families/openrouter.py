@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import orjson
 
 from cantrip_actors.crystal.cache_points import CachePoints
-from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, encode_json
+from cantrip_actors.crystal.client import ProviderRequest
+from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter
 from cantrip_actors.crystal.images import Takes, estimate_by_pixels
 from cantrip_actors.crystal.prices import Model
-from cantrip_actors.crystal.provider import Asked
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.typed_settings import CHAT, Table
 from cantrip_actors.terms.messages import must_call
 
@@ -49,7 +49,9 @@ class OpenRouterWriter(ChatWriter):
         """Return the last message of a run with a cache mark."""
         return fragment if self._cache is None else _mark(fragment, self._cache.mark)
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:
+    def write_messages(
+        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
+    ) -> Iterable[bytes]:
         """Yield the messages; the last one before the answer has a cache mark."""
         *made, newest = super().write_messages(answers, texts, last=last)
         return [*made, self.mark(newest) if last and self.marks != 0 else newest]
@@ -85,12 +87,12 @@ class OpenRouter(Chat):
             return super().write_system(text)
         return _mark(super().write_system(text), self._cache.mark)
 
-    def make_request(self, asked: Asked) -> Request:
+    def make_request(self, asked: ProviderQuery) -> ProviderRequest:
         """Return the request, which also asks for the cost."""
         more: dict[str, Any] = {"usage": {"include": True}, **asked.settings.more}
         return super().make_request(asked._replace(settings=asked.settings._replace(more=more)))
 
-    def exclude(self, asked: Asked) -> frozenset[str]:
+    def exclude(self, asked: ProviderQuery) -> frozenset[str]:
         """Return the parameters to leave out: OpenRouter drops reasoning if a call is forced."""
         thinks = asked.settings.effort not in (None, "none") or "reasoning" in asked.settings.more
         return frozenset({"tool_choice"}) if must_call(asked.choice) and thinks else frozenset()

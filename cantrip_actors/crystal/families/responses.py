@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from cantrip_actors.crystal.client_tools import make_output_item
-from cantrip_actors.crystal.draft import Counts, Decoder, Item, count_modalities, tokens
-from cantrip_actors.crystal.encode import Answer, Shown, Writer, encode_json
+from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, tokens
+from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.images import OFFICE, Takes, estimate_by_patches, make_data_url, name_file
 from cantrip_actors.crystal.prices import Model
-from cantrip_actors.crystal.provider import Asked, Counting, Family
+from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_openai
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
@@ -53,7 +53,7 @@ class _Slot:
         self.raw = raw
         self.id = raw.get("id")
         self.kind = raw.get("type")
-        self.item: Item | None = None
+        self.item: DraftItem | None = None
         self.parts = 0
         self.final: str | None = None
         self.done = False
@@ -496,7 +496,13 @@ class ResponsesWriter(Writer):
             items.append(item)
         return None if renamed else items
 
-    def write_messages(self, answers: Sequence[Answer], texts: Sequence[str | Shown], *, last: bool) -> Iterable[bytes]:  # noqa: ARG002
+    def write_messages(
+        self,
+        answers: Sequence[CallAnswer],
+        texts: Sequence[str | Shown],
+        *,
+        last: bool,  # noqa: ARG002
+    ) -> Iterable[bytes]:
         """Yield the results, one item each, then the texts."""
         for answer in answers:
             if not (answer.said.blocks or answer.images):
@@ -511,7 +517,7 @@ class ResponsesWriter(Writer):
         for text in texts:
             yield encode_json({"role": "user", "content": _write_content(self.list_parts(text))})
 
-    def _find_call(self, answer: Answer) -> Mapping[str, Any]:
+    def _find_call(self, answer: CallAnswer) -> Mapping[str, Any]:
         """Return the call as the provider sent it, {} if another model made it: the type of a result depends on it."""
         own = self.find_own_content(answer.said) or ()
         return next((item for item in own if item.get("call_id") == answer.call.id), {})
@@ -604,7 +610,7 @@ class Responses(Family):
         """Return the writer of contexts for this model."""
         return ResponsesWriter(self.model, self.provider)
 
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields. The system prompt is sent as `instructions`; this API has no stop sequences."""
         settings = asked.settings
         yield "", {"model": self.model, "stream": True, "store": False, "instructions": system or None}

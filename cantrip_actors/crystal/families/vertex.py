@@ -12,10 +12,10 @@ from dataclasses import replace
 from datetime import UTC
 from typing import Any, ClassVar, Final
 
-from cantrip_actors.crystal.access import Token, TokenAccess, import_extra
+from cantrip_actors.crystal.access import BearerToken, TokenAccess, import_extra
 from cantrip_actors.crystal.families.anthropic import COUNTED, Anthropic, AnthropicWriter
 from cantrip_actors.crystal.families.google import Google, GoogleWriter
-from cantrip_actors.crystal.provider import Asked, Counting
+from cantrip_actors.crystal.provider import Counting, ProviderQuery
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
@@ -75,7 +75,7 @@ class VertexClaude(Anthropic):
         path = "/publishers/anthropic/models/count-tokens:rawPredict"
         return Counting(path, COUNTED, "input_tokens", lambda body: {"model": self.model, **body})
 
-    def write_fields(self, asked: Asked, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields of the Messages API, and the version, which is a header there."""
         yield "", {"anthropic_version": VERSION}
         for parameter, given in super().write_fields(asked, system):
@@ -86,7 +86,7 @@ def make_default_access(credentials: Any = None) -> TokenAccess:
     """Return the access of `credentials` of google-auth, or of the application default credentials."""
     found: list[Any] = [] if credentials is None else [credentials]
 
-    def fetch() -> Token:
+    def fetch() -> BearerToken:
         auth, exceptions = import_extra("vertex", "google.auth"), import_extra("vertex", "google.auth.exceptions")
         requests, transport = (
             import_extra("vertex", "requests"),
@@ -109,6 +109,6 @@ def make_default_access(credentials: Any = None) -> TokenAccess:
             raise ProviderError(f"vertex: no access token could be fetched: {error}", retryable=again) from error
         project = getattr(own, "quota_project_id", None)
         until = own.expiry.replace(tzinfo=UTC).timestamp() if own.expiry is not None else float("inf")
-        return Token(own.token, until, {"x-goog-user-project": project} if project else {})
+        return BearerToken(own.token, until, {"x-goog-user-project": project} if project else {})
 
     return TokenAccess("GOOGLE_OAUTH_ACCESS_TOKEN", fetch)

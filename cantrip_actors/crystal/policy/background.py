@@ -14,11 +14,11 @@ from typing import Any, Final
 import anyio
 import orjson
 
-from cantrip_actors.crystal.client import Request
+from cantrip_actors.crystal.client import ProviderRequest
 from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.families.azure import AzureResponses
 from cantrip_actors.crystal.families.responses import Responses
-from cantrip_actors.crystal.policy.handles import Attempt, begin_attempt, repeat
+from cantrip_actors.crystal.policy.handles import PostedAttempt, begin_attempt, repeat
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -46,7 +46,7 @@ LESSONS: Final = 6
 _log = get_logger("cantrip_actors.crystal")
 
 
-class _Watched:
+class _WatchedResponse:
     """A response that the provider is working on."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Background(CrystalWrapper, PostingCrystal):
     def __init__(self, crystal: ProviderCrystal) -> None:
         super().__init__(crystal, "background:")
         self._inner = crystal
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _WatchedResponse] = {}
         self._few = anyio.CapacityLimiter(TOGETHER)
 
     async def post(self, query: Query) -> Any:
@@ -80,14 +80,14 @@ class Background(CrystalWrapper, PostingCrystal):
                 request = await self._learn(query, error)
         return await self._begin(request, attempt)
 
-    async def _learn(self, query: Query, error: ProviderError) -> Request:
+    async def _learn(self, query: Query, error: ProviderError) -> ProviderRequest:
         try:
             await self._inner.read(query.invocation, query.options, error)
         except AskAgain as again:
             return again.request
         raise AssertionError("an error instead of a response")
 
-    async def _begin(self, request: Request, attempt: Attempt) -> Any:
+    async def _begin(self, request: ProviderRequest, attempt: PostedAttempt) -> Any:
         fields: dict[str, Any] = orjson.loads(request.body)
         fields.update(background=True, store=True)
         del fields["stream"]
@@ -97,7 +97,7 @@ class Background(CrystalWrapper, PostingCrystal):
     async def look(self, handles: Sequence[Any]) -> Look:
         """Return which of the responses are ready."""
         now = anyio.current_time()
-        watched = [self._watched.setdefault(handle["response"], _Watched()) for handle in handles]
+        watched = [self._watched.setdefault(handle["response"], _WatchedResponse()) for handle in handles]
         async with anyio.create_task_group() as tasks:
             for handle, one in zip(handles, watched, strict=True):
                 if not one.is_over and one.at <= now:
@@ -105,7 +105,7 @@ class Background(CrystalWrapper, PostingCrystal):
         soonest = min((one.at for one in watched if not one.is_over), default=now)
         return Look([one.is_over for one in watched], max(0.0, soonest - anyio.current_time()))
 
-    async def _look_at(self, response: str, one: _Watched) -> None:
+    async def _look_at(self, response: str, one: _WatchedResponse) -> None:
         async with self._few:
             try:
                 body = await self._inner.fetch("GET", f"{self._inner.family.path}/{response}")
@@ -122,13 +122,13 @@ class Background(CrystalWrapper, PostingCrystal):
 
     async def collect(self, handle: Any, query: Query) -> Response:
         """Return the answer to a query. Raises ProviderError."""
-        one = self._watched.setdefault(handle["response"], _Watched())
+        one = self._watched.setdefault(handle["response"], _WatchedResponse())
         if not one.is_over:
             await self._look_at(handle["response"], one)
         answer = one.error or one.body
         if answer is None:
             raise ProviderError(f"{self.name}: response {handle['response']} is still worked on", retryable=True)
-        attempt = Attempt.of(handle)
+        attempt = PostedAttempt.of(handle)
         try:
             response = await self._inner.read(query.invocation, query.options, answer)
         except AskAgain as again:

@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors.crystal.batch_endpoints import WHOLE, Answers, BatchEndpoint, Listed
+from cantrip_actors.crystal.batch_endpoints import WHOLE, BatchAnswers, BatchEndpoint, ListedBatch
 from cantrip_actors.crystal.batch_families import make_endpoint
-from cantrip_actors.crystal.client import Request
-from cantrip_actors.crystal.policy.handles import Attempt, begin_attempt, repeat
+from cantrip_actors.crystal.client import ProviderRequest
+from cantrip_actors.crystal.policy.handles import PostedAttempt, begin_attempt, repeat
 from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
@@ -92,10 +92,10 @@ class Batched(CrystalWrapper, PostingCrystal):
         """The queries that may or may not have been submitted, by id: since when, in seconds since the epoch."""
         self._looked: dict[str, float] = {}
         """When to poll a batch again, in event loop time; infinity for a batch that has ended."""
-        self._answers: OrderedDict[str, Answers] = OrderedDict()
+        self._answers: OrderedDict[str, BatchAnswers] = OrderedDict()
         self._fetching = anyio.Lock()
         self._listing = anyio.Lock()
-        self._list: tuple[float, float, list[Listed]] = (-inf, inf, [])
+        self._list: tuple[float, float, list[ListedBatch]] = (-inf, inf, [])
         """When the list of batches was read, the earliest creation time that it covers, and its batches."""
 
     async def post(self, query: Query) -> Any:
@@ -125,7 +125,7 @@ class Batched(CrystalWrapper, PostingCrystal):
 
     async def collect(self, handle: Any, query: Query) -> Response:
         """Return the answer to a query, or its new handle if it had to be submitted again. Raises ProviderError."""
-        own, attempt = handle["id"], Attempt.of(handle)
+        own, attempt = handle["id"], PostedAttempt.of(handle)
         answers = [await self._fetch_answers(batch) for batch in handle["batches"]]
         found = [one[own] for one in answers if own in one]
         if not found and handle.get("unsure"):  # none of the batches that might have contained it does
@@ -149,7 +149,7 @@ class Batched(CrystalWrapper, PostingCrystal):
     # Handing in
 
     async def _hand_in(
-        self, query: Query, attempt: Attempt, request: Request | None = None, *, is_new: bool = False
+        self, query: Query, attempt: PostedAttempt, request: ProviderRequest | None = None, *, is_new: bool = False
     ) -> Any:
         """Return the handle of a query; submit the query if it was not. `is_new` says that it certainly was not."""
         own = self._endpoint.make_id(query.key, attempt.number)
@@ -168,9 +168,9 @@ class Batched(CrystalWrapper, PostingCrystal):
             request = request or await self._inner.prepare(query.invocation, query.options)
             group = self._join(own, request)
         batch = await self._submit(own, group)
-        return self._handle(own, attempt, [Listed(batch, 0.0, frozenset((own,)))])
+        return self._handle(own, attempt, [ListedBatch(batch, 0.0, frozenset((own,)))])
 
-    def _handle(self, own: str, attempt: Attempt, found: Sequence[Listed]) -> Any:
+    def _handle(self, own: str, attempt: PostedAttempt, found: Sequence[ListedBatch]) -> Any:
         handle: dict[str, Any] = {"batches": [one.batch for one in found], "id": own, **attempt.list_fields()}
         if any(one.ids is None for one in found):
             handle["unsure"] = True
@@ -180,7 +180,7 @@ class Batched(CrystalWrapper, PostingCrystal):
             self._handles.popitem(last=False)
         return handle
 
-    async def _find(self, own: str, since: float) -> list[Listed]:
+    async def _find(self, own: str, since: float) -> list[ListedBatch]:
         """Return the batch that contains a query, or all that may contain it; an empty list if no batch does."""
         async with self._listing:
             at, earliest, found = self._list
@@ -190,7 +190,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         sure = [one for one in found if one.ids is not None and own in one.ids]
         return sure[:1] or [one for one in found if one.ids is None and one.created >= since - CLOCKS]
 
-    def _join(self, own: str, request: Request) -> _Group:
+    def _join(self, own: str, request: ProviderRequest) -> _Group:
         body, kind = self._endpoint.make_body(request), frozenset(request.headers.items())
         group = self._open.get(kind)
         if group is not None and group.size + len(body) > self._endpoint.largest:
@@ -244,7 +244,7 @@ class Batched(CrystalWrapper, PostingCrystal):
 
     # Answers
 
-    async def _fetch_answers(self, batch: str) -> Answers:
+    async def _fetch_answers(self, batch: str) -> BatchAnswers:
         async with self._fetching:
             found = self._answers.get(batch)
             if found is None:

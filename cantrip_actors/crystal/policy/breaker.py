@@ -20,11 +20,11 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
-from cantrip_actors.crystal.policy.limits import Outcome
+from cantrip_actors.crystal.policy.limits import AttemptOutcome
 from cantrip_actors.terms.arguments import check, check_whole, is_positive
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
-Phase = Literal["closed", "open", "half-open"]
+BreakerPhase = Literal["closed", "open", "half-open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Circuit:
         """Return the same circuit without calls in flight."""
         return replace(self, probing=0)
 
-    def get_phase(self, now: float) -> Phase:
+    def get_phase(self, now: float) -> BreakerPhase:
         """Return the phase at `now`."""
         if self.until is None:
             return "closed"
@@ -110,7 +110,7 @@ class Circuit:
         self.probing += 1
         return Pass(self.epoch, probe=True)
 
-    def end(self, given: Pass, outcome: Outcome, now: float, why: str = "") -> bool:
+    def end(self, given: Pass, outcome: AttemptOutcome, now: float, why: str = "") -> bool:
         """Record the outcome of a call that had a pass. Return whether it opened the circuit."""
         if given.epoch != self.epoch:
             return False

@@ -13,7 +13,7 @@ ATTEMPTS: Final = 4
 """How often one query is posted."""
 
 
-class Attempt:
+class PostedAttempt:
     """One attempt at a query. `spent` is the usage of the attempts before it."""
 
     def __init__(self, number: int = 0, spent: Usage = NO_USAGE) -> None:
@@ -21,7 +21,7 @@ class Attempt:
         self.spent = spent
 
     @classmethod
-    def of(cls, handle: Mapping[str, Any]) -> Attempt:
+    def of(cls, handle: Mapping[str, Any]) -> PostedAttempt:
         """Return the attempt that a handle describes."""
         return cls(handle.get("attempt", 0), Usage(**handle["spent"]) if "spent" in handle else NO_USAGE)
 
@@ -33,21 +33,21 @@ class Attempt:
         return told
 
 
-def begin_attempt(name: str, query: Query) -> Attempt:
+def begin_attempt(name: str, query: Query) -> PostedAttempt:
     """Return the attempt for a query: the first, or the next after an answer that did not meet the request.
 
     Raises CrystalError after `ATTEMPTS` attempts.
     """
     if query.earlier is None:
-        return Attempt()
-    number, usage = Attempt.of(query.earlier.handle).number + 1, query.earlier.usage
+        return PostedAttempt()
+    number, usage = PostedAttempt.of(query.earlier.handle).number + 1, query.earlier.usage
     if number >= ATTEMPTS:
         problem = f"{name}: {ATTEMPTS} answers followed neither tool_choice nor output_schema"
         raise CrystalError(f"{problem}: use tool_choice='auto', or simplify output_schema")
-    return Attempt(number, usage)
+    return PostedAttempt(number, usage)
 
 
-def repeat(attempt: Attempt, why: ProviderError) -> Attempt:
+def repeat(attempt: PostedAttempt, why: ProviderError) -> PostedAttempt:
     """Return the next attempt at a query whose last one failed.
 
     Raises ProviderError, with the usage of all attempts, after `ATTEMPTS` attempts.
@@ -56,4 +56,4 @@ def repeat(attempt: Attempt, why: ProviderError) -> Attempt:
     if attempt.number + 1 >= ATTEMPTS:
         said = f"{why}; it was tried {ATTEMPTS} times"
         raise ProviderError(said, status=why.status, retryable=False, usage=spent)
-    return Attempt(attempt.number + 1, spent)
+    return PostedAttempt(attempt.number + 1, spent)

@@ -56,7 +56,7 @@ class Hedge:
         return sorted(waits)[min(len(waits) - 1, ceil(len(waits) * self.quantile) - 1)]
 
 
-class Terms(NamedTuple):
+class LimitTerms(NamedTuple):
     """The terms of one crystal. `deadline` is in seconds, for a whole query: waiting, attempts and pauses."""
 
     limits: Limits | None = None
@@ -65,14 +65,14 @@ class Terms(NamedTuple):
     hedge: Hedge | None = None
 
 
-NO_TERMS: Final = Terms()
+NO_TERMS: Final = LimitTerms()
 
 
-def read_terms(crystal: object) -> Terms:
+def read_terms(crystal: object) -> LimitTerms:
     """Return the terms that a crystal has as attributes. Attributes of other types (a mock's, say) are ignored."""
     limits, breaker = getattr(crystal, "limits", None), getattr(crystal, "breaker", None)
     deadline, hedge = getattr(crystal, "deadline", None), getattr(crystal, "hedge", None)
-    terms = Terms(
+    terms = LimitTerms(
         limits if isinstance(limits, Limits) else None,
         breaker if isinstance(breaker, Breaker) else None,
         deadline if is_number(deadline) else None,
@@ -87,7 +87,7 @@ class Limited(CrystalWrapper, AnsweringCrystal):
     Only its actor enforces them: `invoke` without a runtime queries the inner crystal directly.
     """
 
-    def __init__(self, crystal: Crystal, terms: Terms) -> None:
+    def __init__(self, crystal: Crystal, terms: LimitTerms) -> None:
         super().__init__(crystal)
         self.limits, self.breaker, self.deadline, self.hedge = terms
 
@@ -140,4 +140,4 @@ def limited(
     check(fits, "limited: deadline", "seconds > 0", deadline, InvalidCantrip)
     for name, given, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker), ("hedge", hedge, Hedge)):
         check_kind(f"limited: {name}", given, kind | None, f"a {kind.__name__}", InvalidCantrip)
-    return Limited(inner, Terms(limits, breaker, deadline, hedge))
+    return Limited(inner, LimitTerms(limits, breaker, deadline, hedge))

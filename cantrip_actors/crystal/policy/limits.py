@@ -15,7 +15,7 @@ it:
   answer admits one more, so the window doubles each round (as in TCP's slow start), until no query waits for it.
   Results of requests that were in flight when the refusal came do not change the window.
 
-| method of `Queue` | what it does |
+| method of `AttemptQueue` | what it does |
 | --- | --- |
 | `ask` | an attempt joins the queue, at its query's place |
 | `leave` | the attempt leaves the queue, because its caller is gone |
@@ -82,36 +82,36 @@ class Limits:
 UNLIMITED: Final = Limits()
 
 
-Outcome = Literal["answered", "failed", "unknown"]
+AttemptOutcome = Literal["answered", "failed", "unknown"]
 """The provider's health by the outcome of an attempt: `unknown` if it was cancelled or refused."""
 
 
-class Ended(NamedTuple):
+class AttemptEnd(NamedTuple):
     """How an attempt has ended.
 
     `used` is its usage in tokens, None if that is unknown: then the estimate stands. `refused` says that the provider
     refused it for its rate, and `pause` how many seconds to wait, if the provider said so. `why` is the failure.
     """
 
-    outcome: Outcome
+    outcome: AttemptOutcome
     used: float | None = None
     refused: bool = False
     pause: float | None = None
     why: str = ""
 
 
-def classify_end(error: CrystalError) -> Ended:
+def classify_end(error: CrystalError) -> AttemptEnd:
     """Return how an attempt that raised `error` has ended. An attempt that the provider refused used no tokens."""
     if not isinstance(error, ProviderError):  # an answer, though one that breaks the contract
-        return Ended("answered")
+        return AttemptEnd("answered")
     status, refused = error.status, is_refusal(error)
     used = 0 if status is not None and status >= 400 else None
-    outcome: Outcome = "answered"
+    outcome: AttemptOutcome = "answered"
     if refused and (status is None or status < 500):
         outcome = "unknown"
     elif status is None or status >= 500 or status == 408:
         outcome = "failed"
-    return Ended(outcome, used, refused, error.retry_after if refused else None, str(error))
+    return AttemptEnd(outcome, used, refused, error.retry_after if refused else None, str(error))
 
 
 def is_refusal(error: ProviderError) -> bool:
@@ -193,7 +193,7 @@ class Slice:
 
 
 @dataclass(slots=True, eq=False)
-class Queue:
+class AttemptQueue:
     """The attempts at one crystal: which wait, how many run, and what delays them. It belongs to the crystal's actor.
 
     `window` is how many may run during the recovery from a refusal, None otherwise; `epoch` counts refusals. If limits
@@ -218,9 +218,9 @@ class Queue:
         self.requests, self.tokens = bucket(limits.requests_per_minute), bucket(limits.tokens_per_minute)
         self.places = limits.concurrency if limits.shared is None else None if limits.concurrency is None else 0
 
-    def copy_for_restart(self) -> Queue:
+    def copy_for_restart(self) -> AttemptQueue:
         """Return a queue with the same buckets and nothing in flight, for a restart of the crystal's actor."""
-        made = Queue(self.limits)
+        made = AttemptQueue(self.limits)
         if self.limits.shared is None:
             made.requests, made.tokens = copy(self.requests), copy(self.tokens)
         made.paused_until, made.window, made.epoch = self.paused_until, self.window, self.epoch
@@ -242,7 +242,7 @@ class Queue:
         cleared, self.waiting = self.waiting, []
         return cleared
 
-    def end(self, attempt: Attempt, ended: Ended, now: float) -> float | None:
+    def end(self, attempt: Attempt, ended: AttemptEnd, now: float) -> float | None:
         """Settle an attempt that had begun and has ended."""
         ran, is_news = self.running, attempt.epoch == self.epoch
         self.running -= 1

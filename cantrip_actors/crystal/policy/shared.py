@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from cantrip_actors.crystal.policy.limits import Limits, Queue, Slice
+from cantrip_actors.crystal.policy.limits import AttemptQueue, Limits, Slice
 
 FRESH: Final = 1.0
 """Seconds for which a slice may be used."""
@@ -34,7 +34,7 @@ _MINUTE: Final = 60.0
 _NEARLY: Final = 1e-9
 
 
-class Ask(NamedTuple):
+class AccountRequest(NamedTuple):
     """A process's request to an account, with the amounts that it returns.
 
     `least` is the tokens of its first request, `tokens` those of all requests that it wants to begin; `returned` may be
@@ -64,12 +64,14 @@ class Grant(NamedTuple):
     paused: float = 0.0
 
 
-def make_ask(queue: Queue, holder: str, now: float, since: float) -> Ask | None:
+def make_ask(queue: AttemptQueue, holder: str, now: float, since: float) -> AccountRequest | None:
     """Return what a queue asks of its account, None for nothing; `since` is the time of its last grant."""
     limits, waiting = queue.limits, queue.waiting
     is_old = now > since + FRESH
     left = [one.left if one.rate is not None else 0.0 for one in (queue.requests, queue.tokens)]
-    ask = Ask(holder, running=queue.running, returned_requests=left[0], returned_tokens=left[1], pause=queue.heard)
+    ask = AccountRequest(
+        holder, running=queue.running, returned_requests=left[0], returned_tokens=left[1], pause=queue.heard
+    )
     is_limited = limits.concurrency is not None and queue.places is not None
     if waiting and now >= queue.paused_until and (queue.window is None or queue.running < queue.window):
         first = waiting[0].tokens
@@ -91,8 +93,8 @@ def make_ask(queue: Queue, holder: str, now: float, since: float) -> Ask | None:
     return ask if queue.heard or is_held or (has_more and is_old) else None
 
 
-def add(queue: Queue, ask: Ask, grant: Grant, now: float) -> float | None:
-    """Give a queue what its account granted; return as `Queue.admit`."""
+def add(queue: AttemptQueue, ask: AccountRequest, grant: Grant, now: float) -> float | None:
+    """Give a queue what its account granted; return as `AttemptQueue.admit`."""
     for one, returned, given in (
         (queue.requests, ask.returned_requests, grant.requests),
         (queue.tokens, ask.returned_tokens, grant.tokens),
@@ -108,7 +110,7 @@ def add(queue: Queue, ask: Ask, grant: Grant, now: float) -> float | None:
     return queue.admit(now)
 
 
-class _Account(NamedTuple):
+class _SharedAccount(NamedTuple):
     requests: float | None = None
     """The requests left; None for a full bucket."""
     tokens: float | None = None
@@ -120,10 +122,10 @@ class _Account(NamedTuple):
     """For each holder: how many requests it may have on the way, and until when."""
 
 
-def draw(text: str | None, limits: Limits, ask: Ask, now: float) -> tuple[str, Grant]:
+def draw(text: str | None, limits: Limits, ask: AccountRequest, now: float) -> tuple[str, Grant]:
     """Return the account and the grant after an `ask`. The account is a text, None for a new one."""
     known: dict[str, Any] = json.loads(text) if text else {}
-    account = _Account(**known)
+    account = _SharedAccount(**known)
     requests = _refill(account.requests, limits.requests_per_minute, ask.returned_requests, account.at, now)
     tokens = _refill(account.tokens, limits.tokens_per_minute, ask.returned_tokens, account.at, now)
     places = {
@@ -148,7 +150,7 @@ def draw(text: str | None, limits: Limits, ask: Ask, now: float) -> tuple[str, G
             paused_until, is_tried = now + TRIES, True
     if grant.places:
         places[ask.holder] = [grant.places, now + HOLD]
-    made = _Account(requests, tokens, now, paused_until, is_tried, places)
+    made = _SharedAccount(requests, tokens, now, paused_until, is_tried, places)
     return json.dumps(made._asdict()), grant
 
 
@@ -161,7 +163,7 @@ def _refill(left: float | None, rate: float | None, returned: float, at: float, 
     return min(size, left + returned + max(0.0, now - at) * rate / _MINUTE)
 
 
-def _grant(ask: Ask, limits: Limits, requests: float, tokens: float, free: int | None) -> Grant:
+def _grant(ask: AccountRequest, limits: Limits, requests: float, tokens: float, free: int | None) -> Grant:
     wanted, wait = ask.requests, 0.0
     places = None if free is None else min(ask.running + wanted, free)
     if places is not None:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import anyio
 
 from cantrip_actors.crystal.answer_contract import NotAsAsked
-from cantrip_actors.crystal.policy.breaker import NEVER, Circuit, CircuitOpen, Pass, Phase
+from cantrip_actors.crystal.policy.breaker import NEVER, BreakerPhase, Circuit, CircuitOpen, Pass
 from cantrip_actors.crystal.policy.estimate import Estimator
-from cantrip_actors.crystal.policy.limited import Terms
-from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, Ended, Queue, classify_end
-from cantrip_actors.crystal.policy.shared import Ask, Grant, add, make_ask
+from cantrip_actors.crystal.policy.limited import LimitTerms
+from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, AttemptEnd, AttemptQueue, classify_end
+from cantrip_actors.crystal.policy.shared import AccountRequest, Grant, add, make_ask
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Response, Usage
@@ -37,21 +37,21 @@ class CrystalStatus(NamedTuple):
     waiting: int = 0
     paused_for: float = 0.0
     window: int | None = None
-    breaker: Phase = "closed"
+    breaker: BreakerPhase = "closed"
     reopens_in: float = 0.0
 
 
 class Books(NamedTuple):
     """The state that the next incarnation of the actor resumes with."""
 
-    queue: Queue
+    queue: AttemptQueue
     circuit: Circuit
     estimator: Estimator
 
 
-_NOT_BEGUN = Ended("unknown", used=0)
-_CANCELLED = Ended("unknown")
-_ANSWERED = Ended("answered")
+_NOT_BEGUN = AttemptEnd("unknown", used=0)
+_CANCELLED = AttemptEnd("unknown")
+_ANSWERED = AttemptEnd("answered")
 
 
 class Traffic:
@@ -60,7 +60,7 @@ class Traffic:
     def __init__(
         self,
         name: str,
-        terms: Terms,
+        terms: LimitTerms,
         wake: Callable[[float | None], None],
         estimator: Estimator | None = None,
         look: Callable[[], object] = lambda: None,
@@ -69,7 +69,7 @@ class Traffic:
         self._wake = wake
         self._look = look
         """Called when a queue with shared limits may want to draw more."""
-        self._queue = Queue(terms.limits or UNLIMITED)
+        self._queue = AttemptQueue(terms.limits or UNLIMITED)
         self._circuit = Circuit(terms.breaker or NEVER)
         self._estimator = estimator or Estimator()
         self._arrivals = 0
@@ -150,7 +150,7 @@ class Traffic:
         if place.epoch is None:
             raise self._make_open_error(anyio.current_time())
 
-    def _end_attempt(self, place: Attempt, given: Pass, ended: Ended) -> None:
+    def _end_attempt(self, place: Attempt, given: Pass, ended: AttemptEnd) -> None:
         now = anyio.current_time()
         if self._circuit.end(given, ended.outcome, now, ended.why):
             for one in self._queue.clear():  # the waiting attempts would wait for nothing
@@ -159,11 +159,11 @@ class Traffic:
         begun = place.epoch is not None
         self._note(self._queue.end(place, ended, now) if begun else self._queue.leave(place, now), now)
 
-    def make_ask(self, holder: str, since: float) -> Ask | None:
+    def make_ask(self, holder: str, since: float) -> AccountRequest | None:
         """Return what to draw from the shared account, None for nothing."""
         return make_ask(self._queue, holder, anyio.current_time(), since)
 
-    def add(self, ask: Ask, grant: Grant) -> None:
+    def add(self, ask: AccountRequest, grant: Grant) -> None:
         """Start the attempts that a grant allows."""
         now = anyio.current_time()
         self._note(add(self._queue, ask, grant, now), now)
@@ -173,11 +173,11 @@ class Traffic:
         if self._queue.waiting:
             self._wake(None if wake_at is None else max(0.0, wake_at - now))
 
-    def _record_answer(self, query: Query, usage: Usage) -> Ended:
+    def _record_answer(self, query: Query, usage: Usage) -> AttemptEnd:
         if not self._counts_tokens or usage.estimated_tokens or not usage.total_tokens:
             return _ANSWERED  # without reported usage, the estimate stands
         self._estimator.learn(query.invocation, usage)
-        return Ended("answered", used=usage.total_tokens)
+        return AttemptEnd("answered", used=usage.total_tokens)
 
     def _make_open_error(self, now: float) -> CircuitOpen:
         seconds = self._circuit.get_time_to_reopen(now)

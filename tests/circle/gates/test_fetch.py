@@ -24,7 +24,7 @@ from cantrip_actors.circle.gates import fetch_request
 from cantrip_actors.circle.gates.fetch_request import is_public
 from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, REGISTRY
 from cantrip_actors.records.records import Observation
-from cantrip_actors.terms.gate import Bound, Gate
+from cantrip_actors.terms.gate import BoundArguments, Gate
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import ToolCall
 from tests.pictures import png
@@ -99,7 +99,7 @@ async def get(url: str, gate: Gate = fetch_gate, **dependencies: Any) -> Observa
     gate = gate.with_(**dependencies)
     call = ToolCall("c1", "fetch", {"url": url})
     bound = gate.check(call)
-    assert isinstance(bound, Bound)
+    assert isinstance(bound, BoundArguments)
     return await run_gate(gate, call, bound.args)
 
 

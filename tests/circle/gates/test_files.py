@@ -13,7 +13,7 @@ from cantrip_actors.circle.gates import files
 from cantrip_actors.circle.gates.files import list_files, read, search, write
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import Bound, standard
+from cantrip_actors.terms.gate import BoundArguments, standard
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import ToolCall
 from tests.pictures import png
@@ -41,7 +41,7 @@ async def test_a_gate_in_a_circle_reads_below_the_root_it_was_given(root):
     gate = circle.open_gates["read"]
     call = ToolCall("c1", "read", {"path": "a.txt"})
     bound = gate.check(call)
-    assert isinstance(bound, Bound)
+    assert isinstance(bound, BoundArguments)
     observation = await run_gate(gate, call, bound.args)
     assert observation.content == "first\nsecond\nthird\n"
 
@@ -322,7 +322,7 @@ class TestSearch:
         gate = search.with_(root=root)
         call = ToolCall("c1", "search", {"pattern": "(a+)+$", "regex": True})
         bound = gate.check(call)
-        assert isinstance(bound, Bound)
+        assert isinstance(bound, BoundArguments)
         began = time.monotonic()
         observation = await run_gate(gate, call, bound.args)
         assert observation.is_error

@@ -15,12 +15,12 @@ import pytest
 from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, Runtime, open_loom, scripted
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.files import list_files, read, search, write
-from cantrip_actors.circle.medium import Limits, medium
+from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.circle.shell import medium as shell_medium
 from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.verify import verify_loom
-from cantrip_actors.own_files.claims import Claim, Own, claim_file, claim_folder, hold
+from cantrip_actors.own_files.claims import FileClaim, Own, claim_file, claim_folder, hold
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.wards import max_turns
 
@@ -261,9 +261,9 @@ def test_no_shell_is_opened_where_it_could_read_a_loom(tmp_path: Path, monkeypat
     monkeypatch.setattr(shell_medium, "SYSTEM", (str(tmp_path),))
     claim = claim_file(tmp_path / "loom.db")
     with pytest.raises(InvalidCantrip, match="belongs to the runtime, and programs of a shell can read"):
-        shell.open([], Limits())
+        shell.open([], ProgramLimits())
     claim.release()
-    shell.open([], Limits()).close()
+    shell.open([], ProgramLimits()).close()
 
 
 @pytest.mark.rule("X-11")
@@ -284,6 +284,6 @@ def test_a_claim_that_the_collector_releases_within_another_claim_does_not_block
             gc.collect()
             return super().__hash__()
 
-    claim = Claim(Collecting(tmp_path / "new.db"), is_folder=False)
+    claim = FileClaim(Collecting(tmp_path / "new.db"), is_folder=False)
     Own.now()
     claim.release()

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from cantrip_actors.crystal import resolve
-from cantrip_actors.crystal.access import Token, TokenAccess
+from cantrip_actors.crystal.access import BearerToken, TokenAccess
 from cantrip_actors.crystal.testing import FaultyServer
 from cantrip_actors.crystals import vertex
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
@@ -119,7 +119,7 @@ class TestTokenAccess:
         def fetch():
             started.set()
             assert release.wait(10)
-            return Token("t", float("inf"))
+            return BearerToken("t", float("inf"))
 
         access, seen = TokenAccess("T", fetch), []
 
@@ -139,7 +139,7 @@ class TestTokenAccess:
 
         def fetch():
             release.wait(10)
-            return Token("t", float("inf"))
+            return BearerToken("t", float("inf"))
 
         access = TokenAccess("T", fetch)
         with anyio.move_on_after(0.05) as scope:
@@ -152,7 +152,7 @@ class TestTokenAccess:
 
         def fetch():
             fetched.append(now[0])
-            return Token(str(len(fetched)), now[0] + 600)
+            return BearerToken(str(len(fetched)), now[0] + 600)
 
         access = TokenAccess("T", fetch, clock=lambda: now[0])
         for at in (0, 300, 470, 490, 500):

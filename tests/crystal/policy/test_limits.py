@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, Ended, Limits, Queue, is_refusal
+from cantrip_actors.crystal.policy.limits import UNLIMITED, Attempt, AttemptEnd, AttemptQueue, Limits, is_refusal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
 
 
@@ -16,7 +16,7 @@ class Clerk:
 
     def __init__(self, **limits):
         self.limits = Limits(**limits)
-        self.queue = Queue(self.limits)
+        self.queue = AttemptQueue(self.limits)
         self.now = 0.0
         self.wake_at = None
         self.grants = {}
@@ -50,7 +50,7 @@ class Clerk:
 
     def end(self, ticket, outcome="answered", **how):
         return self.do(
-            self.queue.end, self.grants.pop(ticket), Ended("unknown" if "refused" in how else outcome, **how)
+            self.queue.end, self.grants.pop(ticket), AttemptEnd("unknown" if "refused" in how else outcome, **how)
         )
 
     def sleep(self):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors import InvalidCantrip
-from cantrip_actors.crystal.policy.limits import Attempt, Ended, Limits, Queue
-from cantrip_actors.crystal.policy.shared import FRESH, HOLD, Ask, add, draw, make_ask
+from cantrip_actors.crystal.policy.limits import Attempt, AttemptEnd, AttemptQueue, Limits
+from cantrip_actors.crystal.policy.shared import FRESH, HOLD, AccountRequest, add, draw, make_ask
 
 STEP = 0.05
 
@@ -22,7 +22,7 @@ class Process:
     limits: Limits
     takes: float = 1.0
     """Seconds that a request takes."""
-    queue: Queue = field(init=False)
+    queue: AttemptQueue = field(init=False)
     running: list[tuple[float, Attempt]] = field(default_factory=list)
     since: float = -1e9
     again: float = 0.0
@@ -30,7 +30,7 @@ class Process:
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.queue = Queue(self.limits)
+        self.queue = AttemptQueue(self.limits)
 
 
 @dataclass
@@ -64,7 +64,7 @@ class World:
                 continue
             for ends, attempt in [run for run in one.running if run[0] <= self.now]:
                 one.running.remove((ends, attempt))
-                one.queue.end(attempt, Ended("answered", used=attempt.tokens), self.now)
+                one.queue.end(attempt, AttemptEnd("answered", used=attempt.tokens), self.now)
             one.queue.admit(self.now)
             ask = make_ask(one.queue, one.name, self.now, one.since) if self.now >= one.again else None
             if ask is None:
@@ -148,7 +148,7 @@ def test_a_pause_holds_for_all_processes_and_one_of_them_probes_first() -> None:
     first = here.processes[0]
     (_, attempt), *_ = first.running
     first.running.clear()
-    first.queue.end(attempt, Ended("unknown", refused=True, pause=20.0), here.now)
+    first.queue.end(attempt, AttemptEnd("unknown", refused=True, pause=20.0), here.now)
     paused_at = here.now
     here.run(1)
     for one in here.processes[1:]:
@@ -210,11 +210,11 @@ def test_places_are_held_while_their_requests_run() -> None:
 @pytest.mark.rule("N-52")
 def test_an_account_survives_a_reset_of_the_machines_clock() -> None:
     limits = Limits(requests_per_minute=60, shared="x")
-    account, grant = draw(None, limits, Ask("a", requests=60, pause=0), 1_000_000.0)
+    account, grant = draw(None, limits, AccountRequest("a", requests=60, pause=0), 1_000_000.0)
     assert grant.requests == 60
-    account, grant = draw(account, limits, Ask("a", requests=1), 5.0)
+    account, grant = draw(account, limits, AccountRequest("a", requests=1), 5.0)
     assert not grant.requests
-    account, grant = draw(account, limits, Ask("a", requests=1), 5.0 + grant.wait)
+    account, grant = draw(account, limits, AccountRequest("a", requests=1), 5.0 + grant.wait)
     assert grant.requests == 1
 
 
