@@ -423,7 +423,7 @@ def _parse_image(given: object) -> Image | None:
             return Image.at(given)
         data = base64.b64decode(given.partition("base64,")[2] if given.startswith("data:") else given)
         if len(data) > LARGEST and detect_media_type(data) is not None:
-            return Image.known("image/png", "", len(data), None, None)
+            return Image.from_facts("image/png", "", len(data), None, None)
         return Image(data)
     except (InvalidImage, binascii.Error, ValueError):
         return None

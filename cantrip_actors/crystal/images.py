@@ -82,7 +82,7 @@ class Takes:
         if not (_is_among(kind, self.files) or file.is_text):
             known = [one for one in self.files if not one.startswith("text/")]
             return f"this model takes {', '.join([*known, 'text'])}"
-        return _LOST if file.found() is None else None
+        return _LOST if file.find_data() is None else None
 
     def is_sent_as_text(self, file: File) -> bool:
         """Return whether a file is sent as text."""

@@ -31,7 +31,7 @@ def add_snapshot(snapshot: Snapshot, found: dict[str, Blob]) -> None:
 def add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
     """Add the blobs of images that have their bytes, by digest."""
     for image in images:
-        if image.digest and image.digest not in found and (data := image.found()) is not None:
+        if image.digest and image.digest not in found and (data := image.find_data()) is not None:
             found[image.digest] = Blob(image.digest, image.media_type, data)
 
 

@@ -263,7 +263,7 @@ def make_image(facts: Mapping[str, Any]) -> File:
     if url is None and file_id is None and not (isinstance(digest, str) and _IMAGE_DIGEST.fullmatch(digest)):
         raise ValueError(f'"images": expected a digest of 64 hexadecimal digits, got {digest!r}')
     is_picture = file_id is None and facts["type"] in KINDS_OF_IMAGES
-    return (Image if is_picture else File).known(
+    return (Image if is_picture else File).from_facts(
         facts["type"],
         digest,
         get("size", 0),

@@ -31,100 +31,100 @@ _REFUSED: Final = ("Cc", "Cs")
 """Unicode categories that they may not contain: control characters, and surrogates, which no database stores."""
 
 
-def check_name(what: str, given: Any, error: type[CantripError] = InvalidIntent) -> str:
+def check_name(what: str, value: Any, error: type[CantripError] = InvalidIntent) -> str:
     """Return a key, a name or an id, which every store can index. Raises `error` for anything else."""
-    if isinstance(given, str) and len(given.encode(errors="replace")) > LONGEST:
-        raise error(f"{what}: expected a text of at most {LONGEST:,} bytes, got {len(given):,} characters")
-    fits = is_text(given) and not _has_refused(given)
-    check(fits, what, "a text without control characters", given, error)
-    return cast("str", given)
+    if isinstance(value, str) and len(value.encode(errors="replace")) > LONGEST:
+        raise error(f"{what}: expected a text of at most {LONGEST:,} bytes, got {len(value):,} characters")
+    fits = is_text(value) and not _has_refused(value)
+    check(fits, what, "a text without control characters", value, error)
+    return cast("str", value)
 
 
-def check_texts(error: type[CantripError] = InvalidIntent, **given: object) -> None:
+def check_texts(error: type[CantripError] = InvalidIntent, **values: object) -> None:
     """Raise `error` for an argument that is not a text."""
-    for what, one in given.items():
-        check(isinstance(one, str), what, "a text", one, error)
+    for what, value in values.items():
+        check(isinstance(value, str), what, "a text", value, error)
 
 
-def is_short_name(given: object) -> TypeGuard[str]:
+def is_short_name(value: object) -> TypeGuard[str]:
     """Return whether a value is a text of 1 to `SHORT` characters, without control characters."""
-    return is_text(given) and len(given) <= SHORT and not _has_refused(given)
+    return is_text(value) and len(value) <= SHORT and not _has_refused(value)
 
 
-def check_short_name(what: str, given: object) -> None:
+def check_short_name(what: str, value: object) -> None:
     """Raise ValueError for an argument that is not a short name."""
-    check(is_short_name(given), what, f"a name of 1 to {SHORT} characters without control characters", given)
+    check(is_short_name(value), what, f"a name of 1 to {SHORT} characters without control characters", value)
 
 
 def _has_refused(text: str) -> bool:
     return any(category(sign) in _REFUSED for sign in text)
 
 
-def check(fits: object, what: str, expected: str, given: object, error: MakeError = ValueError) -> None:
+def check(fits: object, what: str, expected: str, value: object, error: MakeError = ValueError) -> None:
     """Raise `error`, with what was expected and what came, for an argument that does not fit."""
     if not fits:
-        raise error(f"{what}: expected {expected}, got {show(given)}")
+        raise error(f"{what}: expected {expected}, got {show(value)}")
 
 
-def show(given: object) -> str:
+def show(value: object) -> str:
     """Return a value as an error message shows it: shortened, also if it has no readable `repr`."""
-    return _REPR.repr(given)
+    return _REPR.repr(value)
 
 
-def is_number(given: object) -> TypeGuard[int | float]:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a number that a float can hold, and not NaN. A bool is not a number."""
     try:
-        return isinstance(given, (int, float)) and not isinstance(given, bool) and not math.isnan(given)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     except OverflowError:
         return False
 
 
-def is_finite(given: object, least: float = -inf) -> TypeGuard[int | float]:
+def is_finite(value: object, least: float = -inf) -> TypeGuard[int | float]:
     """Return whether a value is a number from `least` on, and not infinite."""
-    return is_number(given) and math.isfinite(given) and given >= least
+    return is_number(value) and math.isfinite(value) and value >= least
 
 
-def is_positive(given: object) -> TypeGuard[int | float]:
+def is_positive(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a finite number above 0."""
-    return is_finite(given) and given > 0
+    return is_finite(value) and value > 0
 
 
-def is_whole(given: object, least: int, most: float = inf) -> TypeGuard[int]:
+def is_whole(value: object, least: int, most: float = inf) -> TypeGuard[int]:
     """Return whether a value is a whole number from `least` to `most`."""
-    return isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def is_text(given: object) -> TypeGuard[str]:
+def is_text(value: object) -> TypeGuard[str]:
     """Return whether a value is a text that is not blank."""
-    return isinstance(given, str) and bool(given.strip())
+    return isinstance(value, str) and bool(value.strip())
 
 
-def is_list(given: object) -> TypeGuard[Iterable[Any]]:
+def is_list(value: object) -> TypeGuard[Iterable[Any]]:
     """Return whether a value is a list or another iterable, and not a text or a mapping, which are one thing."""
-    return isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
 
 
-def is_texts_by_name(given: object) -> TypeGuard[Mapping[str, str]]:
+def is_texts_by_name(value: object) -> TypeGuard[Mapping[str, str]]:
     """Return whether a value is a mapping from texts to texts."""
-    return isinstance(given, Mapping) and all(isinstance(one, str) for pair in given.items() for one in pair)
+    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)
 
 
-def read_texts(what: str, given: object, expected: str, error: MakeError = ValueError) -> tuple[str, ...]:
+def read_texts(what: str, value: object, expected: str, error: MakeError = ValueError) -> tuple[str, ...]:
     """Return a list of texts as a tuple. Raises `error` for anything else, one text alone, and an empty text."""
-    texts = tuple(given) if is_list(given) else (None,)
-    check(all(isinstance(one, str) and one for one in texts), what, expected, given, error)
+    texts = tuple(value) if is_list(value) else (None,)
+    check(all(isinstance(text, str) and text for text in texts), what, expected, value, error)
     return texts
 
 
-def check_kind(what: str, given: object, kind: Any, expected: str, error: MakeError = ValueError) -> None:
+def check_kind(what: str, value: object, kind: Any, expected: str, error: MakeError = ValueError) -> None:
     """Raise `error` for an argument that is not an instance of `kind`."""
-    if not isinstance(given, kind):
-        raise error(f"{what}: expected {expected}, got {type(given).__name__}")
+    if not isinstance(value, kind):
+        raise error(f"{what}: expected {expected}, got {type(value).__name__}")
 
 
 def check_whole(
     what: str,
-    given: object,
+    value: object,
     least: int,
     most: float = inf,
     error: MakeError = ValueError,
@@ -133,24 +133,24 @@ def check_whole(
 ) -> None:
     """Raise `error` for an argument that is not a whole number from `least` to `most`, nor None with `or_none`."""
     bounds = (f">= {least}" if most == inf else f"from {least} to {most}") + (", or None" if or_none else "")
-    check(is_whole(given, least, most) or (or_none and given is None), what, f"a whole number {bounds}", given, error)
+    check(is_whole(value, least, most) or (or_none and value is None), what, f"a whole number {bounds}", value, error)
 
 
-def check_choice(what: str, given: object, known: Iterable[object], error: MakeError = ValueError) -> None:
-    """Raise `error` for an argument that is not one of the `known` values."""
-    choices = list(known)
-    check(given in choices, what, f"one of {', '.join(map(repr, choices))}", given, error)
+def check_choice(what: str, value: object, allowed: Iterable[object], error: MakeError = ValueError) -> None:
+    """Raise `error` for an argument that is not one of the `allowed` values."""
+    choices = list(allowed)
+    check(value in choices, what, f"one of {', '.join(map(repr, choices))}", value, error)
 
 
-def check_seconds(what: str, given: object, *, above_zero: bool = False) -> None:
+def check_seconds(what: str, value: object, *, above_zero: bool = False) -> None:
     """Raise ValueError for a setting that is not a number of seconds from 0 on, or above 0."""
-    fits = is_number(given) and (given > 0 if above_zero else given >= 0)
-    check(fits, what, f"seconds, as a number {'>' if above_zero else '>='} 0", given)
+    fits = is_number(value) and (value > 0 if above_zero else value >= 0)
+    check(fits, what, f"seconds, as a number {'>' if above_zero else '>='} 0", value)
 
 
-def check_count(what: str, given: object, of: str) -> None:
+def check_count(what: str, value: object, of: str) -> None:
     """Raise ValueError for a setting that is not a whole number from 1 on; `of` says what it counts."""
-    check(is_whole(given, 1), what, f"a number of {of}, at least 1", given)
+    check(is_whole(value, 1), what, f"a number of {of}, at least 1", value)
 
 
 class _Shortened(Repr):

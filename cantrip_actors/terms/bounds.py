@@ -111,17 +111,17 @@ def check_value(value: object) -> None:
     level = [value]
     for _ in range(DEEPEST + 1):
         below: list[object] = []
-        for one in level:
-            if isinstance(one, str):
-                meter.count_text(one)
-            elif isinstance(one, dict):
-                meter.count(len(one))
-                for key in one:
+        for part in level:
+            if isinstance(part, str):
+                meter.count_text(part)
+            elif isinstance(part, dict):
+                meter.count(len(part))
+                for key in part:
                     meter.count_text(key)
-                below.extend(one.values())
-            elif isinstance(one, (list, tuple)):
-                meter.count(len(one))
-                below.extend(one)
+                below.extend(part.values())
+            elif isinstance(part, (list, tuple)):
+                meter.count(len(part))
+                below.extend(part)
         if not below:
             return
         level = below
@@ -142,20 +142,20 @@ def is_over(value: object, most: int) -> bool:
     todo = [value]
     size = 0
     while todo:
-        one = todo.pop()
-        if isinstance(one, (str, bytes)):
-            size += len(one)
-        elif isinstance(one, int):
-            size += one.bit_length() // 4
-        elif isinstance(one, dict):
-            size += 2 * len(one)
+        part = todo.pop()
+        if isinstance(part, (str, bytes)):
+            size += len(part)
+        elif isinstance(part, int):
+            size += part.bit_length() // 4
+        elif isinstance(part, dict):
+            size += 2 * len(part)
             if size <= most:
-                todo.extend(one)
-                todo.extend(one.values())
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            size += 2 * len(one)
+                todo.extend(part)
+                todo.extend(part.values())
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            size += 2 * len(part)
             if size <= most:
-                todo.extend(one)
+                todo.extend(part)
         if size > most:
             return True
     return False

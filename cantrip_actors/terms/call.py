@@ -79,8 +79,8 @@ class _Conditioning:
         check_kind("parallel_tool_calls", self.parallel_tool_calls, bool | None, "true or false", InvalidCantrip)
         for name, least, most in (("max_tokens", 1, math.inf), ("logprobs", 0, 20), ("seed", 0, 2**63 - 1)):
             check_whole(name, getattr(self, name), least, most, InvalidCantrip, or_none=True)
-        for name, known in _WORDS.items():
-            check_choice(name, getattr(self, name), (*known, None), InvalidCantrip)
+        for name, words in _WORDS.items():
+            check_choice(name, getattr(self, name), (*words, None), InvalidCantrip)
         tier = self.service_tier
         check(tier is None or is_text(tier), "service_tier", "text", tier, InvalidCantrip)
 
@@ -98,8 +98,8 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _stop(stop: object) -> tuple[str, ...]:
-    given = (stop,) if isinstance(stop, str) else stop  # users often write a single string
-    return read_texts("stop", given, "texts that are not empty", InvalidCantrip)
+    texts = (stop,) if isinstance(stop, str) else stop  # users often write a single string
+    return read_texts("stop", texts, "texts that are not empty", InvalidCantrip)
 
 
 def _freeze_options(options: Any) -> Mapping[str, Any]:
@@ -131,9 +131,9 @@ def _freeze(value: object, where: str, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise InvalidCantrip(f"{where}: nested more than {DEEPEST} levels deep, or it contains itself")
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return MappingProxyType({name: _freeze(one, f"{where}.{name}", depth + 1) for name, one in value.items()})
+        return MappingProxyType({name: _freeze(part, f"{where}.{name}", depth + 1) for name, part in value.items()})
     if isinstance(value, (list, tuple)):
-        return tuple(_freeze(one, f"{where}[{n}]", depth + 1) for n, one in enumerate(value))
+        return tuple(_freeze(part, f"{where}[{n}]", depth + 1) for n, part in enumerate(value))
     is_text = isinstance(value, str) and make_encodable(value) == value
     if is_text or value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
@@ -143,8 +143,8 @@ def _freeze(value: object, where: str, depth: int = 0) -> Any:
 def _thaw(value: Any) -> Any:
     """Return a frozen JSON value as the dicts and lists that an encoder accepts."""
     if isinstance(value, Mapping):
-        return {name: _thaw(one) for name, one in value.items()}
-    return [_thaw(one) for one in value] if isinstance(value, tuple) else value
+        return {name: _thaw(part) for name, part in value.items()}
+    return [_thaw(part) for part in value] if isinstance(value, tuple) else value
 
 
 _Conditioning.__init__.__qualname__ = "Call.__init__"  # a TypeError for an unknown setting shows it
@@ -187,11 +187,11 @@ class Call(_Conditioning):
 
     def as_json(self) -> dict[str, Any]:
         """Return the call as the loom stores it (CALL-4): only the fields that were set."""
-        kept: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self.system_prompt is not None:
-            kept["system_prompt"] = self.system_prompt
+            fields["system_prompt"] = self.system_prompt
         if self.tool_choice is not None:
-            kept["tool_choice"] = self.tool_choice
+            fields["tool_choice"] = self.tool_choice
         if self.require_done_tool:
-            kept["require_done_tool"] = True
-        return kept | self.sampling()
+            fields["require_done_tool"] = True
+        return fields | self.sampling()

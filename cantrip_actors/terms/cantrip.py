@@ -73,8 +73,8 @@ class Cantrip:
         expected = "a mapping of names or depths to crystals"
         check_kind("cantrip: crystals", crystals, Mapping | None, expected, InvalidCantrip)
         named = crystals or {}
-        for what, one in (("crystal", crystal), *((f"crystals[{key!r}]", one) for key, one in named.items())):
-            check_crystal(what, one)
+        for what, value in (("crystal", crystal), *((f"crystals[{key!r}]", value) for key, value in named.items())):
+            check_crystal(what, value)
         if child_crystal is not None:
             check_crystal("child_crystal", child_crystal)
         kinds: tuple[tuple[str, object, type], ...] = (
@@ -143,9 +143,9 @@ class Cantrip:
 
     def with_circle(self, circle: Circle) -> Cantrip:
         """Return the same cantrip with its circle completed by the tools of its servers (`Circle.with_tools`)."""
-        made = replace_fields(self, circle=circle)
-        made.__dict__["_bare"] = self.bare
-        return made
+        cantrip = replace_fields(self, circle=circle)
+        cantrip.__dict__["_bare"] = self.bare
+        return cantrip
 
     @property
     def bare(self) -> Cantrip:
@@ -200,40 +200,40 @@ def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> 
 
 def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:
     """Return cantrips by their names. Raises InvalidCantrip for one without a name, and for two of one name."""
-    found: dict[str, Cantrip] = {}
+    named: dict[str, Cantrip] = {}
     for cantrip in cantrips:
         if cantrip.name is None:
             raise InvalidCantrip("a cantrip is offered by its name: give it a `name`")
-        if cantrip.name in found:
+        if cantrip.name in named:
             raise InvalidCantrip(f'two cantrips are called "{cantrip.name}": give one of them another name')
-        found[cantrip.name] = cantrip
-    return found
+        named[cantrip.name] = cantrip
+    return named
 
 
-def is_interchangeable(one: Cantrip, other: Cantrip) -> bool:
+def is_interchangeable(first: Cantrip, other: Cantrip) -> bool:
     """Return whether an entity of one may continue with the other without an explicit request.
 
     Equal ids mean equal content. The objects behind the content have to be identical, too: the crystals, the functions
     of the gates and their injected dependencies, because a service injects other dependencies for each user.
     """
-    return _is_same(one.crystal, other.crystal) and is_same_but_for_crystal(one, other)
+    return _is_same(first.crystal, other.crystal) and is_same_but_for_crystal(first, other)
 
 
-def is_same_but_for_crystal(one: Cantrip, other: Cantrip) -> bool:
+def is_same_but_for_crystal(first: Cantrip, other: Cantrip) -> bool:
     """Return whether two cantrips are interchangeable apart from their crystals."""
-    if one is other:
+    if first is other:
         return True
-    if one.id != other.id:
+    if first.id != other.id:
         return False
-    mine, theirs = one.behind, other.behind
+    mine, theirs = first.behind, other.behind
     return len(mine) == len(theirs) and all(map(_is_same, mine, theirs))
 
 
-def _is_same(one: object, other: object) -> bool:
+def _is_same(first: object, other: object) -> bool:
     """Return whether two objects are the same. Users' `__eq__` is never called: only known value types compare by
     value.
     """
-    return one is other or (type(one) is type(other) and isinstance(one, _VALUES) and one == other)
+    return first is other or (type(first) is type(other) and isinstance(first, _VALUES) and first == other)
 
 
 _VALUES = (str, bytes, int, float, PurePath, MethodType)

@@ -29,10 +29,10 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     last: tuple[Any, Cantrip] | None = parent.__dict__.get("_last_carved")
     if last is not None and last[0] == alike:
         return last[1]
-    made = _carve_child(parent, request)
-    if isinstance(made, Cantrip) and getattr(made.crystal, "call", None) is None:  # it may differ next time
-        parent.__dict__["_last_carved"] = (alike, made)
-    return made
+    child = _carve_child(parent, request)
+    if isinstance(child, Cantrip) and getattr(child.crystal, "call", None) is None:  # it may differ next time
+        parent.__dict__["_last_carved"] = (alike, child)
+    return child
 
 
 _ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in ("intent", "context")))
@@ -58,7 +58,7 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
             f"cannot narrow {idle}: it bounds programs, and your children call tools, as you do; leave it out"
         )
     numbers: dict[str, Any] = {name: getattr(request, name, None) for name in NUMBERS}
-    asked = Wards(
+    wards = Wards(
         **numbers,
         require_done_tool=bool(request.require_done_tool),
         removed=frozenset(removed) - {"done"},
@@ -72,7 +72,7 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
         call = replace(call, tool_choice=None)  # the parent's gate, which this child was not granted
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
-    circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(asked))
+    circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(wards))
     return replace_fields(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
 
 
@@ -80,8 +80,8 @@ def _child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Re
     if request.crystal is not None:
         named = parent.crystals.get(request.crystal)
         if named is None:
-            known = ", ".join(name for name in parent.crystals if isinstance(name, str)) or "none"
-            return Refused(f'unknown crystal "{request.crystal}": crystals that may be named here: {known}')
+            names = ", ".join(name for name in parent.crystals if isinstance(name, str)) or "none"
+            return Refused(f'unknown crystal "{request.crystal}": crystals that may be named here: {names}')
         return named
     of_depth = parent.crystals.get(parent.level + 1)
     if of_depth is not None:  # and not `or`: a crystal may have a length, and be empty

@@ -70,9 +70,9 @@ class Circle:
         jail: JailName | None = None,
         servers: Iterable[ToolServer] = (),
     ) -> None:
-        for what, one in (("gates", gates), ("wards", wards), ("servers", servers)):
+        for what, value in (("gates", gates), ("wards", wards), ("servers", servers)):
             expected = "a list, as in Circle(gates=['done'], wards=[max_turns(50)])"
-            check(is_list(one), f"circle: {what}", expected, one, InvalidCantrip)
+            check(is_list(value), f"circle: {what}", expected, value, InvalidCantrip)
         if medium not in get_args(MediumName):
             raise InvalidCantrip(f'unknown medium "{medium}": {suggest_nearest(str(medium), get_args(MediumName))}')
         _check_jail(jail, medium)
@@ -80,15 +80,15 @@ class Circle:
         servers = tuple(servers)
         for server in servers:
             check_kind("circle: servers", server, ToolServer, "servers of tools, as from mcp.http(…)", InvalidCantrip)
-        given = [*servers, *gates]
-        own = [one for one in given if not isinstance(one, ToolServer)]
-        found = tuple(one for one in given if isinstance(one, ToolServer))
-        _check_names("servers of tools", [one.name for one in found])
-        found = tuple(server.with_wraps(one for one in own if server.is_for(one)) for server in found)
-        made = _collect_gates(one for one in own if not any(server.is_for(one) for server in found))
-        _check_names("gates", [one.name for one in made])
+        parts = [*servers, *gates]
+        own = [part for part in parts if not isinstance(part, ToolServer)]
+        tool_servers = tuple(part for part in parts if isinstance(part, ToolServer))
+        _check_names("servers of tools", [server.name for server in tool_servers])
+        tool_servers = tuple(server.with_wraps(part for part in own if server.is_for(part)) for server in tool_servers)
+        own_gates = _collect_gates(part for part in own if not any(server.is_for(part) for server in tool_servers))
+        _check_names("gates", [gate.name for gate in own_gates])
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
-        flat = [ward for one in stated for ward in ((one,) if isinstance(one, Ward) else one)]
+        flat = [ward for entry in stated for ward in ((entry,) if isinstance(entry, Ward) else entry)]
         idle = next((ward for ward in flat if ward.name in PROGRAMS), None) if medium == "tools" else None
         if idle is not None:
             languages = ", ".join(get_args(MediumName)[1:])
@@ -97,12 +97,24 @@ class Circle:
                 f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
             )
         resolved = Wards.of(flat)
-        _check_removed([name for name in resolved.removed if not any(one.owns(name) for one in found)], made)
+        _check_removed(
+            [name for name in resolved.removed if not any(server.owns(name) for server in tool_servers)], own_gates
+        )
         folders = [
-            str(one.dependencies["root"]) for one in made if _has_folder(one) and one.name not in resolved.removed
+            str(gate.dependencies["root"])
+            for gate in own_gates
+            if _has_folder(gate) and gate.name not in resolved.removed
         ]
-        found = tuple(server.with_folders(folders) for server in found) if folders else found
-        set_fields(self, gates=made, wards=tuple(flat), medium=medium, companion=companion, jail=jail, servers=found)
+        tool_servers = tuple(server.with_folders(folders) for server in tool_servers) if folders else tool_servers
+        set_fields(
+            self,
+            gates=own_gates,
+            wards=tuple(flat),
+            medium=medium,
+            companion=companion,
+            jail=jail,
+            servers=tool_servers,
+        )
         set_fields(self, resolved=resolved, listed=MappingProxyType({}))
         if self.has_lethal_trifecta:
             warnings.warn(LethalTrifecta(self.risks), stacklevel=2)
@@ -118,12 +130,12 @@ class Circle:
 
         Raises ToolServerError if what the user wrote does not fit the tools that were listed.
         """
-        gates = [one for one in self.gates if one.server not in self.servers]
+        gates = [gate for gate in self.gates if gate.server not in self.servers]
         for server in self.servers:
             in_programs = self.medium != "tools"
             gates += make_gates(server, listed[server.name], calls[server.name], in_programs=in_programs)
         try:
-            _check_names("gates", [one.name for one in gates])
+            _check_names("gates", [gate.name for gate in gates])
             _check_removed(self.resolved.removed, gates)
             for wrap in (wrap for server in self.servers for wrap in server.wrapped):
                 if not any(gate.name == wrap.target for gate in gates):
@@ -132,9 +144,9 @@ class Circle:
                 _wrap_gate(gates, wrap)
         except InvalidCantrip as problem:
             raise ToolServerError(str(problem)) from problem
-        made = replace_fields(self, gates=tuple(gates), listed=MappingProxyType(dict(listed)))
-        made.__dict__["_bare"] = self.bare
-        return made
+        circle = replace_fields(self, gates=tuple(gates), listed=MappingProxyType(dict(listed)))
+        circle.__dict__["_bare"] = self.bare
+        return circle
 
     @property
     def bare(self) -> Circle:
@@ -145,31 +157,31 @@ class Circle:
     def gate(self, name: str) -> Gate | None:
         """Return the circle's gate of that name, even if a ward removes it; None if there is no such gate."""
         name = ALIASES.get(name, name)
-        return next((one for one in self.gates if one.name == name), None)
+        return next((gate for gate in self.gates if gate.name == name), None)
 
     @cached_property
     def open_gates(self) -> Mapping[str, Gate]:
         """The gates that the wards leave: no removed ones and, at depth 0, no delegation (CIRCLE-6, COMP-6)."""
         wards = self.resolved
         left = {
-            one.name: one
-            for one in self.gates
-            if one.name not in wards.removed and not (one.name in DELEGATION and wards.depth == 0)
+            gate.name: gate
+            for gate in self.gates
+            if gate.name not in wards.removed and not (gate.name in DELEGATION and wards.depth == 0)
         }
         return MappingProxyType(left)
 
     @cached_property
     def risks(self) -> Mapping[Risk, tuple[str, ...]]:
         """The names of the open gates that bring each risk, as their authors declare (X-43)."""
-        gates = [one for one in self.open_gates.values() if one.server not in self.servers or one.server is None]
+        gates = [gate for gate in self.open_gates.values() if gate.server not in self.servers or gate.server is None]
         return MappingProxyType(
             {
                 risk: (
-                    *(one.name for one in gates if one.brings(risk)),
+                    *(gate.name for gate in gates if gate.brings(risk)),
                     *(
-                        one.name
-                        for one in self.servers
-                        if risk in one.risks and (risk != "way_out" or one.ask != "all")
+                        server.name
+                        for server in self.servers
+                        if risk in server.risks and (risk != "way_out" or server.ask != "all")
                     ),
                 )
                 for risk in RISKS
@@ -184,12 +196,12 @@ class Circle:
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tool definitions of the open gates, as the crystal sees them (CALL-3)."""
-        return tuple(one.definition for one in self.open_gates.values())
+        return tuple(gate.definition for gate in self.open_gates.values())
 
     @cached_property
     def all_definitions(self) -> tuple[ToolDefinition, ...]:
         """The definitions of all gates, so that a program that calls a closed gate gets an explanation."""
-        return tuple(one.definition for one in self.gates)
+        return tuple(gate.definition for gate in self.gates)
 
     def unavailable(self, name: str) -> str:
         """Return why a closed gate cannot be called: the text of the error observation."""
@@ -207,21 +219,23 @@ class Circle:
 
     def as_json(self) -> dict[str, Any]:
         """Return the circle as the loom's header stores it, with the tools of its servers (CALL-3)."""
-        servers = {"servers": [self.listed[one.name].as_json(one) for one in self.servers]} if self.listed else {}
+        servers = (
+            {"servers": [self.listed[server.name].as_json(server) for server in self.servers]} if self.listed else {}
+        )
         return self._own_json | servers
 
     @cached_property
     def _own_json(self) -> dict[str, Any]:
-        gates = [_build_header(one) for one in self.open_gates.values()]
+        gates = [_build_header(gate) for gate in self.open_gates.values()]
         return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 
     def identity(self) -> tuple[dict[str, Any], list[str]]:
         """Return the parts that enter the content id: the circle as written, and the descriptions of its gates."""
-        gates = [one.identity() for one in self.bare.open_gates.values()]
+        gates = [gate.identity() for gate in self.bare.open_gates.values()]
         wards = self.resolved.as_json()
-        circle = self._build_medium_json() | {"gates": [made for made, _ in gates], "wards": wards}
+        circle = self._build_medium_json() | {"gates": [gate for gate, _ in gates], "wards": wards}
         if self.servers:
-            circle["servers"] = [one.identity() for one in self.servers]
+            circle["servers"] = [server.identity() for server in self.servers]
         return circle, [description for _, description in gates]
 
     def _build_medium_json(self) -> dict[str, Any]:
@@ -240,12 +254,11 @@ def _check_names(what: str, names: Sequence[str]) -> None:
 
 def _check_removed(names: Iterable[str], gates: Sequence[Gate]) -> None:
     """Raise InvalidCantrip for a `remove_gate` ward whose gate is not in the circle: a misspelt one removes nothing."""
-    known = [one.name for one in gates]
+    gate_names = [gate.name for gate in gates]
     for name in sorted(names):
-        if name not in known:
-            raise InvalidCantrip(
-                f'remove_gate("{name}"): expected the name of a gate of this circle: {suggest_nearest(name, known)}'
-            )
+        if name not in gate_names:
+            nearest = suggest_nearest(name, gate_names)
+            raise InvalidCantrip(f'remove_gate("{name}"): expected the name of a gate of this circle: {nearest}')
 
 
 def _check_jail(jail: JailName | None, medium: MediumName) -> None:
@@ -266,42 +279,42 @@ def _build_header(gate: Gate) -> dict[str, Any]:
     )
 
 
-def _collect_gates(given: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
+def _collect_gates(parts: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
     """Return the gates with their wrappers; a later wrapper goes around the earlier ones."""
-    listed = list(given)
-    made = [_find_gate(one) for one in listed if not isinstance(one, Wrap)]
-    for one in listed:
-        if isinstance(one, Wrap):
-            _wrap_gate(made, one)
-    return tuple(made)
+    listed = list(parts)
+    gates = [_find_gate(part) for part in listed if not isinstance(part, Wrap)]
+    for part in listed:
+        if isinstance(part, Wrap):
+            _wrap_gate(gates, part)
+    return tuple(gates)
 
 
-def _wrap_gate(made: list[Gate], one: Wrap) -> str:
-    """Wrap a gate of `made`, after adding the gate if it is missing, and return the gate's name."""
-    if isinstance(one.target, Wrap):
-        name = _wrap_gate(made, one.target)
-    elif isinstance(one.target, str):
-        name = ALIASES.get(one.target, one.target)
-        if not any(gate.name == name for gate in made):
-            made.append(_find_gate(name))
+def _wrap_gate(gates: list[Gate], wrap: Wrap) -> str:
+    """Wrap a gate of `gates`, after adding the gate if it is missing, and return the gate's name."""
+    if isinstance(wrap.target, Wrap):
+        name = _wrap_gate(gates, wrap.target)
+    elif isinstance(wrap.target, str):
+        name = ALIASES.get(wrap.target, wrap.target)
+        if not any(gate.name == name for gate in gates):
+            gates.append(_find_gate(name))
     else:
-        inner = _find_gate(one.target)
+        inner = _find_gate(wrap.target)
         name = inner.name
-        made.append(inner)
-    at = next(at for at in reversed(range(len(made))) if made[at].name == name)
-    if one.wrapper.ask is not None and (made[at].ask_first is not None or made[at].kind == "question"):
+        gates.append(inner)
+    at = next(at for at in reversed(range(len(gates))) if gates[at].name == name)
+    if wrap.wrapper.ask is not None and (gates[at].ask_first is not None or gates[at].kind == "question"):
         raise InvalidCantrip(f"ask_first: gate {name} asks a person already: leave one of the two out")
-    made[at] = replace(made[at], wrappers=(one.wrapper, *made[at].wrappers))
+    gates[at] = replace(gates[at], wrappers=(wrap.wrapper, *gates[at].wrappers))
     return name
 
 
-def _find_gate(one: str | Gate | Callable[..., Any]) -> Gate:
-    if isinstance(one, str):
-        one = standard(one)
-    elif not isinstance(one, Gate):
-        check(callable(one), "gate", "a name, a gate or an annotated function", one, InvalidCantrip)
-        one = gate(one)
-    if one.name in DELEGATION or one.name == "done":
-        kind: Literal["delegate", "done"] = "delegate" if one.name in DELEGATION else "done"
-        one = one if one.kind == kind else replace(one, kind=kind)
-    return one.ready()
+def _find_gate(part: str | Gate | Callable[..., Any]) -> Gate:
+    if isinstance(part, str):
+        part = standard(part)
+    elif not isinstance(part, Gate):
+        check(callable(part), "gate", "a name, a gate or an annotated function", part, InvalidCantrip)
+        part = gate(part)
+    if part.name in DELEGATION or part.name == "done":
+        kind: Literal["delegate", "done"] = "delegate" if part.name in DELEGATION else "done"
+        part = part if part.kind == kind else replace(part, kind=kind)
+    return part.ready()

@@ -57,10 +57,10 @@ class Shared(_Compared[T]):
 
     @classmethod
     def _make(cls, items: _Items[T], length: int) -> Shared[T]:
-        made: Shared[T] = object.__new__(cls)
-        made._items = items
-        made._length = length
-        return made
+        shared: Shared[T] = object.__new__(cls)
+        shared._items = items
+        shared._length = length
+        return shared
 
     def append(self, item: T) -> Shared[T]:
         """Return this sequence followed by `item`; takes constant time at the tip."""

@@ -152,13 +152,13 @@ class RuntimeClosed(CantripError):
     """The runtime is not open yet, or is closed."""
 
 
-def suggest_nearest(name: object, known: Iterable[str]) -> str:
+def suggest_nearest(name: object, known_names: Iterable[str]) -> str:
     """Return the hint that ends a message about an unknown name: the nearest known name, and all known names.
 
     >>> suggest_nearest("max_turn", ["max_turns", "max_depth"])
     'did you mean "max_turns"? known: max_depth, max_turns'
     """
-    names = sorted(set(known))
+    names = sorted(set(known_names))
     listed = f"known: {', '.join(names)}" if names else "there are none"
     close = difflib.get_close_matches(str(name), names, n=1)
     return f'did you mean "{close[0]}"? {listed}' if close else listed

@@ -115,7 +115,7 @@ class File:
         kind = _check_type_name(media_type or guessed)
         if kind.startswith("image/"):
             raise InvalidFile(f'file: "{url:.200}" is a picture by its ending: give it as an image')
-        return File.known(kind, "", 0, url=url, filename=filename)
+        return File.from_facts(kind, "", 0, url=url, filename=filename)
 
     @classmethod
     def uploaded(
@@ -126,14 +126,14 @@ class File:
         `provider` is the family: "anthropic", "openai" (also for "openai-chat"), "google" (whose ids are addresses).
         Other providers do not get the file. Raises InvalidFile.
         """
-        for what, given in (("file_id", file_id), ("provider", provider)):
-            fits = is_text(given) and len(given) <= _LONGEST
-            check(fits, f"file: {what}", 'a text as in File.uploaded("file_1", "openai")', given, InvalidFile)
+        for what, value in (("file_id", file_id), ("provider", provider)):
+            fits = is_text(value) and len(value) <= _LONGEST
+            check(fits, f"file: {what}", 'a text as in File.uploaded("file_1", "openai")', value, InvalidFile)
         kind, name = _check_type_name(media_type), _clean_name(filename)
-        return File.known(kind, "", 0, filename=name, provider=provider, file_id=file_id)
+        return File.from_facts(kind, "", 0, filename=name, provider=provider, file_id=file_id)
 
     @classmethod
-    def known(
+    def from_facts(
         cls,
         media_type: str,
         digest: str,
@@ -150,11 +150,11 @@ class File:
         file_id: str | None = None,
     ) -> Self:
         """Return a file whose bytes are not loaded yet: `find` looks them up once, on first use."""
-        made = object.__new__(cls)
+        file = object.__new__(cls)
         content = NOWHERE if find is None else FileContent(None, find)
-        made._set(content, media_type, digest, size, width=width, height=height, detail=detail, url=url, after=after)
-        set_fields(made, filename=filename, provider=provider, file_id=file_id)
-        return made
+        file._set(content, media_type, digest, size, width=width, height=height, detail=detail, url=url, after=after)
+        set_fields(file, filename=filename, provider=provider, file_id=file_id)
+        return file
 
     def _set(self, content: FileContent, media_type: str, digest: str, size: int, **more: Any) -> None:
         """Set all fields; those that are left out have no value."""
@@ -166,14 +166,14 @@ class File:
     @property
     def data(self) -> bytes:
         """The bytes. Raises LoomError if there are none: the file is an address or an id, or the loom has lost them."""
-        found = self.found()
-        if found is None:
+        data = self.find_data()
+        if data is None:
             where = "the loom does not have them" if self.digest else "only the provider has them"
             where = where if self.url is None else "an address has none here"
             raise LoomError(f"the bytes of {self.label} ({self.identity}) are not to be had: {where}")
-        return found
+        return data
 
-    def found(self) -> bytes | None:
+    def find_data(self) -> bytes | None:
         """Return the bytes, or None if there are none. Raises LoomError if the stored bytes do not match the digest."""
         content = self._content
         if content.data is None and content.find is not None:
@@ -186,7 +186,7 @@ class File:
     def base64(self) -> str | None:
         """Return the bytes in base64, encoded only once; None if there are none."""
         content = self._content
-        if content.text is None and (data := self.found()) is not None:
+        if content.text is None and (data := self.find_data()) is not None:
             content.text = base64.b64encode(data).decode()
         return content.text
 
@@ -230,9 +230,9 @@ class File:
         return self._replace(filename=_clean_name(filename) or self.filename)
 
     def _replace(self, **changed: Any) -> Self:
-        made = object.__new__(type(self))
-        set_fields(made, **{name: getattr(self, name) for name in File.__slots__} | changed)
-        return made
+        file = object.__new__(type(self))
+        set_fields(file, **{name: getattr(self, name) for name in File.__slots__} | changed)
+        return file
 
     # As text
 
@@ -285,7 +285,7 @@ class File:
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = tuple(getattr(self, name) for name in File.__slots__[1:])
-        return _unpickle, (type(self), self.found(), values)
+        return _unpickle, (type(self), self.find_data(), values)
 
     def __repr__(self) -> str:
         return self.label
@@ -293,10 +293,10 @@ class File:
 
 def _unpickle(kind: type[File], data: bytes | None, values: tuple[Any, ...]) -> File:
     """Return the file that was pickled."""
-    made = object.__new__(kind)
+    file = object.__new__(kind)
     content = NOWHERE if data is None else FileContent(data)
-    set_fields(made, **dict(zip(File.__slots__, (content, *values), strict=True)))
-    return made
+    set_fields(file, **dict(zip(File.__slots__, (content, *values), strict=True)))
+    return file
 
 
 def read_file(path: str | Path, make: Callable[[bytes], F], what: str, error: type[InvalidFile]) -> F:
@@ -319,7 +319,7 @@ def check_url(url: str, what: str, example: str) -> str:
     return url
 
 
-def _check_media_type(data: bytes, filename: str | None, given: str | None) -> str:
+def _check_media_type(data: bytes, filename: str | None, media_type: str | None) -> str:
     """Return the media type of a file."""
     if not data:
         raise InvalidFile("file: expected a document, a text, audio or video, got no bytes at all")
@@ -329,33 +329,37 @@ def _check_media_type(data: bytes, filename: str | None, given: str | None) -> s
         raise InvalidFile(
             f"file: expected a document, a text, audio or video, got a picture ({picture}): give it as an image"
         )
-    found = detect_file_type(data)
-    if given is not None:
-        given = _check_type_name(given)
-        fits = found is None or found == given or (is_textual(given) if found == TEXT else _is_alike(found, given))
+    detected = detect_file_type(data)
+    if media_type is not None:
+        media_type = _check_type_name(media_type)
+        fits = (
+            detected is None
+            or detected == media_type
+            or (is_textual(media_type) if detected == TEXT else _is_alike(detected, media_type))
+        )
         if not fits:
-            raise InvalidFile(f'file: media_type "{given}", but its bytes are {found}')
-        return given
+            raise InvalidFile(f'file: media_type "{media_type}", but its bytes are {detected}')
+        return media_type
     named = guess_type(filename)
-    if found is None and named is not None and data.startswith(b"PK\x03\x04") and "officedocument" in named:
+    if detected is None and named is not None and data.startswith(b"PK\x03\x04") and "officedocument" in named:
         return named
-    if found is None:
+    if detected is None:
         raise InvalidFile(
             f"file: expected a PDF, text in UTF-8, audio or video, got bytes that begin with {data[:8]!r}; if a model "
             "takes another format, give its media type, too"
         )
-    return named if found == TEXT and named is not None and is_textual(named) else found
+    return named if detected == TEXT and named is not None and is_textual(named) else detected
 
 
-def _is_alike(found: str, given: str) -> bool:
+def _is_alike(detected: str, declared: str) -> bool:
     """Return whether both are sound or film: one container may hold either."""
-    return found.startswith(("audio/", "video/")) and given.startswith(("audio/", "video/"))
+    return detected.startswith(("audio/", "video/")) and declared.startswith(("audio/", "video/"))
 
 
-def _check_type_name(given: object) -> str:
-    kind, slash, rest = given.partition("/") if isinstance(given, str) else ("", "", "")
-    if not (kind and slash and rest) or not str(given).isascii() or len(str(given).split()) != 1 or "," in str(given):
-        raise InvalidFile(f'file: media_type: expected a type as in "application/pdf", got {given!r:.200}')
+def _check_type_name(value: object) -> str:
+    kind, slash, rest = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if not (kind and slash and rest) or not str(value).isascii() or len(str(value).split()) != 1 or "," in str(value):
+        raise InvalidFile(f'file: media_type: expected a type as in "application/pdf", got {value!r:.200}')
     return f"{kind}/{rest}".lower()
 
 

@@ -38,10 +38,10 @@ class Folding:
 
     def identity(self) -> list[Any]:
         """Return the parts that enter the content id."""
-        told = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
+        parts = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
         if self.summary is False:
-            return told
-        return [*told, self.summary if self.summary is True else get_crystal_name(self.summary)]
+            return parts
+        return [*parts, self.summary if self.summary is True else get_crystal_name(self.summary)]
 
     @property
     def keep(self) -> int:
@@ -57,9 +57,9 @@ class Folding:
             return True
         return window is not None and unfolded > 1 and prompt_tokens > self.trigger_at * window
 
-    def first_kept(self, said: int, folded: int) -> int:
-        """Return the first of `said` utterances that the next fold keeps; `folded` of them are folded already."""
-        return said - self.remaining(said - folded)
+    def first_kept(self, spoken: int, folded: int) -> int:
+        """Return the first of `spoken` utterances that the next fold keeps; `folded` of them are folded already."""
+        return spoken - self.remaining(spoken - folded)
 
     def remaining(self, unfolded: int) -> int:
         """Return how many of `unfolded` turns the next fold leaves: always fewer, and at least the newest."""

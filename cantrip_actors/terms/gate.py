@@ -104,8 +104,8 @@ class Gate:
 
     def __post_init__(self) -> None:
         for flag in ("ephemeral", "idempotent", "read_only", "blocking"):
-            given = getattr(self, flag)
-            check(isinstance(given, bool), f"gate {self.name}: {flag}", "True or False", given, InvalidCantrip)
+            value = getattr(self, flag)
+            check(isinstance(value, bool), f"gate {self.name}: {flag}", "True or False", value, InvalidCantrip)
         check_kind(f"gate {self.name}: description", self.description, str, "a text", InvalidCantrip)
         fits = self.timeout is None or is_positive(self.timeout)
         expected = "seconds > 0, or None for no limit"
@@ -129,12 +129,12 @@ class Gate:
         if self.server is not None:
             return {"name": self.name, "server": self.server.identity()}, ""
         description, parameters = self.description, self.parameters if self.written is None else self.written
-        known = _standard.get(self.name)
-        if known is not None and known.parameters is self.parameters:
-            description, parameters = "" if description == known.description else description, {}
+        standard_gate = _standard.get(self.name)
+        if standard_gate is not None and standard_gate.parameters is self.parameters:
+            description, parameters = "" if description == standard_gate.description else description, {}
         steps = [wrapper.name for wrapper in self.wrappers]
-        made = {"name": self.name, "parameters": parameters} | ({"wrapped": steps} if steps else {})
-        return made, description
+        identity = {"name": self.name, "parameters": parameters} | ({"wrapped": steps} if steps else {})
+        return identity, description
 
     @property
     def signature(self) -> str:
@@ -177,17 +177,21 @@ class Gate:
     @property
     def ask_first(self) -> AskFirst | None:
         """The `AskFirst` by which a person decides about calls before they run; None if no person decides."""
-        return next((one.ask for one in self.wrappers if one.ask is not None), None) if self.wrappers else None
+        return (
+            next((wrapper.ask for wrapper in self.wrappers if wrapper.ask is not None), None) if self.wrappers else None
+        )
 
     @property
     def has_checks(self) -> bool:
         """True if user code runs before a call: steps of `wrap`, or the condition of `ask_first`."""
-        return any(one.pre or (one.ask is not None and one.ask.when is not None) for one in self.wrappers)
+        return any(
+            wrapper.pre or (wrapper.ask is not None and wrapper.ask.when is not None) for wrapper in self.wrappers
+        )
 
     @property
     def has_remarks(self) -> bool:
         """True if steps of `wrap` run after a call."""
-        return any(one.post for one in self.wrappers)
+        return any(wrapper.post for wrapper in self.wrappers)
 
     def brings(self, risk: Risk) -> bool:
         """Return whether calls of this gate bring a risk into a circle (X-43).
@@ -208,15 +212,15 @@ class Gate:
         """
         settings: dict[str, Any] = {}
         injected = dict(self.dependencies)
-        known = {*GateSettings.__annotations__, "description"}
+        names = {*GateSettings.__annotations__, "description"}
         for name, value in dependencies.items():
             if name in self.injected:
                 check = _DEPENDENCIES.get((self.kind, name))
                 injected[name] = value if check is None else check(self.name, value)
-            elif name in known:
+            elif name in names:
                 settings[name] = value
             else:
-                hint = suggest_nearest(name, {*self.injected, *known})
+                hint = suggest_nearest(name, {*self.injected, *names})
                 raise InvalidCantrip(f'gate {self.name} has no dependency "{name}": {hint}')
         return replace(self, dependencies=injected, **settings)
 
@@ -265,8 +269,8 @@ class Gate:
         try:
             checked = model.model_validate(args)
         except ValidationError as errors:
-            found = describe(errors.errors(include_url=False), args)
-            return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}")
+            problems = describe(errors.errors(include_url=False), args)
+            return Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
         if self.kind == "done" and self.function is not None:  # its arguments are the answer, which is JSON (D-005)
             try:
                 return BoundArguments(checked.model_dump(mode="json", by_alias=True))
@@ -277,8 +281,12 @@ class Gate:
         )
 
     def _check_schema(self, schema: Draft202012Validator, args: Mapping[str, Any]) -> BoundArguments | Refused:
-        found = find_problems(args, schema)
-        return Refused(f"{self.name}: {'; '.join(found)}; expected {self.signature}") if found else BoundArguments(args)
+        problems = find_problems(args, schema)
+        return (
+            Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
+            if problems
+            else BoundArguments(args)
+        )
 
     def answer(self, args: Mapping[str, Any]) -> Any:
         """Return the answer from the arguments of a `done` call: `answer`, or the first that the schema names
@@ -297,10 +305,10 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def check_name(name: str) -> str:
-    given: object = name
-    name = ALIASES.get(name, name) if isinstance(given, str) else ""
+    original: object = name
+    name = ALIASES.get(name, name) if isinstance(original, str) else ""
     if not name.replace("-", "_").isidentifier() or len(name) > 64:
-        raise InvalidCantrip(f"gate name {given!r}: expected a name of letters, digits, _ and -, at most 64 long")
+        raise InvalidCantrip(f"gate name {original!r}: expected a name of letters, digits, _ and -, at most 64 long")
     return name
 
 
@@ -341,12 +349,12 @@ def _render_type(shape: Any) -> str:
     if not isinstance(shape, Mapping):
         return "any"
     if "enum" in shape:
-        return " | ".join(orjson.dumps(one).decode() for one in shape["enum"])
+        return " | ".join(orjson.dumps(value).decode() for value in shape["enum"])
     if "$ref" in shape:
         return str(shape["$ref"]).rsplit("/", 1)[-1]
     for key in ("anyOf", "oneOf"):
         if key in shape:
-            return " | ".join(dict.fromkeys(_render_type(one) for one in shape[key]))
+            return " | ".join(dict.fromkeys(_render_type(option) for option in shape[key]))
     kind = shape.get("type", "any")
     if kind == "array" and "items" in shape:
         return f"array of {_render_type(shape['items'])}"
@@ -358,7 +366,7 @@ _standard: dict[str, Gate] = {}
 
 def provide(*gates: Gate) -> None:
     """Register gates by name, so that `Circle(gates=["read"])` finds them; `circle/` registers its own."""
-    _standard.update((made.name, made) for made in gates)
+    _standard.update((gate.name, gate) for gate in gates)
 
 
 def standard(name: str) -> Gate:

@@ -36,12 +36,12 @@ def build_parameters_identity(fields: ParameterFields, *, is_open: bool) -> dict
 
 
 def _describe_parameter(hint: Any, default: Any, above: tuple[type, ...]) -> list[Any]:
-    made = [_describe_type(hint, above)]
+    parts = [_describe_type(hint, above)]
     if isinstance(default, FieldInfo):
-        made.append(_describe_field(default))
+        parts.append(_describe_field(default))
     elif _is_given(default):
-        made.append({"default": _convert_value(default)})
-    return made
+        parts.append({"default": _convert_value(default)})
+    return parts
 
 
 def _is_given(default: object) -> bool:
@@ -58,13 +58,13 @@ def _describe_type(hint: Any, above: tuple[type, ...]) -> Any:  # noqa: PLR0911 
         base, *marks = args
         return {"annotated": _describe_type(base, above), "with": [_mark(mark) for mark in marks]}
     if origin is typing.Literal:
-        return {"literal": [_convert_value(one) for one in args]}
+        return {"literal": [_convert_value(arg) for arg in args]}
     if origin in (typing.Union, types.UnionType):
-        return {"union": [_describe_type(one, above) for one in args]}
+        return {"union": [_describe_type(arg, above) for arg in args]}
     if origin is not None:
-        return {"of": [_get_name(origin), *(_describe_type(one, above) for one in args)]}
+        return {"of": [_get_name(origin), *(_describe_type(arg, above) for arg in args)]}
     if isinstance(hint, list):  # the arguments of a Callable
-        return [_describe_type(one, above) for one in hint]
+        return [_describe_type(argument, above) for argument in hint]
     if hint is types.NoneType:
         return None
     if isinstance(hint, type) and hint not in above and not hint.__module__.startswith("cantrip_actors."):
@@ -77,30 +77,30 @@ def _describe_type(hint: Any, above: tuple[type, ...]) -> Any:  # noqa: PLR0911 
 def _describe_parts(cls: type, above: tuple[type, ...]) -> dict[str, Any] | None:
     """Return the fields of a class that has a schema; None for any other class."""
     if issubclass(cls, Enum):
-        return {one.name: _convert_value(one.value) for one in cls}
+        return {member.name: _convert_value(member.value) for member in cls}
     if issubclass(cls, BaseModel):
         return {
-            name: [*_describe_parameter(one.annotation, one.default, above), _describe_field(one)]
-            for name, one in cls.model_fields.items()
+            name: [*_describe_parameter(field.annotation, field.default, above), _describe_field(field)]
+            for name, field in cls.model_fields.items()
         }
     if dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls, include_extras=True)
         return {
-            one.name: _describe_parameter(
-                hints[one.name], ... if one.default is dataclasses.MISSING else one.default, above
+            field.name: _describe_parameter(
+                hints[field.name], ... if field.default is dataclasses.MISSING else field.default, above
             )
-            for one in dataclasses.fields(cls)
+            for field in dataclasses.fields(cls)
         }
     if typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields")):
         return {
-            name: _describe_type(one, above) for name, one in typing.get_type_hints(cls, include_extras=True).items()
+            name: _describe_type(hint, above) for name, hint in typing.get_type_hints(cls, include_extras=True).items()
         }
     return None
 
 
-def _get_name(one: Any) -> str:
+def _get_name(item: Any) -> str:
     """Return the name of a type, without its module: libraries and Python move their own types."""
-    return str(getattr(one, "__qualname__", None) or getattr(one, "__name__", None) or type(one).__qualname__)
+    return str(getattr(item, "__qualname__", None) or getattr(item, "__name__", None) or type(item).__qualname__)
 
 
 def _mark(mark: Any) -> Any:
@@ -110,12 +110,12 @@ def _mark(mark: Any) -> Any:
 
 def _describe_field(field: FieldInfo) -> dict[str, Any]:
     """Return the arguments of a `Field(…)` that were given."""
-    made = {name: _convert_value(one) for name in _FIELD if (one := getattr(field, name, None)) is not None}
+    arguments = {name: _convert_value(value) for name in _FIELD if (value := getattr(field, name, None)) is not None}
     if field.metadata:
-        made["constraints"] = [_mark(mark) for mark in field.metadata]
+        arguments["constraints"] = [_mark(mark) for mark in field.metadata]
     if _is_given(field.default):
-        made["default"] = _convert_value(field.default)
-    return made
+        arguments["default"] = _convert_value(field.default)
+    return arguments
 
 
 def _convert_value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # likewise
@@ -128,13 +128,13 @@ def _convert_value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # likew
         return "…"
     parts = functools.partial(_convert_value, depth=depth + 1)
     if isinstance(value, Mapping):
-        return {str(key): parts(one) for key, one in value.items()}
+        return {str(key): parts(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [parts(one) for one in value]
+        return [parts(part) for part in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((parts(one) for one in value), key=repr)
+        return sorted((parts(part) for part in value), key=repr)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: parts(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {field.name: parts(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, BaseModel) or type(value).__module__.startswith("pydantic."):
-        return {name: parts(one) for name, one in vars(value).items() if not name.startswith("_")}
+        return {name: parts(part) for name, part in vars(value).items() if not name.startswith("_")}
     return _get_name(value if callable(value) else type(value))

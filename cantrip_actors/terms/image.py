@@ -59,7 +59,7 @@ class Image(File):
             check_url(url, "image", "a.png")
         except InvalidFile as error:
             raise InvalidImage(str(error)) from None
-        return cls.known(_guess_by_ending(url), "", 0, None, None, _check_detail(detail), url=url)
+        return cls.from_facts(_guess_by_ending(url), "", 0, None, None, _check_detail(detail), url=url)
 
     @property
     def _facts(self) -> str:
@@ -77,12 +77,12 @@ NO_IMAGES: Final[tuple[File, ...]] = ()
 
 def select_files(images: Iterable[File]) -> tuple[File, ...]:
     """Return the files that are not pictures."""
-    return tuple(one for one in images if not isinstance(one, Image))
+    return tuple(image for image in images if not isinstance(image, Image))
 
 
 def select_pictures(images: Iterable[File]) -> tuple[Image, ...]:
     """Return the files that are pictures."""
-    return tuple(one for one in images if isinstance(one, Image))
+    return tuple(image for image in images if isinstance(image, Image))
 
 
 class MessageParts(NamedTuple):
@@ -92,33 +92,33 @@ class MessageParts(NamedTuple):
     images: tuple[File, ...] = NO_IMAGES
 
 
-def split_message(given: object, what: str) -> MessageParts:
+def split_message(value: object, what: str) -> MessageParts:
     """Return the text and the images of a user's message; the error begins with `what` (INTENT-1).
 
     Texts are joined by line breaks. The text of images alone is their labels.
 
     Raises InvalidIntent for anything else, and for a blank text.
     """
-    if isinstance(given, str):
-        if given.strip():
-            return MessageParts(given)
-    elif isinstance(given, File):
-        return MessageParts(given.label, (given,))
-    elif isinstance(given, (list, tuple)) and given and all(isinstance(one, (str, File)) for one in given):
-        return _join(given)
-    raise InvalidIntent(f"{what}, or a list of texts, images and files; got {given!r:.300}")
+    if isinstance(value, str):
+        if value.strip():
+            return MessageParts(value)
+    elif isinstance(value, File):
+        return MessageParts(value.label, (value,))
+    elif isinstance(value, (list, tuple)) and value and all(isinstance(part, (str, File)) for part in value):
+        return _join(value)
+    raise InvalidIntent(f"{what}, or a list of texts, images and files; got {value!r:.300}")
 
 
-def _join(given: Sequence[str | File]) -> MessageParts:
+def _join(parts: Sequence[str | File]) -> MessageParts:
     texts: list[str] = []
     length = 0
     images: list[File] = []
-    for one in given:
-        if isinstance(one, File):
-            images.append(one.placed(length))
-        elif one.strip():
-            length += len(one) + (1 if texts else 0)
-            texts.append(one)
+    for part in parts:
+        if isinstance(part, File):
+            images.append(part.placed(length))
+        elif part.strip():
+            length += len(part) + (1 if texts else 0)
+            texts.append(part)
     if not texts:
         if not images:
             raise InvalidIntent("a list of empty texts says nothing: expected a text or an image in it")
@@ -165,9 +165,9 @@ def _check_picture(data: bytes) -> str:
 
 
 def _check_detail(detail: object) -> Any:
-    known = get_args(Detail)
-    if detail is not None and detail not in known:
-        raise InvalidImage(f'image: unknown detail "{detail}": {suggest_nearest(str(detail), known)}')
+    details = get_args(Detail)
+    if detail is not None and detail not in details:
+        raise InvalidImage(f'image: unknown detail "{detail}": {suggest_nearest(str(detail), details)}')
     return detail
 
 

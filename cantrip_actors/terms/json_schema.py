@@ -54,10 +54,10 @@ def find_dangling_reference(schema: Mapping[str, Any]) -> str | None:
     top = Registry().with_resource(resource.id() or "", resource).resolver(resource.id() or "")
     resources = [(resource, top)]
     while resources:
-        one, resolver = resources.pop()
-        inner = [(two, resolver.in_subresource(two)) for two in one.subresources()]
-        resources += [(two, found) for two, found in inner if isinstance(two.contents, Mapping)]
-        reference = one.contents.get("$ref")
+        part, resolver = resources.pop()
+        inner = [(two, resolver.in_subresource(two)) for two in part.subresources()]
+        resources += [(two, inner_resolver) for two, inner_resolver in inner if isinstance(two.contents, Mapping)]
+        reference = part.contents.get("$ref")
         if isinstance(reference, str):
             try:
                 resolver.lookup(reference)
@@ -72,8 +72,8 @@ def make_validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft
     from referencing.jsonschema import EMPTY_REGISTRY
 
     kind = _make_validator_class() if foreign else Draft202012Validator
-    made: Draft202012Validator = kind(schema, registry=EMPTY_REGISTRY)
-    return made
+    validator: Draft202012Validator = kind(schema, registry=EMPTY_REGISTRY)
+    return validator
 
 
 def _make_validator_class() -> Any:
@@ -81,7 +81,7 @@ def _make_validator_class() -> Any:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
-    known, followed = Draft202012Validator.VALIDATORS, [0]
+    validators, followed = Draft202012Validator.VALIDATORS, [0]
 
     def check_nothing(*_: Any) -> None:
         """Check nothing."""
@@ -91,18 +91,18 @@ def _make_validator_class() -> Any:
             followed[0] += 1
             if followed[0] > REFERENCES:
                 raise RecursionError
-            yield from known[keyword](validator, value, instance, schema) or ()
+            yield from validators[keyword](validator, value, instance, schema) or ()
 
         return check
 
     def check_additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         if "patternProperties" not in schema:
-            yield from known["additionalProperties"](validator, value, instance, schema) or ()
+            yield from validators["additionalProperties"](validator, value, instance, schema) or ()
 
     own = {"$ref": follow("$ref"), "$dynamicRef": follow("$dynamicRef"), "additionalProperties": check_additional}
-    made = extend(Draft202012Validator, {**dict.fromkeys(_UNBOUNDED, check_nothing), **own})  # type: ignore[no-untyped-call]
-    made.followed = followed
-    return made
+    validator_class = extend(Draft202012Validator, {**dict.fromkeys(_UNBOUNDED, check_nothing), **own})  # type: ignore[no-untyped-call]
+    validator_class.followed = followed
+    return validator_class
 
 
 def find_misfits(value: Any, schema: Mapping[str, Any], *, foreign: bool = False) -> list[str]:
@@ -114,7 +114,7 @@ def find_problems(value: Any, schema: Draft202012Validator) -> list[str]:
     """Return a text for each violation of a validator's schema by a value."""
     from referencing.exceptions import Unresolvable
 
-    found: list[str] = []
+    problems: list[str] = []
     getattr(schema, "followed", [0])[0] = 0
     try:
         errors = list(schema.iter_errors(value))
@@ -125,11 +125,11 @@ def find_problems(value: Any, schema: Draft202012Validator) -> list[str]:
     for error in errors:
         if error.validator == "required":
             missing = [name for name in error.validator_value if name not in error.instance]
-            found.append(f"missing required argument {', '.join(repr(name) for name in missing)}")
+            problems.append(f"missing required argument {', '.join(repr(name) for name in missing)}")
         else:
             where = "".join(f" {part}" for part in error.absolute_path)
-            found.append(f"argument{where}: {error.message}")
-    return list(dict.fromkeys(found))
+            problems.append(f"argument{where}: {error.message}")
+    return list(dict.fromkeys(problems))
 
 
 @lru_cache(maxsize=64)
@@ -141,12 +141,12 @@ def strip_titles(schema: Any) -> Any:
     """Return a schema without the titles that pydantic adds: they cost tokens, and one provider refuses them."""
     if isinstance(schema, dict):
         return {
-            key: {name: strip_titles(one) for name, one in value.items()}
+            key: {name: strip_titles(part) for name, part in value.items()}
             if key in ("properties", "$defs")
             else strip_titles(value)
             for key, value in schema.items()
             if key != "title" or not isinstance(value, str)
         }
     if isinstance(schema, list):
-        return [strip_titles(one) for one in schema]
+        return [strip_titles(part) for part in schema]
     return schema

@@ -86,9 +86,9 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
         gate = value.get("gate") or value.get("name")
         if not isinstance(gate, str):
             raise CrystalError(f"crystal returned a tool call without a gate's name: {dict(value)!r}")
-        given = value.get("args", value.get("arguments"))
+        arguments = value.get("args", value.get("arguments"))
         raw = None
-        args: Any = {} if given is None or given == "" else given
+        args: Any = {} if arguments is None or arguments == "" else arguments
         if isinstance(args, (str, bytes)):
             raw = args if isinstance(args, str) else args.decode(errors="replace")
             try:
@@ -207,16 +207,16 @@ class Response(Value, frozen=True, gc=False):
             raise CrystalError(f"crystal returned {kind}: expected a Response, a mapping with its fields, or text")
         fields: dict[str, Any] = {"usage": Usage.of(value.get("usage"))}
         try:
-            for name, given in value.items():
+            for name, field in value.items():
                 read = _READERS.get(name)
                 if read is None:
                     if name != "usage":
-                        known = cls.__struct_fields__
+                        names = cls.__struct_fields__
                         raise CrystalError(
-                            f'crystal returned an unknown field "{name}": {suggest_nearest(str(name), known)}'
+                            f'crystal returned an unknown field "{name}": {suggest_nearest(str(name), names)}'
                         )
-                elif given is not None:
-                    fields[name] = read(name, given)
+                elif field is not None:
+                    fields[name] = read(name, field)
         except CrystalError as error:
             error.usage = fields["usage"]
             raise
@@ -243,24 +243,24 @@ class Response(Value, frozen=True, gc=False):
 
     def numbered(self, utterance: int) -> Response:
         """Return the response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
-        taken = {call.id for call in self.tool_calls}
-        if "" not in taken:
+        ids = {call.id for call in self.tool_calls}
+        if "" not in ids:
             return self
         calls: list[ToolCall] = []
         for n, call in enumerate(self.tool_calls, 1):
             if call.id:
                 calls.append(call)
                 continue
-            made = f"call_{utterance}_{n}"
-            while made in taken:
-                made += "_"
-            taken.add(made)
-            calls.append(ToolCall(made, call.gate, call.args, call.raw))
+            new_id = f"call_{utterance}_{n}"
+            while new_id in ids:
+                new_id += "_"
+            ids.add(new_id)
+            calls.append(ToolCall(new_id, call.gate, call.args, call.raw))
         return replace(self, tool_calls=tuple(calls))
 
 
 def _are_pictures(values: Sequence[object]) -> bool:
-    return all(isinstance(one, Image) for one in values)
+    return all(isinstance(value, Image) for value in values)
 
 
 def _read_text(name: str, text: object) -> str:
@@ -388,18 +388,18 @@ def _is_wide_json(value: Any) -> bool:
     """Return whether a value that orjson refuses is JSON: integers over 64 bits are, and `as_text` writes them."""
     todo: list[tuple[Any, int]] = [(value, 0)]
     while todo:
-        one, depth = todo.pop()
-        if isinstance(one, dict) and depth < _DEEPEST and all(isinstance(key, str) for key in one):
-            todo.extend((part, depth + 1) for pair in one.items() for part in pair)
-        elif isinstance(one, (list, tuple)) and depth < _DEEPEST:
-            todo.extend((part, depth + 1) for part in one)
-        elif isinstance(one, str):
-            if not _is_text(one):
+        item, depth = todo.pop()
+        if isinstance(item, dict) and depth < _DEEPEST and all(isinstance(key, str) for key in item):
+            todo.extend((part, depth + 1) for pair in item.items() for part in pair)
+        elif isinstance(item, (list, tuple)) and depth < _DEEPEST:
+            todo.extend((part, depth + 1) for part in item)
+        elif isinstance(item, str):
+            if not _is_text(item):
                 return False
-        elif isinstance(one, int):
-            if one.bit_length() > _WIDEST:
+        elif isinstance(item, int):
+            if item.bit_length() > _WIDEST:
                 return False
-        elif one is not None and not isinstance(one, float):
+        elif item is not None and not isinstance(item, float):
             return False
     return True
 

@@ -28,9 +28,9 @@ class Retry:
         delays = (self.base_delay, self.max_delay)
         fits = all(map(is_number, delays)) and 0 <= self.base_delay <= self.max_delay
         check(fits, "retry", "0 <= base_delay <= max_delay", delays, InvalidCantrip)
-        given = self.retryable_status_codes
-        check(is_list(given), "retry: retryable_status_codes", "a list of HTTP statuses", given, InvalidCantrip)
-        for status in (codes := tuple(given)):
+        statuses = self.retryable_status_codes
+        check(is_list(statuses), "retry: retryable_status_codes", "a list of HTTP statuses", statuses, InvalidCantrip)
+        for status in (codes := tuple(statuses)):
             if not is_whole(status, 0) or status in _NEVER_RETRIED:
                 raise InvalidCantrip(f"retry: retryable_status_codes: {status!r} cannot be retried (SPEC 7.3)")
         object.__setattr__(self, "retryable_status_codes", codes)

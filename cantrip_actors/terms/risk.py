@@ -25,19 +25,19 @@ class LethalTrifecta(UserWarning):
 
     def __init__(self, risks: Mapping[Risk, tuple[str, ...]]) -> None:
         self.risks = risks
-        found = [f"{risk.replace('_', ' ')} ({', '.join(gates)})" for risk, gates in risks.items()]
+        descriptions = [f"{risk.replace('_', ' ')} ({', '.join(gates)})" for risk, gates in risks.items()]
         super().__init__(
-            f"this circle has the lethal trifecta, {', '.join(found[:-1])} and a {found[-1]}: what a stranger wrote "
-            "can make the entity send private data away. Remove one of the three, put ask_first around the way out, "
-            "or correct what a gate declares, gate.with_(risks=[…])"
+            f"this circle has the lethal trifecta, {', '.join(descriptions[:-1])} and a {descriptions[-1]}: what a "
+            "stranger wrote can make the entity send private data away. Remove one of the three, put ask_first around "
+            "the way out, or correct what a gate declares, gate.with_(risks=[…])"
         )
 
 
-def read_risks(gate: str, given: Iterable[str]) -> frozenset[Risk]:
+def read_risks(gate: str, declared: Iterable[str]) -> frozenset[Risk]:
     """Return the risks that the author of a gate declared. Raises InvalidCantrip for an unknown one."""
-    check(is_list(given), f"gate {gate}: risks", 'a list such as ["way_out"]', given, InvalidCantrip)
-    wanted = list(given)
-    for one in wanted:
-        if one not in RISKS:
-            raise InvalidCantrip(f"gate {gate}: unknown risk {one!r}: {suggest_nearest(str(one), RISKS)}")
+    check(is_list(declared), f"gate {gate}: risks", 'a list such as ["way_out"]', declared, InvalidCantrip)
+    wanted = list(declared)
+    for risk in wanted:
+        if risk not in RISKS:
+            raise InvalidCantrip(f"gate {gate}: unknown risk {risk!r}: {suggest_nearest(str(risk), RISKS)}")
     return frozenset(risk for risk in RISKS if risk in wanted)

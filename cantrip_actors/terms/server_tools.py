@@ -28,7 +28,7 @@ class ServerTool:
 
     def as_json(self) -> dict[str, Any]:
         """Return the tool as the loom and recipes write it: its `type`, and the settings that were given."""
-        lists = {name: list(one) if isinstance(one, tuple) else one for name, one in self.settings.items()}
+        lists = {name: list(value) if isinstance(value, tuple) else value for name, value in self.settings.items()}
         return {"type": self.kind, **lists}
 
 
@@ -74,10 +74,10 @@ def file_search(stores: Sequence[str] | str, *, max_results: int | None = None) 
     `stores` are the ids of its stores: vector stores of OpenAI, collections of xAI, file search stores of Google.
     Raises InvalidCantrip if there are none.
     """
-    made = _make_tool("file_search", stores=stores, max_results=max_results)
-    if "stores" not in made.settings:
+    tool = _make_tool("file_search", stores=stores, max_results=max_results)
+    if "stores" not in tool.settings:
         raise InvalidCantrip("file_search: stores: expected at least one id")
-    return made
+    return tool
 
 
 def mcp_connector(
@@ -98,25 +98,25 @@ def mcp_connector(
 
 
 def _make_tool(kind: str, **settings: Any) -> ServerTool:
-    read = ((name, _READ[name](f"{kind}: {name}", given)) for name, given in settings.items() if given is not None)
-    made = {name: one for name, one in read if one != ()}
-    if "allowed_domains" in made and "blocked_domains" in made:
+    read = ((name, _READ[name](f"{kind}: {name}", value)) for name, value in settings.items() if value is not None)
+    chosen = {name: value for name, value in read if value != ()}
+    if "allowed_domains" in chosen and "blocked_domains" in chosen:
         raise InvalidCantrip(f"{kind}: give allowed_domains or blocked_domains, not both")
-    return ServerTool(kind, MappingProxyType(made))
+    return ServerTool(kind, MappingProxyType(chosen))
 
 
-def _read_whole(what: str, given: Any) -> Any:
-    check_whole(what, given, 1, error=InvalidCantrip)
-    return given
+def _read_whole(what: str, value: Any) -> Any:
+    check_whole(what, value, 1, error=InvalidCantrip)
+    return value
 
 
-def _read_text(what: str, given: Any) -> Any:
-    check(is_text(given), what, "text", given, InvalidCantrip)
-    return given
+def _read_text(what: str, value: Any) -> Any:
+    check(is_text(value), what, "text", value, InvalidCantrip)
+    return value
 
 
-def _read_texts(what: str, given: object) -> tuple[str, ...]:
-    return read_texts(what, (given,) if isinstance(given, str) else given, "a list of texts", InvalidCantrip)
+def _read_texts(what: str, value: object) -> tuple[str, ...]:
+    return read_texts(what, (value,) if isinstance(value, str) else value, "a list of texts", InvalidCantrip)
 
 
 _READ: Final[Mapping[str, Callable[[str, object], Any]]] = {
@@ -127,17 +127,17 @@ _READ: Final[Mapping[str, Callable[[str, object], Any]]] = {
 """How each setting is read."""
 
 _MAKERS: Final[Mapping[str, Callable[..., ServerTool]]] = {
-    one.__name__: one for one in (web_search, code_execution, file_search, url_context, mcp_connector)
+    function.__name__: function for function in (web_search, code_execution, file_search, url_context, mcp_connector)
 }
 
 
-def parse_server_tools(given: Any) -> tuple[ServerTool, ...]:
+def parse_server_tools(declared: Any) -> tuple[ServerTool, ...]:
     """Return the server tools of a call from `ServerTool`s, names, or mappings with a `type`, as recipes have them.
 
     Raises InvalidCantrip for an unknown tool, and for unknown settings.
     """
-    check(is_list(given), "server_tools", "a list such as [web_search()]", given, InvalidCantrip)
-    tools = tuple(map(_parse_server_tool, given))
+    check(is_list(declared), "server_tools", "a list such as [web_search()]", declared, InvalidCantrip)
+    tools = tuple(map(_parse_server_tool, declared))
     kinds = [tool.settings.get("name", tool.kind) for tool in tools]
     for kind in kinds:
         if kinds.count(kind) > 1:
@@ -145,15 +145,15 @@ def parse_server_tools(given: Any) -> tuple[ServerTool, ...]:
     return tools
 
 
-def _parse_server_tool(given: object) -> ServerTool:
-    if isinstance(given, ServerTool):
-        return given
-    settings = {"type": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
+def _parse_server_tool(tool: object) -> ServerTool:
+    if isinstance(tool, ServerTool):
+        return tool
+    settings = {"type": tool} if isinstance(tool, str) else dict(tool) if isinstance(tool, Mapping) else {}
     kind = settings.pop("type", None)
     make = _MAKERS.get(str(kind))
     if make is None:
         raise InvalidCantrip(
-            f"server_tools: expected a tool such as web_search(), got {given!r}: {suggest_nearest(str(kind), _MAKERS)}"
+            f"server_tools: expected a tool such as web_search(), got {tool!r}: {suggest_nearest(str(kind), _MAKERS)}"
         )
     try:
         return make(**settings)
@@ -209,14 +209,14 @@ def check_server_tools(family: str, model: str, tools: Sequence[ServerTool], *, 
     """
     if not tools:
         return
-    taken = TAKEN.get(family, {})
+    accepted = TAKEN.get(family, {})
     who = f"{family}:{model}"
     for tool in tools:
-        if tool.kind not in taken:
+        if tool.kind not in accepted:
             others = ", ".join(name for name, row in TAKEN.items() if tool.kind in row)
             raise InvalidCantrip(f"server_tools: {who} has no {tool.kind}; these families have: {others}")
         for name in tool.settings:
-            if name not in taken[tool.kind]:
+            if name not in accepted[tool.kind]:
                 raise InvalidCantrip(f"server_tools: {tool.kind}: {who} has no {name}; leave it out")
     if family == "openai" and len(tools) > 1 and any("max_uses" in tool.settings for tool in tools):
         raise InvalidCantrip(
@@ -254,24 +254,24 @@ def find_server_calls(metadata: Mapping[str, Any]) -> tuple[ServerCall, ...]:
     """Return the calls of the provider's tools that a response's metadata holds."""
     return tuple(
         ServerCall(
-            str(one.get("tool") or ""),
-            str(one.get("id") or ""),
-            one.get("args") or {},
-            one.get("result"),
-            bool(one.get("is_error")),
-            str(one.get("name") or ""),
+            str(call.get("tool") or ""),
+            str(call.get("id") or ""),
+            call.get("args") or {},
+            call.get("result"),
+            bool(call.get("is_error")),
+            str(call.get("name") or ""),
         )
-        for one in _select_mappings(metadata.get("server_calls"))
+        for call in _select_mappings(metadata.get("server_calls"))
     )
 
 
 def find_citations(metadata: Mapping[str, Any]) -> tuple[Citation, ...]:
     """Return the citations that a response's metadata holds."""
     return tuple(
-        Citation(*(str(one.get(name) or "") for name in ("url", "title", "text")))
-        for one in _select_mappings(metadata.get("citations"))
+        Citation(*(str(citation.get(name) or "") for name in ("url", "title", "text")))
+        for citation in _select_mappings(metadata.get("citations"))
     )
 
 
-def _select_mappings(given: Any) -> list[Mapping[str, Any]]:
-    return [one for one in given if isinstance(one, Mapping)] if isinstance(given, (list, tuple)) else []
+def _select_mappings(items: Any) -> list[Mapping[str, Any]]:
+    return [item for item in items if isinstance(item, Mapping)] if isinstance(items, (list, tuple)) else []

@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @cache
 def _get_fields(cls: type[msgspec.Struct]) -> dict[str, Field[Any]]:
-    made: dict[str, Field[Any]] = make_dataclass(  # type: ignore[attr-defined]
+    fields: dict[str, Field[Any]] = make_dataclass(  # type: ignore[attr-defined]
         cls.__name__, cls.__struct_fields__
     ).__dataclass_fields__
-    return made
+    return fields
 
 
 class _Fields:
@@ -44,9 +44,9 @@ def set_fields(value: object, /, **parts: Any) -> None:
 
 def replace_fields(value: T, /, **parts: Any) -> T:
     """Return a frozen dataclass with some fields replaced by others that are already validated: none is checked."""
-    made: T = object.__new__(type(value))
-    set_fields(made, **{name: getattr(value, name) for name in value.__dataclass_fields__} | parts)  # type: ignore[attr-defined]
-    return made
+    copy: T = object.__new__(type(value))
+    set_fields(copy, **{name: getattr(value, name) for name in value.__dataclass_fields__} | parts)  # type: ignore[attr-defined]
+    return copy
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:

@@ -147,8 +147,8 @@ class Wards:
         """Return the meet of `wards`. A mapping such as `{"max_turns": 10}` is accepted too, as recipes write it."""
         met = cls()
         for ward in wards:
-            for one in (ward,) if isinstance(ward, Ward) else parse(ward):
-                met = met & cls._make_single(one)
+            for single in (ward,) if isinstance(ward, Ward) else parse(ward):
+                met = met & cls._make_single(single)
         return met
 
     @classmethod
@@ -214,12 +214,12 @@ class Wards:
 
     def as_json(self) -> dict[str, Any]:
         """Return the restrictions that are set, as the loom's header and the capability text show them."""
-        kept: dict[str, Any] = {
+        stated: dict[str, Any] = {
             name: value
             for name in _WARDS
             if (value := getattr(self, name)) is not None and value is not False  # 0 restricts, too
         }
-        return {**kept, "removed": sorted(self.removed)} if self.removed else kept
+        return {**stated, "removed": sorted(self.removed)} if self.removed else stated
 
 
 _WARDS = tuple(f.name for f in fields(Wards) if f.name != "removed")
@@ -231,11 +231,11 @@ def parse(ward: Mapping[str, Any]) -> list[Ward]:
     """Return the wards in a mapping such as `{"max_turns": 10}`. Raises InvalidCantrip for anything else."""
     fits = isinstance(ward, Mapping) and ward
     check(fits, "ward", "for example max_turns(50) or {'max_turns': 50}", ward, InvalidCantrip)
-    made: list[Ward] = []
+    wards: list[Ward] = []
     for name, value in ward.items():
         values = value if name == "remove_gate" and isinstance(value, (list, tuple)) else (value,)
-        made.extend(Ward(name, one) for one in values)
-    return made
+        wards.extend(Ward(name, value) for value in values)
+    return wards
 
 
 def _choose_least(a: Any, b: Any) -> Any:

@@ -60,9 +60,9 @@ def wrap(
 
     Raises InvalidCantrip without any step, and for a step that cannot be called.
     """
-    for when, given in (("pre", pre), ("post", post)):
-        fits = isinstance(given, (list, tuple)) and all(map(callable, given))
-        check(fits, f"wrap: {when}", f"a list of functions, as in {when}=[…]", given, InvalidCantrip)
+    for when, step_list in (("pre", pre), ("post", post)):
+        fits = isinstance(step_list, (list, tuple)) and all(map(callable, step_list))
+        check(fits, f"wrap: {when}", f"a list of functions, as in {when}=[…]", step_list, InvalidCantrip)
     steps = (*pre, *post)
     if not steps:
         raise InvalidCantrip("wrap: expected a step before or after the gate: pre=[…], post=[…]")
@@ -95,12 +95,12 @@ def ask_first(
         raise InvalidCantrip(f"ask_first: when: expected a function of the arguments, got {when!r}")
     check_expires("ask_first", expires)
     check_unattended("ask_first", unattended)
-    said = (
+    condition = (
         []
         if when is None
         else [f"when={getattr(when, '__module__', '')}.{getattr(when, '__qualname__', type(when).__qualname__)}"]
     )
-    said += [] if expires is None else [f"expires={expires:g}"]
-    said += [] if unattended is None else [f"unattended={unattended}"]
-    name = f"ask_first({', '.join(said)})" if said else "ask_first"
+    condition += [] if expires is None else [f"expires={expires:g}"]
+    condition += [] if unattended is None else [f"unattended={unattended}"]
+    name = f"ask_first({', '.join(condition)})" if condition else "ask_first"
     return Wrap(target, Wrapper(name, ask=AskFirst(when, expires, unattended)))

@@ -234,7 +234,7 @@ def test_any_images_in_any_split_are_read_as_they_were_written(batches):
         read = [record.images for record in store.records("e")[1:]]
     assert read == batches
     for some, given_ in zip(read, batches, strict=True):
-        assert [one.found() for one in some] == [one.found() for one in given_]
+        assert [one.find_data() for one in some] == [one.find_data() for one in given_]
 
 
 @given(st.lists(images, max_size=3).map(tuple), st.lists(images, max_size=3).map(tuple))
@@ -246,7 +246,7 @@ def test_any_images_are_read_from_disk_as_they_were_written(tmp_path_factory, so
                 store.append(records)
         with open_store(path, read_only=True) as store:
             for record, given_ in zip(store.records("e")[1:], (some, more), strict=True):
-                assert [one.found() for one in record.images] == [one.found() for one in given_]
+                assert [one.find_data() for one in record.images] == [one.find_data() for one in given_]
             assert verify_loom(store).ok
 
 
@@ -388,8 +388,8 @@ def test_an_image_that_was_changed_or_lost_is_a_fault_and_is_not_shown(path):
     with open_store(path, read_only=True) as store:
         first, second = store.records("e")[1].images
         with pytest.raises(LoomError, match="is not what was recorded"):
-            first.found()
-        assert second.found() is None
+            first.find_data()
+        assert second.find_data() is None
         faults = verify_loom(store).faults
     assert {(fault.record, fault.blob) for fault in faults} == {(2, IMAGE.digest), (2, OTHER.digest)}
     assert sorted(str(fault).split(": ")[1][-7:] for fault in faults) == ["missing", "written"]
@@ -480,9 +480,9 @@ def test_a_redacted_loom_shows_images_unless_they_are_left_out():
         assert seen.records("e")[-1].images[0].data == IMAGE.data
         assert seen.attach(IMAGE.bare()).data == IMAGE.data
         hidden = redacted_loom(Loom(store, None), Redactor([SECRET]), show_images=False)
-        assert hidden.records("e")[-1].images[0].found() is None
+        assert hidden.records("e")[-1].images[0].find_data() is None
         assert hidden.records("e")[-1].images == (IMAGE,)
-        assert hidden.attach(IMAGE).found() is None
+        assert hidden.attach(IMAGE).find_data() is None
 
 
 def test_the_address_of_an_image_is_redacted():
@@ -499,4 +499,4 @@ def test_a_record_without_secrets_is_returned_unchanged():
     seen = GateFinished.of("e", "t", Observation("shoot", None, IMAGE.handle, images=(IMAGE,)))
     bare = redact_record(seen, Redactor([SECRET]), show_images=False)
     assert bare == replace(seen)
-    assert bare.observation.images[0].found() is None
+    assert bare.observation.images[0].find_data() is None

@@ -48,7 +48,7 @@ def survey() -> dict[str, object]:
 
 def seen(context: Invocation) -> list[tuple[str, list[str]]]:
     """The messages that a crystal sees: their roles, and the names of their images, whose bytes must be available."""
-    assert all(image.url is not None or image.found() for message in context for image in message.images)
+    assert all(image.url is not None or image.find_data() for message in context for image in message.images)
     return [(message.role, [NAMES[image.name] for image in message.images]) for message in context]
 
 
@@ -258,7 +258,7 @@ def walker(context: Invocation) -> object:
     done_so_far = sum(one.role == "assistant" for one in context)
     if done_so_far < 3:
         return say("shoot", which="ABC"[done_so_far])
-    return done([NAMES[image.name] for one in context for image in one.images if image.found()])
+    return done([NAMES[image.name] for one in context for image in one.images if image.find_data()])
 
 
 @pytest.mark.rule("LOOM-1", "LOOM-4", "LOOM-10")
@@ -301,7 +301,7 @@ class TestRecovery:
 
     async def test_an_unloaded_entity_is_loaded_with_its_images(self, tmp_path: Path) -> None:
         url = str(tmp_path / "loom.db")
-        spell = cantrip(lambda context: done([NAMES[i.name] for one in context for i in one.images if i.found()]))
+        spell = cantrip(lambda context: done([NAMES[i.name] for one in context for i in one.images if i.find_data()]))
         async with Runtime.open(url) as runtime:
             entity = await runtime.invoke(spell, ["one", A], name="eyes")
             await entity.episode()
@@ -314,7 +314,7 @@ class TestRecovery:
 
     async def test_a_loom_redacted_at_rest_keeps_no_image_bytes(self, tmp_path: Path) -> None:
         url = str(tmp_path / "loom.db")
-        spell = cantrip(lambda context: done([bool(i.found()) for one in context for i in one.images]))
+        spell = cantrip(lambda context: done([bool(i.find_data()) for one in context for i in one.images]))
         async with Runtime.open(url, redact="at_rest") as runtime:
             entity = await runtime.invoke(spell, ["one", A], name="eyes")
             assert (await entity.episode()).result == [True]

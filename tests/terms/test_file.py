@@ -139,7 +139,7 @@ def test_a_handle_is_found_in_a_text_for_any_filename(filename) -> None:
 def test_a_file_survives_copies_pickles_and_the_loom(made) -> None:
     assert copy.copy(made) is copy.deepcopy(made) is made
     again = pickle.loads(pickle.dumps(made))
-    assert (again, again.after, again.found()) == (made, made.after, made.found())
+    assert (again, again.after, again.find_data()) == (made, made.after, made.find_data())
     kept = make_image(get_image_facts(made))
     assert (kept, kept.after, type(kept)) == (made, made.after, type(made))
     assert get_image_facts(kept) == get_image_facts(made)

@@ -113,20 +113,20 @@ class TestValue:
             asked.append(1)
             return png()
 
-        known = Image.known("image/png", Image(png()).digest, 1, 3, 2, find=find)
+        known = Image.from_facts("image/png", Image(png()).digest, 1, 3, 2, find=find)
         assert not asked
         assert not known.is_at_hand
         assert known.data == known.placed(1).data == png()
         assert asked == [1]
 
     def test_bytes_that_differ_from_the_recorded_digest_are_an_error(self):
-        known = Image.known("image/png", "0" * 64, 1, 3, 2, find=png)
+        known = Image.from_facts("image/png", "0" * 64, 1, 3, 2, find=png)
         with pytest.raises(LoomError, match="is not what was recorded"):
-            known.found()
+            known.find_data()
 
     @pytest.mark.parametrize("image", [PNG.bare(), Image.at("https://example.org/a.png")])
     def test_missing_bytes_are_an_error(self, image):
-        assert image.found() is None
+        assert image.find_data() is None
         assert image.base64() is None
         with pytest.raises(LoomError, match="are not to be had"):
             _ = image.data
