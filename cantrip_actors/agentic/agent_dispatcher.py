@@ -85,8 +85,8 @@ class AgentDispatcher(Generic[T, R, D]):
             critic=_wrap_agent(self.critic, ask),
         )
 
-    async def _call(self, agent: AgentProtocol, given: BaseModel) -> AgentCallResult[Any]:
-        sent, schema = given.model_dump_json(round_trip=True), agent.output_schema
+    async def _call(self, agent: AgentProtocol, agent_input: BaseModel) -> AgentCallResult[Any]:
+        sent, schema = agent_input.model_dump_json(round_trip=True), agent.output_schema
         used, raw, wrong = Usage(), None, None
         for _ in range(self.max_retries):
             raw, usage = await _answer(agent, sent)
@@ -109,7 +109,9 @@ def join_in_one_line(wrong: Exception | None) -> str:
     if not isinstance(wrong, ValidationError):
         return str(wrong) if wrong is None else f"{type(wrong).__name__}: {wrong}"
     problems = wrong.errors(include_url=False, include_input=False)
-    return "; ".join(": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in problems)
+    return "; ".join(
+        ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"]))) for problem in problems
+    )
 
 
 async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:
@@ -130,6 +132,6 @@ def _wrap_agent(agent: AgentProtocol, ask: AskCrystal) -> AgentProtocol:
     return bound
 
 
-def describe_unknown_worker(worker_id: str, known: Any) -> str:
+def describe_unknown_worker(worker_id: str, worker_ids: Any) -> str:
     """Return the text for an unknown worker."""
-    return f"Unknown worker_id '{worker_id}': there are {', '.join(known) or 'none'}"
+    return f"Unknown worker_id '{worker_id}': there are {', '.join(worker_ids) or 'none'}"

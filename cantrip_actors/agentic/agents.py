@@ -86,18 +86,18 @@ class FunctionAgent:
     def __post_init__(self) -> None:
         check(callable(self.function), "agent", "a function of its typed input", self.function, TypeError)
         title = str(getattr(self.function, "__name__", type(self.function).__name__))
-        given: dict[str, Any] = {"id": self.id or title, "name": self.name or self.id or title}
+        fields: dict[str, Any] = {"id": self.id or title, "name": self.name or self.id or title}
         hints: dict[str, Any] = {}
         if BaseModel in (self.input_schema, self.output_schema):
             hints = typing.get_type_hints(self.function)
         returned = hints.pop("return", None)
-        taken = next(iter(hints.values()), None)
-        for name, hint in (("input_schema", taken), ("output_schema", returned)):
+        parameter = next(iter(hints.values()), None)
+        for name, hint in (("input_schema", parameter), ("output_schema", returned)):
             schema = getattr(self, name)
-            given[name] = hint if schema is BaseModel else schema
-            if not (isinstance(given[name], type) and issubclass(given[name], BaseModel)):
+            fields[name] = hint if schema is BaseModel else schema
+            if not (isinstance(fields[name], type) and issubclass(fields[name], BaseModel)):
                 raise TypeError(f"agent {title}: {name}: expected a pydantic model, annotated or given, got {hint!r}")
-        for name, value in given.items():
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     async def __call__(self, input_json: str) -> str:

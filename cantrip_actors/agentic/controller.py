@@ -95,9 +95,9 @@ def advance(run: ControllerRun, result: Any = None) -> ControllerAction:
 def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, task: Any) -> ControllerRun:
     """Take one task through the steps in this file's docstring; only schemas of `dispatcher` and `tools` are read."""
     planner, critic = dispatcher.planner, dispatcher.critic
-    given = {"task": task} if "task" in planner.input_schema.model_fields else {}
+    fields = {"task": task} if "task" in planner.input_schema.model_fields else {}
     planned = yield AskAgent(
-        ControllerState.PLAN, planner.input_schema.model_validate(given, by_name=True), planner.output_schema
+        ControllerState.PLAN, planner.input_schema.model_validate(fields, by_name=True), planner.output_schema
     )
     if planned.task != task:
         return Fail(RuntimeError(f"Planner output task did not match requested task: {planned.task}"))
@@ -122,26 +122,26 @@ def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, ta
     if worked.result is None:
         return Fail(RuntimeError("WorkerOutput violated 'exactly one branch' invariant."))
 
-    asked = _build_critic_input(critic.input_schema, task, worker_id, worked.result)
-    decision = yield AskAgent(ControllerState.CRITIC, asked, critic.output_schema)
+    critic_input = _build_critic_input(critic.input_schema, task, worker_id, worked.result)
+    decision = yield AskAgent(ControllerState.CRITIC, critic_input, critic.output_schema)
     return End(task, worker_id, worked, decision)
 
 
-def _add_tool_result(given: BaseModel, result: str) -> BaseModel:
+def _add_tool_result(worker_input: BaseModel, result: str) -> BaseModel:
     """Return a worker's input with the result of its tool, which is JSON text."""
-    schema = type(given)
+    schema = type(worker_input)
     wanted: Any = schema.model_fields["tool_result"].annotation
-    found = TypeAdapter[Any](wanted).validate_json(result, by_name=True)
-    return schema.model_validate({**dict(given), "tool_result": found}, by_name=True)
+    tool_result = TypeAdapter[Any](wanted).validate_json(result, by_name=True)
+    return schema.model_validate({**dict(worker_input), "tool_result": tool_result}, by_name=True)
 
 
 def _build_critic_input(schema: type[BaseModel], task: Any, worker_id: str, answer: Any) -> BaseModel:
-    given = {"plan": task, "worker_answer": answer}
+    fields = {"plan": task, "worker_answer": answer}
     for name in schema.model_fields:
-        if name in given:
+        if name in fields:
             continue
         if name == "worker_id":
-            given[name] = worker_id
+            fields[name] = worker_id
         elif hasattr(task, name):
-            given[name] = getattr(task, name)
-    return schema.model_validate(given, by_name=True)
+            fields[name] = getattr(task, name)
+    return schema.model_validate(fields, by_name=True)

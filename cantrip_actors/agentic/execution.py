@@ -152,20 +152,20 @@ class Controller:
             case End():
                 raise CrystalError("a run that has ended is asked for more: `done` was refused, or is not a gate here")
 
-    async def _ask(self, asked: AskAgent) -> AgentCallResult[Any]:
-        match asked.state:
+    async def _ask(self, action: AskAgent) -> AgentCallResult[Any]:
+        match action.state:
             case ControllerState.PLAN:
-                return await self.dispatcher.plan(asked.input)
+                return await self.dispatcher.plan(action.input)
             case ControllerState.CRITIC:
-                return await self.dispatcher.critique(asked.input)
+                return await self.dispatcher.critique(action.input)
             case _:
-                return await self.dispatcher.work(asked.worker_id, asked.input)
+                return await self.dispatcher.work(action.worker_id, action.input)
 
     def _task(self, text: str) -> Any:
         """Return the task, in the type that the planner must return."""
         planner = self.dispatcher.planner
         schemas = (planner.output_schema, planner.input_schema)
-        field = next((one.model_fields["task"] for one in schemas if "task" in one.model_fields), None)
+        field = next((schema.model_fields["task"] for schema in schemas if "task" in schema.model_fields), None)
         wanted: Any = Any if field is None else field.annotation
         try:
             return read(TypeAdapter(wanted), text)

@@ -59,7 +59,7 @@ def freeze(value: Any) -> Any:
     if isinstance(value, _Fixed):
         return value
     if isinstance(value, Mapping):
-        return Frozen({str(key): freeze(one) for key, one in value.items()})
+        return Frozen({str(key): freeze(part) for key, part in value.items()})
     if isinstance(value, (list, tuple)):
-        return FrozenList([freeze(one) for one in value])
+        return FrozenList([freeze(part) for part in value])
     return value

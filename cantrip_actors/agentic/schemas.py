@@ -155,7 +155,7 @@ class ControllerDomainInput(FrozenModel):
 
     @field_validator("task", mode="after")
     @classmethod
-    def _one(cls, task: Any) -> Any:
+    def _check_single(cls, task: Any) -> Any:
         if task is None:
             raise ValueError("expected exactly one task, got none")
         if isinstance(task, (list, tuple, set, frozenset)):

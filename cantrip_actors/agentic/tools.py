@@ -139,9 +139,9 @@ class ToolRegistry:
         return f"<ToolRegistry of {', '.join(self._tools) or 'no tools'}>"
 
 
-def describe_unknown(name: str, known: Any) -> str:
+def describe_unknown(name: str, names: Any) -> str:
     """Return the text for an unknown tool."""
-    return f"Unknown tool: {name} (there are: {', '.join(known) or 'none'})"
+    return f"Unknown tool: {name} (there are: {', '.join(names) or 'none'})"
 
 
 def describe_mistyped(name: str, wanted: type[BaseModel], args: Any) -> str:

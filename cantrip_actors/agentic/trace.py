@@ -40,13 +40,13 @@ class ToolEnd(NamedTuple):
     is_error: bool
 
 
-def utterance(state: ControllerState, result: AgentCallResult[Any], given: Any) -> str:
+def utterance(state: ControllerState, result: AgentCallResult[Any], agent_input: Any) -> str:
     """Return the trace entry of one call of an agent as the text of its turn, with the most important fields first."""
     entry = {
         "state": state.value,
         "agent_id": result.agent_id,
         "output": as_json(result.output, round_trip=True),
-        "input": None if state is ControllerState.PLAN else as_json(given),
+        "input": None if state is ControllerState.PLAN else as_json(agent_input),
         "tool_name": None,
         "call_id": result.call_id,
     }
@@ -93,8 +93,8 @@ def run_of(messages: Iterable[Message]) -> tuple[str, list[TracedStep | ToolEnd]
 
 def _build_step(content: str) -> TracedStep:
     try:
-        told = json.loads(content)
-        return TracedStep(ControllerState(told["state"]), json.dumps(told["output"]))
+        entry = json.loads(content)
+        return TracedStep(ControllerState(entry["state"]), json.dumps(entry["output"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CrystalError(f"a controller continues only from its own steps, not from: {content[:200]}") from error
 
@@ -104,24 +104,24 @@ def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
     Raises CrystalError for turns of an entity that no controller drove.
     """
-    return [one for turn in turns for one in _list_entries(turn)]
+    return [entry for turn in turns for entry in _list_entries(turn)]
 
 
 def _list_entries(turn: Turn) -> Iterator[dict[str, Any]]:
     _build_step(turn.content or "")
-    told: dict[str, Any] = json.loads(turn.content or "")
-    yield {name: told[name] for name in ("state", "agent_id", "call_id", "tool_name", "input", "output")}
+    entry: dict[str, Any] = json.loads(turn.content or "")
+    yield {name: entry[name] for name in ("state", "agent_id", "call_id", "tool_name", "input", "output")}
     for seen in turn.gate_calls:
         if seen.gate == "done":
-            yield {"state": ControllerState.END.value, "decision": told["output"]}
+            yield {"state": ControllerState.END.value, "decision": entry["output"]}
         else:
-            asked = told["output"]["tool_request"]["args"] if seen.args is None else seen.args
+            args = entry["output"]["tool_request"]["args"] if seen.args is None else seen.args
             output = seen.result if seen.is_error or not isinstance(seen.result, str) else json.loads(seen.result)
             yield {
                 "state": ControllerState.TOOL.value,
                 "agent_id": None,
                 "call_id": None,
                 "tool_name": seen.gate,
-                "input": dict(asked),
+                "input": dict(args),
                 "output": output,
             }

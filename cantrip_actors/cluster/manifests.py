@@ -40,9 +40,9 @@ def manifest(
     """Return the text of a manifest. Raises ValueError for an unknown engine, and for names that would need quotes."""
     if engine not in ENGINES:
         raise ValueError(f"expected one of {', '.join(ENGINES)}, got {engine!r}")
-    for what, given in (*(("recipe", one) for one in recipes), ("release", release), ("image", image)):
-        if not _PLAIN.fullmatch(given):
-            raise ValueError(f"{what}: expected letters, digits and any of ./:@+-_, got {given!r}")
+    for what, value in (*(("recipe", recipe) for recipe in recipes), ("release", release), ("image", image)):
+        if not _PLAIN.fullmatch(value):
+            raise ValueError(f"{what}: expected letters, digits and any of ./:@+-_, got {value!r}")
     text = files("cantrip_actors.cluster").joinpath(f"templates/{engine}.{ENGINES[engine]}").read_text(encoding="utf-8")
     return Template(text).substitute(
         recipes=" ".join(recipes),

@@ -66,10 +66,10 @@ class WorkerProcess:
 
         context = ray.get_runtime_context()
         labels = dict(context.get_node_labels() or {})
-        told = [f"--label={key}={value}" for key, value in labels.items() if not key.startswith("ray.io/")]
+        options = [f"--label={key}={value}" for key, value in labels.items() if not key.startswith("ray.io/")]
         if zone := labels.get("ray.io/availability-zone"):
-            told.append(f"--zone={zone}")
-        command = [sys.executable, "-c", _BEGIN, str(os.getpid()), "worker", *arguments, f"--name={name}", *told]
+            options.append(f"--zone={zone}")
+        command = [sys.executable, "-c", _BEGIN, str(os.getpid()), "worker", *arguments, f"--name={name}", *options]
         self._name = name
         self._node = context.get_node_id()
         self._process = subprocess.Popen(  # noqa: S603  # our own program
@@ -119,7 +119,7 @@ class Deployment:
         import ray
         from ray.autoscaler.sdk import request_resources
 
-        needs = [one for one in (self._options.get("label_selector"),) if one]
+        needs = [selector for selector in (self._options.get("label_selector"),) if selector]
         bundles: list[dict[str, float]] = [_bundle(self._options)] * workers
         request_resources(bundles=bundles, bundle_label_selectors=needs * workers or None)
         actor = ray.remote(WorkerProcess)
@@ -134,7 +134,7 @@ class Deployment:
     def _drain(self, actors: Sequence[Any]) -> None:
         import ray
 
-        waiting = [one.drain.remote() for one in actors]
+        waiting = [actor.drain.remote() for actor in actors]
         for actor, drained in zip(actors, waiting, strict=True):
             with contextlib.suppress(ray.exceptions.RayActorError):  # it died instead: others take over
                 ray.get(drained)
@@ -147,11 +147,11 @@ class Deployment:
         """
         import ray
 
-        asked = {name: actor.place.remote() for name, actor in self._actors.items()}
-        if asked:
-            ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWERS)
-        found = []
-        for name, answer in asked.items():
+        pending = {name: actor.place.remote() for name, actor in self._actors.items()}
+        if pending:
+            ray.wait(list(pending.values()), num_returns=len(pending), timeout=ANSWERS)
+        placed = []
+        for name, answer in pending.items():
             try:
                 place = ray.get(answer, timeout=0)
             except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
@@ -159,8 +159,8 @@ class Deployment:
             if place is None:
                 ray.kill(self._actors.pop(name))
             else:
-                found.append(place)
-        return found
+                placed.append(place)
+        return placed
 
     def drain(self) -> None:
         """Drain all workers, and withdraw the request to the autoscaler. Blocks until they have ended."""
@@ -207,7 +207,7 @@ def deploy(
         environment = None if working_dir is None else {"working_dir": working_dir}
         ray.init(address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
     in_job = working_dir is not None or bool(ray.get_runtime_context().runtime_env.get("working_dir"))
-    files = [_name_recipe(one, is_uploaded=in_job) for one in recipes]
+    files = [_name_recipe(recipe, is_uploaded=in_job) for recipe in recipes]
     placing: dict[str, Any] = {
         "num_cpus": cpus,
         "resources": dict(resources or {}),

@@ -114,11 +114,11 @@ class Own:
             name = _make_identity(above), _fold(path.name)
             names.add(name)
             if is_folder:
-                folders |= {_make_identity(found) for found in (_read_status(path),) if found is not None}
+                folders |= {_make_identity(status) for status in (_read_status(path),) if status is not None}
                 continue
             beside.add(name)
-            found = (_read_status(path.with_name(path.name + ending)) for ending in ("", *BESIDE))
-            files |= {_make_identity(one) for one in found if one is not None}
+            statuses = (_read_status(path.with_name(path.name + ending)) for ending in ("", *BESIDE))
+            files |= {_make_identity(status) for status in statuses if status is not None}
         paths = tuple(sorted(path for path, _ in claims))
         return cls(frozenset(folders), frozenset(files), frozenset(names), frozenset(beside), paths)
 
@@ -128,7 +128,7 @@ class Own:
 
     def has_above(self, folder: Path) -> bool:
         """Whether a folder, or one that it is in, is a claimed one."""
-        return any(_make_identity(one.stat()) in self.folders for one in (folder, *folder.parents))
+        return any(_make_identity(above.stat()) in self.folders for above in (folder, *folder.parents))
 
     def has_name(self, folder: int, name: str) -> bool:
         """Return whether the file that has, or would have, that name in the open folder belongs to the runtime."""
@@ -157,7 +157,7 @@ class Own:
         skipped, so text that is not a path leads nowhere, at any length.
         """
         texts = dict.fromkeys((text, os.path.normpath(text))) if text else ()
-        return any(self._leads_here(Path(os.path.realpath(root)), one) for one in texts)
+        return any(self._leads_here(Path(os.path.realpath(root)), text) for text in texts)
 
     def _leads_here(self, at: Path, text: str) -> bool:
         missing = 0  # names after one that does not exist
@@ -187,9 +187,9 @@ class Own:
             os.close(handle)
         if target is None:
             return False
-        found = target.stat()
-        is_own = _make_identity(found) in self.folders | self.files or _fold(target.name) == HOME
-        return is_own or (stat.S_ISREG(found.st_mode) and _is_ours(target))
+        status = target.stat()
+        is_own = _make_identity(status) in self.folders | self.files or _fold(target.name) == HOME
+        return is_own or (stat.S_ISREG(status.st_mode) and _is_ours(target))
 
 
 def _resolve_target(folder: Path, name: str) -> Path | None:
@@ -241,8 +241,8 @@ def _read_status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _make_identity(found: os.stat_result) -> FileIdentity:
-    return FileIdentity(found.st_dev, found.st_ino)
+def _make_identity(status: os.stat_result) -> FileIdentity:
+    return FileIdentity(status.st_dev, status.st_ino)
 
 
 def _fold(name: str) -> str:

@@ -37,13 +37,13 @@ def make_folder(path: Path) -> None:
 
     A folder of another name that exists may have been made for other things, and keeps its mode. Raises OSError.
     """
-    missing = [one for one in (path, *path.parents) if not one.exists()]
-    for one in reversed(missing):
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    for place in reversed(missing):
         with suppress(FileExistsError):
-            one.mkdir(mode=FOLDER)
-    for one in (path, *path.parents):
-        if one.name == HOME and one not in missing:
-            _narrow_path(one, FOLDER)
+            place.mkdir(mode=FOLDER)
+    for place in (path, *path.parents):
+        if place.name == HOME and place not in missing:
+            _narrow_path(place, FOLDER)
 
 
 def make_file(path: Path) -> None:
@@ -74,28 +74,28 @@ def file_size(path: Path) -> int:
 
 def narrow(fd: int, path: Path) -> None:
     """Take the rights of others from an open file, and report it. Raises OSError."""
-    found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and _is_too_wide(found):
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and _is_too_wide(status):
         os.fchmod(fd, FILE)
-        _report(path, found)
+        _report(path, status)
 
 
 def _narrow_path(path: Path, mode: int) -> None:
-    found = path.stat()
-    if _is_too_wide(found):
+    status = path.stat()
+    if _is_too_wide(status):
         path.chmod(mode)
-        _report(path, found)
+        _report(path, status)
 
 
-def _is_too_wide(found: os.stat_result) -> bool:
+def _is_too_wide(status: os.stat_result) -> bool:
     if sys.platform == "win32":  # a mode does not say there who may read a file
         return False
-    return bool(found.st_mode & 0o077) and found.st_uid == os.geteuid()
+    return bool(status.st_mode & 0o077) and status.st_uid == os.geteuid()
 
 
-def _report(path: Path, found: os.stat_result) -> None:
+def _report(path: Path, status: os.stat_result) -> None:
     _warn(
         "others could read or change a file of the runtime: only its owner may now",
         path=str(path),
-        mode=f"{stat.S_IMODE(found.st_mode):04o}",
+        mode=f"{stat.S_IMODE(status.st_mode):04o}",
     )

@@ -89,25 +89,27 @@ class CrystalReader:
         self._named = named
         self._made: dict[str, Any] = {}
 
-    def read(self, given: Mapping[str, Any], where: RecipePath) -> Any:
+    def read(self, settings: Mapping[str, Any], where: RecipePath) -> Any:
         """Return the crystal of a mapping with `model` or `fallback`, None if there is a mistake in it.
 
         Raises InvalidCantrip for a mapping that is wrong as a whole.
         """
-        key = json.dumps(given, sort_keys=True, default=repr)
+        key = json.dumps(settings, sort_keys=True, default=repr)
         if key not in self._made:
-            self._made[key] = self._fallback(given, where) if "fallback" in given else self._model(given, where)
+            self._made[key] = (
+                self._fallback(settings, where) if "fallback" in settings else self._model(settings, where)
+            )
         return self._made[key]
 
-    def put_on_terms(self, crystal: Any, given: Mapping[str, Any], where: RecipePath) -> Any:
+    def put_on_terms(self, crystal: Any, settings: Mapping[str, Any], where: RecipePath) -> Any:
         """Return the crystal on the terms of a mapping, None if one of them is wrong."""
         before = len(self._reader.mistakes)
         terms: dict[str, Any] = {
-            name: self._reader.part(kind, given[name], (*where, name))
+            name: self._reader.part(kind, settings[name], (*where, name))
             for name, kind in _TERM_PARTS.items()
-            if given.get(name) is not None
+            if settings.get(name) is not None
         }
-        deadline = given.get("deadline")
+        deadline = settings.get("deadline")
         if deadline is not None:
             terms["deadline"] = deadline
             if not is_number(deadline) or deadline <= 0:
@@ -118,41 +120,41 @@ class CrystalReader:
 
     # ---------------------------------------------------------------------------------------------------------- whole
 
-    def _fallback(self, given: Mapping[str, Any], where: RecipePath) -> Any:
-        self._reader.keep_known(given, ("fallback",), where, "a fallback, whose crystals have their own settings")
-        members = given["fallback"]
+    def _fallback(self, settings: Mapping[str, Any], where: RecipePath) -> Any:
+        self._reader.keep_known(settings, ("fallback",), where, "a fallback, whose crystals have their own settings")
+        members = settings["fallback"]
         if not isinstance(members, list) or len(members) < 2:
             text = "fallback: expected a list of at least two crystals, the first one first"
             self._reader.wrong((*where, "fallback"), text)
             return None
-        made = [self._member(one, (*where, "fallback", at)) for at, one in enumerate(members)]
-        return fallback(*made) if all(one is not None for one in made) else None
+        crystals = [self._member(member, (*where, "fallback", at)) for at, member in enumerate(members)]
+        return fallback(*crystals) if all(crystal is not None for crystal in crystals) else None
 
-    def _member(self, given: Any, where: RecipePath) -> Any:
+    def _member(self, value: Any, where: RecipePath) -> Any:
         with self._reader.at(where):
-            if isinstance(given, str):
-                return self._named(given)
-            if isinstance(given, dict) and "model" in given:
-                return self.read(given, where)
+            if isinstance(value, str):
+                return self._named(value)
+            if isinstance(value, dict) and "model" in value:
+                return self.read(value, where)
             raise InvalidCantrip('expected "family:model", or a mapping with `model`')
         return None
 
-    def _model(self, given: Mapping[str, Any], where: RecipePath) -> Any:
+    def _model(self, written: Mapping[str, Any], where: RecipePath) -> Any:
         reader, before = self._reader, len(self._reader.mistakes)
-        known = reader.keep_known(given, (*_SETTINGS, *_TERMS), where, "a crystal")
+        known_settings = reader.keep_known(written, (*_SETTINGS, *_TERMS), where, "a crystal")
         settings = reader.keep_typed(
-            {name: one for name, one in known.items() if name in _SETTINGS}, {**_KINDS, **_PLACES}, where
+            {name: value for name, value in known_settings.items() if name in _SETTINGS}, {**_KINDS, **_PLACES}, where
         )
         for name, read in self._readers().items():
             if name in settings:
                 value = settings.pop(name)
                 with reader.at((*where, name)):
                     settings[name] = read(value, (*where, name))
-        crystal = self._of_family(settings, given, where, is_sound=len(reader.mistakes) == before)
-        return self.put_on_terms(crystal, known, where)
+        crystal = self._of_family(settings, written, where, is_sound=len(reader.mistakes) == before)
+        return self.put_on_terms(crystal, known_settings, where)
 
     def _of_family(
-        self, settings: dict[str, Any], given: Mapping[str, Any], where: RecipePath, *, is_sound: bool
+        self, settings: dict[str, Any], written: Mapping[str, Any], where: RecipePath, *, is_sound: bool
     ) -> Any:
         reader, model = self._reader, settings.pop("model", None)
         if not isinstance(model, str):
@@ -163,10 +165,10 @@ class CrystalReader:
         make = _MADE_BY.get(family)
         if make is None:
             for name in settings:
-                known = ", ".join(_MADE_BY)
-                reader.wrong((*where, name), f'{name} is for models of providers ({known}), and not for "{family}"')
+                families = ", ".join(_MADE_BY)
+                reader.wrong((*where, name), f'{name} is for models of providers ({families}), and not for "{family}"')
             return None if settings or not is_sound else self._named(model)
-        if family not in _CACHING and "cache" in given:
+        if family not in _CACHING and "cache" in written:
             text = f'cache: only {", ".join(_CACHING)} are told how long to keep a prompt, not "{family}"'
             reader.wrong((*where, "cache"), text)
             return None
@@ -192,60 +194,60 @@ class CrystalReader:
             "context_window": self._tokens,
         }
 
-    def _tokens(self, given: int, _: RecipePath) -> int:
-        if given <= 0:
-            raise InvalidCantrip(f"context_window: expected a number of tokens > 0, got {given}")
-        return given
+    def _tokens(self, tokens: int, _: RecipePath) -> int:
+        if tokens <= 0:
+            raise InvalidCantrip(f"context_window: expected a number of tokens > 0, got {tokens}")
+        return tokens
 
-    def _address(self, given: str, _: RecipePath) -> str:
-        if not given.startswith(("http://", "https://")):
+    def _address(self, address: str, _: RecipePath) -> str:
+        if not address.startswith(("http://", "https://")):
             raise InvalidCantrip('base_url: expected "http://…" or "https://…"')
-        if "@" in given.partition("//")[2].partition("/")[0]:
+        if "@" in address.partition("//")[2].partition("/")[0]:
             text = "base_url: a name and a password have no place in it: use headers: {authorization: …}"
             raise InvalidCantrip(text)
-        return given
+        return address
 
-    def _key(self, given: Any, _: RecipePath) -> EnvironmentKey:
-        variable = self._variable(given)
+    def _key(self, value: Any, _: RecipePath) -> EnvironmentKey:
+        variable = self._variable(value)
         if variable is None:  # the message does not repeat what was written there instead
             raise InvalidCantrip("api_key: a key has no place in a recipe: expected {env: VARIABLE}")
         return EnvironmentKey(variable)
 
-    def _headers(self, given: Any, where: RecipePath) -> Mapping[str, str]:
-        if not isinstance(given, dict):
+    def _headers(self, written: Any, where: RecipePath) -> Mapping[str, str]:
+        if not isinstance(written, dict):
             raise InvalidCantrip("headers: expected a mapping of names to texts, or to {env: VARIABLE}")
-        made: dict[str, str] = {}
-        for name, value in given.items():
+        headers: dict[str, str] = {}
+        for name, value in written.items():
             with self._reader.at((*where, name)):
-                made[name] = self._header(name, value)
-        return made
+                headers[name] = self._header(name, value)
+        return headers
 
-    def _header(self, name: str, given: Any) -> str:
-        variable = self._variable(given, "prefix")
+    def _header(self, name: str, value: Any) -> str:
+        variable = self._variable(value, "prefix")
         if variable is not None:
             if not (text := os.environ.get(variable)):
                 raise InvalidCantrip(f"headers: {name}: the environment has no {variable}")
-            return f"{given.get('prefix', '')}{text}"
-        if not isinstance(given, str):
+            return f"{value.get('prefix', '')}{text}"
+        if not isinstance(value, str):
             raise InvalidCantrip(f"headers: {name}: expected a text, or {{env: VARIABLE, prefix: TEXT}}")
-        if _SECRET.search(name) or redact_words(given) != given:
+        if _SECRET.search(name) or redact_words(value) != value:
             raise InvalidCantrip(f"headers: {name}: a key has no place in a recipe: expected {{env: VARIABLE}}")
-        return given
+        return value
 
     @staticmethod
-    def _variable(given: Any, *more: str) -> str | None:
+    def _variable(value: Any, *more: str) -> str | None:
         """Return the variable that `{env: NAME}` names."""
-        if not isinstance(given, dict) or given.keys() - {"env", *more}:
+        if not isinstance(value, dict) or value.keys() - {"env", *more}:
             return None
-        if not all(isinstance(given.get(name, ""), str) for name in more):
+        if not all(isinstance(value.get(name, ""), str) for name in more):
             return None
-        name = given.get("env")
+        name = value.get("env")
         return name if isinstance(name, str) and _VARIABLE.fullmatch(name) else None
 
-    def _prices(self, given: Any, _: RecipePath) -> Prices:
+    def _prices(self, value: Any, _: RecipePath) -> Prices:
         """Return the prices of a file, or those that the recipe has."""
-        if isinstance(given, str):
-            return Prices.load(find_path(self._reader.folder, given))
-        if isinstance(given, dict):
-            return Prices(given)
+        if isinstance(value, str):
+            return Prices.load(find_path(self._reader.folder, value))
+        if isinstance(value, dict):
+            return Prices(value)
         raise InvalidCantrip("prices: expected a TOML file, or a mapping such as {my-model: {input: 0.5, output: 2}}")

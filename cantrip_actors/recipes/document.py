@@ -113,7 +113,7 @@ def _read_text(path: Path) -> str:
 def _suggest_instead(path: Path) -> str:
     """Name the recipes in the same folder."""
     try:
-        beside = sorted(one.name for one in path.parent.iterdir() if one.suffix in SUFFIXES)
+        beside = sorted(recipe.name for recipe in path.parent.iterdir() if recipe.suffix in SUFFIXES)
     except OSError:
         return f"; nor is there a folder {path.parent}"
     return f"; beside it: {', '.join(beside[:8])}" if beside else ""
@@ -215,10 +215,10 @@ def _parse_toml(path: Path, text: str) -> Document:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        said = str(error)
-        at = AT.search(said)
+        message = str(error)
+        at = AT.search(message)
         raise InvalidRecipe(
-            path, [Mistake(redact_words(f"not valid TOML: {AT.sub('', said)}"), int(at[1]) if at else None)]
+            path, [Mistake(redact_words(f"not valid TOML: {AT.sub('', message)}"), int(at[1]) if at else None)]
         ) from None
     except RecursionError:
         raise InvalidRecipe(path, [Mistake("nested too deeply")]) from None

@@ -43,20 +43,20 @@ class RecipeReader:
         return _Block(self, where)
 
     def keep_known(
-        self, given: Mapping[str, Any], names: Collection[str], where: RecipePath, what: str
+        self, values: Mapping[str, Any], names: Collection[str], where: RecipePath, what: str
     ) -> dict[str, Any]:
         """Return the values that are not null; each key that is not among `names` is a mistake."""
-        for name in given:
+        for name in values:
             if name not in names:
                 hint = suggest_nearest(str(name), names)
                 of = f" of {what}" if what else ""
                 self.wrong((*where, name), f'unknown key "{name}"{of}: {hint}')
-        return {name: value for name, value in given.items() if name in names and value is not None}
+        return {name: value for name, value in values.items() if name in names and value is not None}
 
-    def keep_typed(self, given: Mapping[str, Any], kinds: Mapping[str, type], where: RecipePath) -> dict[str, Any]:
+    def keep_typed(self, values: Mapping[str, Any], kinds: Mapping[str, type], where: RecipePath) -> dict[str, Any]:
         """Return the values, without those that do not have their kind; each of these is a mistake."""
         fine: dict[str, Any] = {}
-        for name, value in given.items():
+        for name, value in values.items():
             kind = kinds.get(name)
             if kind is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
                 fine[name] = value
@@ -64,17 +64,17 @@ class RecipeReader:
                 self.wrong((*where, name), f"{name}: expected {_EXPECTED[kind]}, got {describe(value)}")
         return fine
 
-    def part(self, make: Callable[..., T], given: Any, where: RecipePath) -> T | None:
+    def part(self, make: Callable[..., T], mapping: Any, where: RecipePath) -> T | None:
         """Return a value of the dataclass `make` from a mapping of its fields, or None after noting every mistake."""
         name = str(where[-1])
-        if not isinstance(given, dict):
-            self.wrong(where, f"{name}: expected a mapping, got {describe(given)}")
+        if not isinstance(mapping, dict):
+            self.wrong(where, f"{name}: expected a mapping, got {describe(mapping)}")
             return None
         fields: Mapping[str, Any] = make.__dataclass_fields__  # type: ignore[attr-defined]
         before = len(self.mistakes)
-        values = self.keep_known(given, fields, where, name)
-        made = self.make(make, values, where)
-        return made if len(self.mistakes) == before else None
+        values = self.keep_known(mapping, fields, where, name)
+        part = self.make(make, values, where)
+        return part if len(self.mistakes) == before else None
 
     def make(self, make: Callable[..., T], values: Mapping[str, Any], where: RecipePath) -> T | None:
         """Return `make(**values)`; if that is refused, note the values that are refused alone, or else the whole."""
@@ -101,14 +101,14 @@ class _Block(AbstractContextManager[None, bool]):
         return isinstance(error, InvalidCantrip)
 
 
-def find_path(folder: Path, given: str) -> Path:
+def find_path(folder: Path, path: str) -> Path:
     """Return a path that a recipe in `folder` has. Raises InvalidCantrip for a path that there cannot be."""
-    if not given.isprintable():
-        raise InvalidCantrip(f"expected a path, got {shorten(given)}")
+    if not path.isprintable():
+        raise InvalidCantrip(f"expected a path, got {shorten(path)}")
     try:
-        return folder / Path(given).expanduser()
+        return folder / Path(path).expanduser()
     except RuntimeError as error:  # the home of an unknown user
-        raise InvalidCantrip(f"expected a path, got {shorten(given)}: {error}") from error
+        raise InvalidCantrip(f"expected a path, got {shorten(path)}: {error}") from error
 
 
 def describe(value: Any) -> str:

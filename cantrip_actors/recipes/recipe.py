@@ -45,8 +45,8 @@ def load_recipe(path: str | os.PathLike[str]) -> Cantrip:
     reader = _RecipeReader(read(file))
     cantrip = reader.cantrip()
     if cantrip is None:
-        found = dict.fromkeys(reader.mistakes)
-        raise InvalidRecipe(file, sorted(found, key=lambda mistake: mistake.line or 0))
+        mistakes = dict.fromkeys(reader.mistakes)
+        raise InvalidRecipe(file, sorted(mistakes, key=lambda mistake: mistake.line or 0))
     hold(cantrip, claim_file(file))
     return cantrip
 
@@ -104,43 +104,43 @@ class _RecipeReader(RecipeReader):
 
     # ------------------------------------------------------------------------------------------------------- crystals
 
-    def _crystals_of(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _crystals_of(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the parts that are crystals or have one."""
         parts: dict[str, Any] = {
-            key: self._crystal(given[key], (key,)) for key in ("crystal", "child_crystal") if key in given
+            key: self._crystal(fields[key], (key,)) for key in ("crystal", "child_crystal") if key in fields
         }
         parts["crystals"] = {
-            int(name) if name.isdecimal() else name: self._crystal(one, ("crystals", name))
-            for name, one in given.get("crystals", {}).items()
+            int(name) if name.isdecimal() else name: self._crystal(crystal, ("crystals", name))
+            for name, crystal in fields.get("crystals", {}).items()
         }
-        folding = given.get("folding")
+        folding = fields.get("folding")
         if isinstance(folding, dict) and not isinstance(folding.get("summary", False), bool):
             summary = self._crystal(folding["summary"], ("folding", "summary"))
             parts["folding"] = {**folding, "summary": summary or False}
         return parts
 
-    def _crystal(self, given: Any, where: RecipePath) -> Any:
+    def _crystal(self, value: Any, where: RecipePath) -> Any:
         with self.at(where):
-            if isinstance(given, str):
-                return self._find_crystal(given)
-            if isinstance(given, dict) and given.keys() & {"model", "fallback"}:
-                return self._crystal_reader().read(given, where)
-            if isinstance(given, dict) and "scripted" in given:
+            if isinstance(value, str):
+                return self._find_crystal(value)
+            if isinstance(value, dict) and value.keys() & {"model", "fallback"}:
+                return self._crystal_reader().read(value, where)
+            if isinstance(value, dict) and "scripted" in value:
                 names = ("scripted", *_SCRIPTED_KINDS, *_TERMS)
                 before = len(self.mistakes)
-                known = self.keep_known(given, names, where, "a scripted crystal")
-                settings = self.keep_typed(known, _SCRIPTED_KINDS, where)
+                values = self.keep_known(value, names, where, "a scripted crystal")
+                settings = self.keep_typed(values, _SCRIPTED_KINDS, where)
                 if len(self.mistakes) > before:
                     return None
                 crystal = scripted(
-                    given["scripted"], **{name: settings[name] for name in _SCRIPTED_KINDS if name in settings}
+                    value["scripted"], **{name: settings[name] for name in _SCRIPTED_KINDS if name in settings}
                 )
-                has_terms = given.keys() & set(_TERMS)
-                return self._crystal_reader().put_on_terms(crystal, given, where) if has_terms else crystal
+                has_terms = value.keys() & set(_TERMS)
+                return self._crystal_reader().put_on_terms(crystal, value, where) if has_terms else crystal
             self.wrong(
                 where,
                 'expected "family:model", python:module:name, {model: "family:model", …}, {fallback: […]} or '
-                f"{{scripted: […]}}, got {describe(given)}",
+                f"{{scripted: […]}}, got {describe(value)}",
             )
         return None
 
@@ -163,110 +163,112 @@ class _RecipeReader(RecipeReader):
 
     # --------------------------------------------------------------------------------------------------------- circle
 
-    def _circle(self, given: dict[str, Any]) -> Circle | None:
+    def _circle(self, circle: dict[str, Any]) -> Circle | None:
         before = len(self.mistakes)
-        items = given.get("gates", [])
+        items = circle.get("gates", [])
         if not isinstance(items, list):
             self.wrong(("circle", "gates"), f"circle.gates: expected a list, got {describe(items)}")
             return None
-        gates = [self._gate(one, ("circle", "gates", at)) for at, one in enumerate(items)]
-        if "done" not in [one.get("name") if isinstance(one, dict) else one for one in items]:
+        gates = [self._gate(item, ("circle", "gates", at)) for at, item in enumerate(items)]
+        if "done" not in [item.get("name") if isinstance(item, dict) else item for item in items]:
             self.wrong(
                 ("circle", "gates"),
                 'circle must have a done gate: without it no entity can finish; add "done" to gates',
             )
-        wards = self._wards(given.get("wards", []))
+        wards = self._wards(circle.get("wards", []))
         if wards is not None and not Wards.of(wards).bounded:
             self.wrong(
                 ("circle", "wards"),
                 "cantrip must have at least one truncation ward (max_turns, timeout, max_tokens or max_cost), "
                 "so that it is bound to end; add for example `- max_turns: 20` to wards",
             )
-        chosen = given.get("medium", "tools")
-        with self.at(("circle", "medium") if "medium" in given else ("circle",)):
+        chosen = circle.get("medium", "tools")
+        with self.at(("circle", "medium") if "medium" in circle else ("circle",)):
             Circle(medium=chosen)
-        with self.at(("circle", "jail") if "jail" in given else ("circle",)):
-            Circle(medium=chosen if chosen == "shell" else "tools", jail=given.get("jail"))
+        with self.at(("circle", "jail") if "jail" in circle else ("circle",)):
+            Circle(medium=chosen if chosen == "shell" else "tools", jail=circle.get("jail"))
         if len(self.mistakes) == before:
             with self.at(("circle",)):
-                made = [one for one in gates if one is not None]
-                return Circle(made, wards or [], chosen, jail=given.get("jail"))
+                usable = [gate for gate in gates if gate is not None]
+                return Circle(usable, wards or [], chosen, jail=circle.get("jail"))
         return None
 
-    def _wards(self, given: Any) -> list[Ward] | None:
+    def _wards(self, declared: Any) -> list[Ward] | None:
         """Return the wards of a list of mappings, or of one mapping; None if one of them is wrong."""
         where: RecipePath = ("circle", "wards")
-        if isinstance(given, dict):
-            items: list[tuple[RecipePath, Any]] = [((*where, name), {name: one}) for name, one in given.items()]
-        elif isinstance(given, list):
-            items = [((*where, at), one) for at, one in enumerate(given)]
+        if isinstance(declared, dict):
+            items: list[tuple[RecipePath, Any]] = [
+                ((*where, name), {name: number}) for name, number in declared.items()
+            ]
+        elif isinstance(declared, list):
+            items = [((*where, at), item) for at, item in enumerate(declared)]
         else:
-            self.wrong(where, f"wards: expected a list such as [{{max_turns: 20}}], got {describe(given)}")
+            self.wrong(where, f"wards: expected a list such as [{{max_turns: 20}}], got {describe(declared)}")
             return None
-        made: list[Ward] = []
+        wards: list[Ward] = []
         before = len(self.mistakes)
-        for at, one in items:
-            if one == "require_done_tool":
-                one = {"require_done_tool": True}
-            if not isinstance(one, dict):
-                self.wrong(at, f"a ward: expected a name and a value such as `max_turns: 20`, got {describe(one)}")
+        for at, item in items:
+            if item == "require_done_tool":
+                item = {"require_done_tool": True}
+            if not isinstance(item, dict):
+                self.wrong(at, f"a ward: expected a name and a value such as `max_turns: 20`, got {describe(item)}")
                 continue
-            for name, value in one.items():
+            for name, value in item.items():
                 with self.at((*at, name) if (*at, name) in self.document.lines else at):
-                    made.extend(parse({name: value}))
-        return made if len(self.mistakes) == before else None
+                    wards.extend(parse({name: value}))
+        return wards if len(self.mistakes) == before else None
 
-    def _gate(self, given: Any, where: RecipePath) -> Gate | Wrap | ToolServer | None:
-        if isinstance(given, str):
-            given = {"python": given.removeprefix("python:")} if given.startswith("python:") else {"name": given}
-        if not isinstance(given, dict):
-            text = f"a gate: expected a name, {{name: …}} or {{python: module:function}}, got {describe(given)}"
+    def _gate(self, item: Any, where: RecipePath) -> Gate | Wrap | ToolServer | None:
+        if isinstance(item, str):
+            item = {"python": item.removeprefix("python:")} if item.startswith("python:") else {"name": item}
+        if not isinstance(item, dict):
+            text = f"a gate: expected a name, {{name: …}} or {{python: module:function}}, got {describe(item)}"
             self.wrong(where, text)
             return None
-        if "mcp" in given:
+        if "mcp" in item:
             with self.at(where):
-                return tool_server(given["mcp"], self.folder)
+                return tool_server(item["mcp"], self.folder)
             return None
-        settings = dict(given)
+        settings = dict(item)
         asks = settings.pop("ask_first", False)
         with self.at(where):
             if "python" in settings:
-                made = self._python_gate(settings.pop("python"), settings.pop("name", None))
+                gate = self._python_gate(settings.pop("python"), settings.pop("name", None))
             elif isinstance(settings.get("name"), str):
-                made = self._standard_gate(settings.pop("name"))
+                gate = self._standard_gate(settings.pop("name"))
             else:
-                nearest = suggest_nearest(next(iter(given), ""), ["name", "python", "mcp"])
+                nearest = suggest_nearest(next(iter(item), ""), ["name", "python", "mcp"])
                 raise InvalidCantrip(f"a gate needs a name or python: {nearest}")
-            root = settings.pop("root", None) if "root" in made.injected else None
-            made = made.with_(**self.keep_typed(settings, _GATE_KINDS, where))
-            if "root" in made.injected:
-                made = self._with_root(made, root, where)
-            return made.ready() if asks is False else self._wrap_ask_first(made.ready(), asks)
+            root = settings.pop("root", None) if "root" in gate.injected else None
+            gate = gate.with_(**self.keep_typed(settings, _GATE_KINDS, where))
+            if "root" in gate.injected:
+                gate = self._with_root(gate, root, where)
+            return gate.ready() if asks is False else self._wrap_ask_first(gate.ready(), asks)
         return None
 
     @staticmethod
-    def _wrap_ask_first(made: Gate, given: Any) -> Wrap:
+    def _wrap_ask_first(gate: Gate, setting: Any) -> Wrap:
         """Return a gate whose calls a person decides: `ask_first: true`, or its options."""
-        options = {} if given is True else given
+        options = {} if setting is True else setting
         if not isinstance(options, dict) or not options.keys() <= {"expires", "unattended"}:
             raise InvalidCantrip(
-                "ask_first: expected true, or {expires: seconds, unattended: wait or deny}, got " + describe(given)
+                "ask_first: expected true, or {expires: seconds, unattended: wait or deny}, got " + describe(setting)
             )
-        return ask_first(made, **options)
+        return ask_first(gate, **options)
 
-    def _with_root(self, made: Gate, given: Any, where: RecipePath) -> Gate:
+    def _with_root(self, gate: Gate, root: Any, where: RecipePath) -> Gate:
         """Return a file gate with its folder: its own, or else the recipe's."""
-        if given is not None:
-            folder = self._check_folder(given, (*where, "root"))
-            return made.with_(root=folder or ".")
+        if root is not None:
+            folder = self._check_folder(root, (*where, "root"))
+            return gate.with_(root=folder or ".")
         if self._root is not None or "root" in self.document.data:  # a wrong one is a mistake already
-            return made.with_(root=self._root or ".")
-        if "root" in made.required_injected and "root" not in made.dependencies:
+            return gate.with_(root=self._root or ".")
+        if "root" in gate.required_injected and "root" not in gate.dependencies:
             raise InvalidCantrip(
-                f"gate {made.name} needs a folder: add `root: .` to the recipe (the folder that it lies in), "
+                f"gate {gate.name} needs a folder: add `root: .` to the recipe (the folder that it lies in), "
                 f"or to this gate"
             )
-        return made
+        return gate
 
     @staticmethod
     def _standard_gate(name: str) -> Gate:
@@ -282,20 +284,20 @@ class _RecipeReader(RecipeReader):
             raise InvalidCantrip(f'python: expected "module:function", got {describe(path)}')
         self._make_importable()
         try:
-            found: Any = importlib.import_module(module_name)
+            target: Any = importlib.import_module(module_name)
         except (ImportError, SyntaxError) as error:
             raise InvalidCantrip(f"python: cannot import {module_name}: {error}") from error
         for part in function_name.split("."):
-            if not hasattr(found, part):
-                known = [one for one in vars(found) if not one.startswith("_")]
-                raise InvalidCantrip(f'python: {module_name} has no "{part}": {suggest_nearest(part, known)}')
-            found = getattr(found, part)
-        if isinstance(found, Gate):
-            return found
-        if not callable(found):
-            raise InvalidCantrip(f"python: {path}: expected an annotated function or a gate, got {describe(found)}")
+            if not hasattr(target, part):
+                names = [attribute for attribute in vars(target) if not attribute.startswith("_")]
+                raise InvalidCantrip(f'python: {module_name} has no "{part}": {suggest_nearest(part, names)}')
+            target = getattr(target, part)
+        if isinstance(target, Gate):
+            return target
+        if not callable(target):
+            raise InvalidCantrip(f"python: {path}: expected an annotated function or a gate, got {describe(target)}")
         make: Callable[[Any], Gate] = gate(name=name) if name is not None else gate
-        return make(found)
+        return make(target)
 
     # ---------------------------------------------------------------------------------------------------------- files
 
@@ -304,20 +306,20 @@ class _RecipeReader(RecipeReader):
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
-    def _check_folder(self, given: Any, where: RecipePath) -> Path | None:
-        if not isinstance(given, str):
-            self.wrong(where, f"root: expected a folder's path, got {describe(given)}")
+    def _check_folder(self, path: Any, where: RecipePath) -> Path | None:
+        if not isinstance(path, str):
+            self.wrong(where, f"root: expected a folder's path, got {describe(path)}")
             return None
         try:
-            folder = find_path(self.folder, given)
+            folder = find_path(self.folder, path)
             what = "" if folder.is_dir() else "is no folder" if folder.exists() else "does not exist"
         except OSError as error:  # a name that is too long
-            self.wrong(where, f"root: expected the path of a folder, got {shorten(given)}: {error.strerror}")
+            self.wrong(where, f"root: expected the path of a folder, got {shorten(path)}: {error.strerror}")
             return None
         except InvalidCantrip as error:
             self.wrong(where, f"root: {error}")
             return None
         if what:
-            self.wrong(where, f'root: "{given}" {what} (looked at {folder}; paths are relative to the recipe)')
+            self.wrong(where, f'root: "{path}" {what} (looked at {folder}; paths are relative to the recipe)')
             return None
         return folder

@@ -18,41 +18,43 @@ _KEYS: Final = ("name", "command", "url", "env", "cwd", "headers", "token_env", 
 _LOGIN: Final = ("client_id", "client_secret_env", "issuer", "scopes")
 
 
-def tool_server(given: Any, folder: Path) -> ToolServer:
+def tool_server(settings: Any, folder: Path) -> ToolServer:
     """Return the server that `mcp:` describes; programs start in the recipe's folder. Raises InvalidCantrip."""
-    if not isinstance(given, Mapping):
-        raise InvalidCantrip(f"mcp: expected name and command, or name and url, got {describe(given)}")
-    for key in given:
+    if not isinstance(settings, Mapping):
+        raise InvalidCantrip(f"mcp: expected name and command, or name and url, got {describe(settings)}")
+    for key in settings:
         if key not in _KEYS:
             raise InvalidCantrip(f'mcp: unknown key "{key}": {suggest_nearest(str(key), _KEYS)}')
-    name, command, url = given.get("name"), given.get("command"), given.get("url")
+    name, command, url = settings.get("name"), settings.get("command"), settings.get("url")
     if not isinstance(name, str) or (command is None) == (url is None):
         raise InvalidCantrip("mcp: expected a name, and either a command or a url")
-    options = {key: given[key] for key in _OPTIONS if key in given}
-    if "roots" in given:
-        options["roots"] = _read_folders(given["roots"], folder)
+    options = {key: settings[key] for key in _OPTIONS if key in settings}
+    if "roots" in settings:
+        options["roots"] = _read_folders(settings["roots"], folder)
     if url is not None:
-        return http(name, url, headers=_read_texts("headers", given.get("headers")), auth=_read_token(given), **options)
+        return http(
+            name, url, headers=_read_texts("headers", settings.get("headers")), auth=_read_token(settings), **options
+        )
     words = [command] if isinstance(command, str) else command
     words = read_texts("mcp: command", words or None, "a program, or a list of it and its arguments", InvalidCantrip)
-    cwd = str(find_path(folder, str(given.get("cwd", "."))))
-    return stdio(name, words[0], *words[1:], env=_read_environment(given.get("env")), cwd=cwd, **options)
+    cwd = str(find_path(folder, str(settings.get("cwd", "."))))
+    return stdio(name, words[0], *words[1:], env=_read_environment(settings.get("env")), cwd=cwd, **options)
 
 
-def _read_folders(given: Any, folder: Path) -> list[Path]:
-    return [find_path(folder, one) for one in read_texts("mcp: roots", given, "a list of folders", InvalidCantrip)]
+def _read_folders(value: Any, folder: Path) -> list[Path]:
+    return [find_path(folder, path) for path in read_texts("mcp: roots", value, "a list of folders", InvalidCantrip)]
 
 
-def _read_environment(given: Any) -> dict[str, str]:
+def _read_environment(value: Any) -> dict[str, str]:
     """Return variables: a mapping as it is, and the present values of those that a list names."""
-    if isinstance(given, list):
-        return {name: _read_variable("env", name) for name in given}
-    return _read_texts("env", given)
+    if isinstance(value, list):
+        return {name: _read_variable("env", name) for name in value}
+    return _read_texts("env", value)
 
 
-def _read_token(given: Mapping[str, Any]) -> str | OAuth | None:
+def _read_token(settings: Mapping[str, Any]) -> str | OAuth | None:
     """Return the bearer token or the login: `token_env: NAME`, `oauth: true`, `oauth: {client_id: …, …}`."""
-    name, login = given.get("token_env"), given.get("oauth")
+    name, login = settings.get("token_env"), settings.get("oauth")
     if name is not None and login is not None:
         raise InvalidCantrip("mcp: expected token_env or oauth, and not both")
     if name is not None:
@@ -81,9 +83,9 @@ def _read_variable(what: str, name: object) -> str:
     return value
 
 
-def _read_texts(what: str, given: Any) -> dict[str, str]:
-    if given is None:
+def _read_texts(what: str, value: Any) -> dict[str, str]:
+    if value is None:
         return {}
-    if not is_texts_by_name(given):  # the error shows no value: it may be a secret
-        raise InvalidCantrip(f"mcp: {what}: expected names and texts, got {describe(given)}")
-    return dict(given)
+    if not is_texts_by_name(value):  # the error shows no value: it may be a secret
+        raise InvalidCantrip(f"mcp: {what}: expected names and texts, got {describe(value)}")
+    return dict(value)

@@ -65,9 +65,13 @@ def encode(record: Record) -> bytes:
 def encode_value(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
     """Return a Struct as one line; `free` are its values that may be any JSON. Raises LoomError as `encode` does."""
     try:
-        for one in free:
+        for part in free:
             # orjson refuses values that msgspec would silently change. Both write null for NaN and the infinities.
-            if one.__class__ not in _ATOMS and b"null" in orjson.dumps(one, default=_convert) and not _is_finite(one):
+            if (
+                part.__class__ not in _ATOMS
+                and b"null" in orjson.dumps(part, default=_convert)
+                and not _is_finite(part)
+            ):
                 break
         else:
             return _ENCODER.encode(value)
@@ -157,8 +161,8 @@ def _is_finite(value: Any) -> bool:
 
 def _encode_wide(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
     kind = value.__struct_config__.tag or type(value).__name__.lower()
-    for one in free:  # `to_builtins` would turn a set into a list
-        _dump_wide({"kind": kind, "value": one}, mark=False)
+    for part in free:  # `to_builtins` would turn a set into a list
+        _dump_wide({"kind": kind, "value": part}, mark=False)
     return _dump_wide(msgspec.to_builtins(value, enc_hook=_convert_to_json), mark=True)
 
 
@@ -180,7 +184,7 @@ def _name_non_finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {name: _name_non_finite(one) for name, one in value.items()}
+        return {name: _name_non_finite(part) for name, part in value.items()}
     return list(map(_name_non_finite, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -188,16 +192,16 @@ def _check(value: Any) -> None:
     """Raise for a value that the standard library would not read back as it was."""
     todo: list[tuple[Any, int]] = [(value, 0)]
     while todo:
-        one, depth = todo.pop()
+        item, depth = todo.pop()
         if depth > DEEPEST:
             raise ValueError(f"it nests deeper than {DEEPEST} levels")
-        if isinstance(one, Mapping):
-            for key, part in one.items():
+        if isinstance(item, Mapping):
+            for key, part in item.items():
                 if not isinstance(key, str):
                     raise TypeError(f"a key of type {type(key).__name__}: {key!r}")
                 todo.append((part, depth + 1))
-        elif isinstance(one, (list, tuple)):
-            todo.extend((part, depth + 1) for part in one)
+        elif isinstance(item, (list, tuple)):
+            todo.extend((part, depth + 1) for part in item)
 
 
 def _cut_excerpt(line: bytes) -> str:

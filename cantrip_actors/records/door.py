@@ -13,7 +13,7 @@ def check_door(door: str) -> None:
     """Raise ValueError for a text that does not name a door."""
     kind, colon, name = door.partition(":")
     if door and not (kind in KINDS and colon and name):
-        kinds = ", ".join(f'"{one}:<name>"' for one in KINDS)
+        kinds = ", ".join(f'"{kind_name}:<name>"' for kind_name in KINDS)
         raise ValueError(f'door: expected {kinds} or "", got {door!r}')
 
 

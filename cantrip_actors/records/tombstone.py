@@ -49,20 +49,20 @@ def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
             field.required or value != field.default
         ):
             facts[field.encode_name] = msgspec.to_builtins(value)
-    made = b"%b%b%d}" % (dump_json(facts)[:-1], _MARK, len(line))
-    if is_padded and len(made) > len(plain):  # a record without any text: there is no room for more
-        made = b"%b%b1}" % (dump_json(facts)[:-1], _MARK)
+    tombstone = b"%b%b%d}" % (dump_json(facts)[:-1], _MARK, len(line))
+    if is_padded and len(tombstone) > len(plain):  # a record without any text: there is no room for more
+        tombstone = b"%b%b1}" % (dump_json(facts)[:-1], _MARK)
     if is_padded:
-        if len(made) > len(plain):
+        if len(tombstone) > len(plain):
             raise LoomError(f"a {facts['kind']} of {record.entity_id} has no time, and no room for a tombstone")
-        made = made[:-1].ljust(len(plain) - 1) + b"}"
-    return made if link is None else add_link(made, link)
+        tombstone = tombstone[:-1].ljust(len(plain) - 1) + b"}"
+    return tombstone if link is None else add_link(tombstone, link)
 
 
 def is_tombstone(line: bytes) -> bool:
     """Return whether a line, with or without its link, is a tombstone."""
-    head, found, size = split_link(line)[0].rpartition(_MARK)
-    return bool(found) and size[:-1].rstrip().isdigit() and head[:1] == b"{"
+    head, mark, size = split_link(line)[0].rpartition(_MARK)
+    return bool(mark) and size[:-1].rstrip().isdigit() and head[:1] == b"{"
 
 
 class TombstoneSum:

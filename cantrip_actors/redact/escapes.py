@@ -69,10 +69,10 @@ def readings(text: str) -> Iterator[DecodedText]:
     latest = [original]
     for _ in range(DEEPEST):
         further: list[DecodedText] = []
-        for one in latest:
+        for source in latest:
             for sign, undo in _ESCAPES:
-                if sign in one.text:
-                    reading = undo(one)
+                if sign in source.text:
+                    reading = undo(source)
                     if reading is not None and reading.text not in seen:
                         seen.add(reading.text)
                         further.append(reading)
@@ -94,11 +94,11 @@ def _undo(source: DecodedText, escape: re.Pattern[str], read: Callable[[str], li
     parts: list[str] = []
     pieces: list[_Piece] = []
     done = at = 0
-    for found in escape.finditer(text):
-        signs = read(found.group())
+    for match in escape.finditer(text):
+        signs = read(match.group())
         if signs is None:
             continue
-        start, end = found.span()
+        start, end = match.span()
         parts.append(text[done:start])
         at += start - done
         width = (end - start) // len(signs)

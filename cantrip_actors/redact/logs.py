@@ -39,10 +39,10 @@ def log_processor(redactor: Redactor) -> LogProcessor:
 
     def redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if line.get("exc_info"):
-            told = _traceback(line["exc_info"])
-            if told is not None and redactor.spans(told):
+            traceback_text = _traceback(line["exc_info"])
+            if traceback_text is not None and redactor.spans(traceback_text):
                 del line["exc_info"]
-                line["exception"] = redactor.text(told)
+                line["exception"] = redactor.text(traceback_text)
         for key in list(line):
             value = line[key] if key == "exc_info" else _redact_value(redactor, line[key])
             name = redactor.text(key)
@@ -107,20 +107,20 @@ def redact_error(error: E, redactor: Redactor) -> E:
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()
     while todo:
-        one = todo.pop()
-        if one is None or id(one) in seen:
+        link = todo.pop()
+        if link is None or id(link) in seen:
             continue
-        seen.add(id(one))
-        args = redactor.value(one.args)
-        if args is not one.args:
-            one.args = args
-        for name, value in list(vars(one).items()):
-            kept = redactor.value(value)
-            if kept is not value:
-                setattr(one, name, kept)
-        todo += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            todo.extend(one.exceptions)
+        seen.add(id(link))
+        args = redactor.value(link.args)
+        if args is not link.args:
+            link.args = args
+        for name, value in list(vars(link).items()):
+            redacted = redactor.value(value)
+            if redacted is not value:
+                setattr(link, name, redacted)
+        todo += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            todo.extend(link.exceptions)
     return error
 
 
@@ -128,12 +128,12 @@ def _redact_value(redactor: Redactor, value: Any) -> Any:
     if isinstance(value, BaseException):
         text = repr(value)
         return redactor.text(text) if redactor.spans(text) else value
-    kept = redactor.value(value)
-    if kept is value and not isinstance(value, (str, int, float, type(None))):
+    redacted = redactor.value(value)
+    if redacted is value and not isinstance(value, (str, int, float, type(None))):
         text = safe_repr(value)  # objects of any kind, also in lists and mappings
         if redactor.spans(text):
             return redactor.text(text)
-    return kept
+    return redacted
 
 
 _WHOLE: Final = reprlib.Repr()

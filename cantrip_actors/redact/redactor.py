@@ -123,11 +123,11 @@ class Redactor:
     def __init__(self, secrets: Secrets = (), patterns: Iterable[SecretPattern] = COMMON) -> None:
         self._secrets = tuple(dict.fromkeys(_names_and_texts(secrets)))
         self._patterns = tuple(patterns)
-        self._anywhere = tuple(one for one in self._patterns if one.within == "text")
+        self._anywhere = tuple(pattern for pattern in self._patterns if pattern.within == "text")
         self._places, self._names = (_by_anchor(self._patterns, within) for within in ("places", "names"))
-        self._words = _Words(one for one in self._patterns if one.within == "words")
-        found = {needle.text: needle for name, text in reversed(self._secrets) for needle in _needles(name, text)}
-        self._needles = tuple(found.values())
+        self._words = _Words(pattern for pattern in self._patterns if pattern.within == "words")
+        by_text = {needle.text: needle for name, text in reversed(self._secrets) for needle in _needles(name, text)}
+        self._needles = tuple(by_text.values())
         self._shortest = min((len(needle.text) for needle in self._needles), default=0)
         self._wrapped = tuple(
             ("".join(needle.text.split()), needle) for needle in self._needles if len(needle.text) >= ENCODED
@@ -153,13 +153,13 @@ class Redactor:
         """Return the spans of secrets, in order; overlapping ones are merged under the name of the first."""
         if len(text) < SHORTEST:
             return []
-        found: list[Span] = []
+        spans: list[Span] = []
         for reading in readings(text):
             for start, end, name in self._in(reading.text):
-                found.append(Span(*reading.span(start, end), name))
+                spans.append(Span(*reading.span(start, end), name))
         if "\n" in text and self._wrapped:
-            found += self._over_lines(text)
-        return _merge(found) if found else found
+            spans += self._over_lines(text)
+        return _merge(spans) if spans else spans
 
     def may_begin(self, text: str) -> int:
         """Return where, near the end, a known secret with white space may begin; the text's length if nowhere."""
@@ -193,11 +193,11 @@ class Redactor:
         for pattern in self._words.of(words) if words else ():
             if pattern.expression.search(words):
                 yield from _matches(pattern, text)
-        if any(self._name_of(found.group()) for found in _ENCODED.finditer(words)):
-            for found in _ENCODED.finditer(text):
-                name = self._name_of(found.group())
+        if any(self._name_of(match.group()) for match in _ENCODED.finditer(words)):
+            for match in _ENCODED.finditer(text):
+                name = self._name_of(match.group())
                 if name is not None:
-                    yield Span(*found.span(), name)
+                    yield Span(*match.span(), name)
 
     def _name_of(self, encoded: str) -> str | None:
         """Return the name of the key that a text in base64 holds; None if there is none."""
@@ -230,12 +230,12 @@ class Redactor:
         whole: list[tuple[list[Any], int, list[Any], list[Any]]] = []
         while todo:  # no recursion: a result may nest as deep as its reader allowed
             parts = todo.pop()
-            for n, one in enumerate(parts):
-                if isinstance(one, str):
-                    parts[n] = self.text(one)
-                elif isinstance(one, (int, float, bytes, bytearray)):
-                    parts[n] = self._number(one)
-                elif inner := _parts(one):
+            for n, part in enumerate(parts):
+                if isinstance(part, str):
+                    parts[n] = self.text(part)
+                elif isinstance(part, (int, float, bytes, bytearray)):
+                    parts[n] = self._number(part)
+                elif inner := _parts(part):
                     whole.append((parts, n, inner, inner.copy()))
                     todo.append(inner)
         for parts, n, inner, before in reversed(whole):  # inner ones were noted last
@@ -243,30 +243,30 @@ class Redactor:
                 parts[n] = _remade(parts[n], inner)
         return result[0]  # type: ignore[no-any-return]  # of the kind it was made from
 
-    def _number(self, one: Any) -> Any:
+    def _number(self, value: Any) -> Any:
         """Return a number whose digits are a secret, or bytes that contain one, as a redacted text."""
-        if isinstance(one, (bytes, bytearray)):
-            text = one.decode(errors="backslashreplace")
-            return self.text(text) if self.spans(text) else one
-        if isinstance(one, bool) or -1000 < one < 1000:
-            return one
+        if isinstance(value, (bytes, bytearray)):
+            text = value.decode(errors="backslashreplace")
+            return self.text(text) if self.spans(text) else value
+        if isinstance(value, bool) or -1000 < value < 1000:
+            return value
         try:
-            digits = repr(one)
+            digits = repr(value)
         except ValueError:  # an integer with more digits than Python writes
-            return one
-        found = any(text in digits for _, text in self._secrets)
-        return self.text(digits) if found else one
+            return value
+        has_secret = any(text in digits for _, text in self._secrets)
+        return self.text(digits) if has_secret else value
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._secrets)} secrets and {len(self._patterns)} patterns>"
 
 
 def _by_anchor(patterns: Iterable[SecretPattern], within: str) -> dict[str, list[SecretPattern]]:
-    found: dict[str, list[SecretPattern]] = {}
+    anchored: dict[str, list[SecretPattern]] = {}
     for pattern in patterns:
         for anchor in pattern.anchors if pattern.within == within else ():
-            found.setdefault(anchor, []).append(pattern)
-    return found
+            anchored.setdefault(anchor, []).append(pattern)
+    return anchored
 
 
 def _matches(pattern: SecretPattern, text: str) -> Iterator[Span]:
@@ -298,7 +298,11 @@ def _at_places(anchor: str, pattern: SecretPattern, text: str, lower: str) -> It
 def _lower(text: str) -> str:
     """Return the text in lower case with unchanged positions: some characters have two in lower case."""
     lower = text.lower()
-    return lower if len(lower) == len(text) else "".join(one if len(one) == 1 else "x" for one in map(str.lower, text))
+    return (
+        lower
+        if len(lower) == len(text)
+        else "".join(letter if len(letter) == 1 else "x" for letter in map(str.lower, text))
+    )
 
 
 def replace_spans(text: str, spans: Iterable[Span]) -> str:
@@ -412,15 +416,15 @@ def _parts(value: Any) -> list[Any]:
 def _remade(value: Any, parts: list[Any]) -> Any:
     """Return a value of the same kind from redacted parts."""
     if isinstance(value, Mapping):
-        made: dict[Any, Any] = {}
+        remade: dict[Any, Any] = {}
         for key, redacted, part in zip(value, parts, parts[len(value) :], strict=False):
             name = redacted if isinstance(key, str) else key
             number = 1
-            while name in made:  # two keys that differed in their secrets
+            while name in remade:  # two keys that differed in their secrets
                 number += 1
                 name = f"{redacted}#{number}"
-            made[name] = part
-        return made
+            remade[name] = part
+        return remade
     if _is_record(value):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         changed = {f.name: part for f, part in zip(dataclasses.fields(value), parts, strict=True) if f.name in names}

@@ -43,16 +43,16 @@ class RedactedStream:
     def feed(self, piece: str) -> str:
         """Add a piece and return the text that can be released, possibly none."""
         self._held += piece
-        held = self._held
-        if len(held) - self._seen < len(held) // STEPS:
+        text = self._held
+        if len(text) - self._seen < len(text) // STEPS:
             return ""
-        word = _LAST_WORD.search(held, max(0, len(held) - WORD))
-        cut = len(held) if word is None else word.start()
-        if len(held) - cut >= WORD:
-            cut = len(held) - max(WORD // 2, 2 * self._redactor.longest)
-        if block := _OPEN_BLOCK.search(held, max(0, len(held) - 100)):
+        word = _LAST_WORD.search(text, max(0, len(text) - WORD))
+        cut = len(text) if word is None else word.start()
+        if len(text) - cut >= WORD:
+            cut = len(text) - max(WORD // 2, 2 * self._redactor.longest)
+        if block := _OPEN_BLOCK.search(text, max(0, len(text) - 100)):
             cut = min(cut, block.start())
-        spaced = self._redactor.may_begin(held)
+        spaced = self._redactor.may_begin(text)
         out = self._release(max(0, min(cut, spaced)))
         self._seen = len(self._held)
         return out
