@@ -47,16 +47,12 @@ LIMIT = 0.01
 
 CEILINGS: Mapping[str, int] = {
     "bench": 83,
-    "cantrip_actors.acp": 78,
     "cantrip_actors.circle": 129,
     "cantrip_actors.cli": 131,
     "cantrip_actors.crystal": 425,
-    "cantrip_actors.dispatch": 75,
     "cantrip_actors.http": 148,
     "cantrip_actors.loom": 283,
     "cantrip_actors.machine": 70,
-    "cantrip_actors.mcp": 62,
-    "cantrip_actors.mcp_server": 24,
     "cantrip_actors.observe": 103,
     "cantrip_actors.runtime": 253,
     "cantrip_actors.stream": 25,

@@ -71,7 +71,7 @@ class Agent:
                     for session in await self._runtime.read(
                         partial(_select_concerned, [*self._sessions.values()], request)
                     ):
-                        tasks.start_soon(session.put, request)
+                        tasks.start_soon(session.ask_user, request)
                 tasks.cancel_scope.cancel()
         finally:
             stop()
@@ -88,10 +88,10 @@ class Agent:
         work = _METHODS.get(method)
         if work is None:
             raise RequestError(METHOD_NOT_FOUND, f"no method is called {method!r}"[:200])
-        given = {} if params is None else params
-        check_kind("params", given, Mapping, "an object", InvalidParams)
+        fields = {} if params is None else params
+        check_kind("params", fields, Mapping, "an object", InvalidParams)
         try:
-            return await work(self, given)
+            return await work(self, fields)
         except CantripError as error:
             code = INVALID_PARAMS if isinstance(error, InvalidCantrip) else INTERNAL_ERROR
             raise RequestError(code, title_of(self._runtime.redact(str(error)))) from error
@@ -169,15 +169,18 @@ class Agent:
         runtime = self._runtime
         for request in await runtime.read(lambda: list(filter(session.concerns, runtime.requests()))):
             if self._tasks is not None:
-                self._tasks.start_soon(session.put, request)
+                self._tasks.start_soon(session.ask_user, request)
 
     def _open(
-        self, key: str, params: Mapping[str, Any], known: list[str] | None = None, forks: int = 0
+        self, key: str, params: Mapping[str, Any], known_roots: list[str] | None = None, forks: int = 0
     ) -> EditorSession:
-        cwd, further = _read_folder(params.get("cwd"), known), params.get("additionalDirectories") or (known or [])[1:]
+        cwd, further = (
+            _read_folder(params.get("cwd"), known_roots),
+            params.get("additionalDirectories") or (known_roots or [])[1:],
+        )
         check_kind("additionalDirectories", further, list, "a list of folders", InvalidParams)
         session_id = self._runtime.id_of_key(key)
-        roots = [_read_folder(one, None) for one in further]
+        roots = [_read_folder(folder, None) for folder in further]
         servers = servers_of(params.get("mcpServers") or [], cwd)
         editor = Editor(self.connection, self._capabilities, session_id, cwd, roots, servers)
         session = EditorSession(
@@ -206,13 +209,13 @@ class Agent:
                 return None
             return header.key, list(workspace_of(runtime, session_id)), len(list_entities(runtime, header.key)) - 1
 
-        found = await runtime.read(look)
-        if found is not None:
-            return self._open(found[0], params, found[1], found[2])
-        known = self._sessions.get(session_id)
-        if known is None:
+        opened = await runtime.read(look)
+        if opened is not None:
+            return self._open(opened[0], params, opened[1], opened[2])
+        session = self._sessions.get(session_id)
+        if session is None:
             raise RequestError(NOT_FOUND, "no session has this id")
-        return known
+        return session
 
     def _header(self, session_id: str) -> Header | None:
         loom = self._runtime.loom
@@ -223,14 +226,14 @@ class Agent:
 
     async def _list(self, params: Mapping[str, Any]) -> Any:
         cwd, start = params.get("cwd"), _read_cursor(params.get("cursor"))
-        found = await self._runtime.read(lambda: self._find_sessions(cwd, start + PAGE))
-        shown = self._runtime.redact({"sessions": found[start : start + PAGE]})
-        return {**shown, **({"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {})}
+        sessions = await self._runtime.read(lambda: self._find_sessions(cwd, start + PAGE))
+        shown = self._runtime.redact({"sessions": sessions[start : start + PAGE]})
+        return {**shown, **({"nextCursor": str(start + PAGE)} if len(sessions) > start + PAGE else {})}
 
     def _find_sessions(self, cwd: Any, most: int) -> list[dict[str, Any]]:
         """Return the newest sessions, in a folder if it is given: `most` of them, and one more if there are more."""
         loom = self._runtime.loom
-        found: list[dict[str, Any]] = []
+        sessions: list[dict[str, Any]] = []
         for header in reversed(list(loom.headers())):
             if not _is_session(header) or header.cantrip_name != self._recipe.name or loom.is_over(header.entity_id):
                 continue
@@ -240,11 +243,11 @@ class Agent:
             records = loom.records(header.entity_id)
             intent = find_first_intent(records)
             title = "" if intent is None else title_of(intent.intent)
-            told = {"sessionId": header.entity_id, "cwd": roots[0] if roots else str(Path.cwd()), "title": title}
-            found.append({**told, "updatedAt": get_time(records[-1])})
-            if len(found) > most:
+            entry = {"sessionId": header.entity_id, "cwd": roots[0] if roots else str(Path.cwd()), "title": title}
+            sessions.append({**entry, "updatedAt": get_time(records[-1])})
+            if len(sessions) > most:
                 break
-        return found
+        return sessions
 
     async def _prompt(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
@@ -317,25 +320,25 @@ _METHODS: Final[Mapping[str, Callable[[Agent, Mapping[str, Any]], Awaitable[Any]
 
 
 def _select_concerned(sessions: Iterable[EditorSession], request: Request) -> list[EditorSession]:
-    return [one for one in sessions if one.concerns(request)]
+    return [session for session in sessions if session.concerns(request)]
 
 
 def _is_session(header: Header) -> bool:
     return header.lasting and not header.forked and (header.key or "").startswith(KEY) and "/" not in (header.key or "")
 
 
-def _read_folder(given: Any, known: list[str] | None) -> Path:
-    if given is None:
-        return Path(known[0]) if known else Path.cwd()
-    fits = isinstance(given, str) and Path(given).is_absolute() and "\0" not in given
-    check(fits, "cwd", "an absolute path", given, InvalidParams)
-    return Path(given)
+def _read_folder(value: Any, known_roots: list[str] | None) -> Path:
+    if value is None:
+        return Path(known_roots[0]) if known_roots else Path.cwd()
+    fits = isinstance(value, str) and Path(value).is_absolute() and "\0" not in value
+    check(fits, "cwd", "an absolute path", value, InvalidParams)
+    return Path(value)
 
 
-def _read_cursor(given: Any) -> int:
-    if given is None:
+def _read_cursor(value: Any) -> int:
+    if value is None:
         return 0
-    start = read_number(given) if isinstance(given, str) else None
-    check(start is not None and start % PAGE == 0, "cursor", "one of an earlier answer", given, InvalidParams)
+    start = read_number(value) if isinstance(value, str) else None
+    check(start is not None and start % PAGE == 0, "cursor", "one of an earlier answer", value, InvalidParams)
     assert start is not None
     return start

@@ -19,8 +19,12 @@ class _Command(NamedTuple):
 def available_commands() -> list[dict[str, Any]]:
     """Return the commands as editors list them."""
     return [
-        {"name": name, "description": one.text, **({} if one.hint is None else {"input": {"hint": one.hint}})}
-        for name, one in COMMANDS.items()
+        {
+            "name": name,
+            "description": command.text,
+            **({} if command.hint is None else {"input": {"hint": command.hint}}),
+        }
+        for name, command in COMMANDS.items()
     ]
 
 
@@ -48,8 +52,8 @@ async def _undo(session: EditorSession, _: str) -> str:
         return "There is nothing to undo."
     at = begun.index(last) if last in begun else 0
     session.go_back(begun[at - 1] if at else "")
-    told = "the beginning" if not at else f"turn {at} of {len(begun)}"
-    return f"The next prompt continues from {told}. What came after stays in the loom."
+    place = "the beginning" if not at else f"turn {at} of {len(begun)}"
+    return f"The next prompt continues from {place}. What came after stays in the loom."
 
 
 def _find_first_turn_of_last_intent(session: EditorSession) -> str:

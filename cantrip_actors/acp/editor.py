@@ -42,14 +42,14 @@ class Capabilities:
     """True if the editor can show a form to its user."""
 
     @classmethod
-    def of(cls, given: Any) -> Capabilities:
+    def of(cls, value: Any) -> Capabilities:
         """Return the capabilities in `initialize`."""
-        told = given if isinstance(given, Mapping) else {}
-        fs, elicitation = _check_mapping(told.get("fs")), _check_mapping(told.get("elicitation"))
+        stated = value if isinstance(value, Mapping) else {}
+        fs, elicitation = _check_mapping(stated.get("fs")), _check_mapping(stated.get("elicitation"))
         return cls(
             reads=fs.get("readTextFile") is True,
             writes=fs.get("writeTextFile") is True,
-            terminal=told.get("terminal") is True,
+            terminal=stated.get("terminal") is True,
             asks=elicitation.get("form") is not None,
         )
 
@@ -75,11 +75,13 @@ class Editor:
 
     def lend(self, cantrip: Cantrip, *, terminal: bool) -> Cantrip:
         """Return the cantrip with this editor's file gates and servers, and with its `terminal` if configured."""
-        gates: list[Any] = [self._use_editor(one) if one.name in FILE_GATES else one for one in cantrip.circle.gates]
+        gates: list[Any] = [
+            self._use_editor(gate) if gate.name in FILE_GATES else gate for gate in cantrip.circle.gates
+        ]
         if terminal and self.capabilities.terminal:
             gates.append(self._terminal())
         circle = cantrip.circle
-        has_files = any(made is not one for made, one in zip(gates, circle.gates, strict=False))
+        has_files = any(new_gate is not gate for new_gate, gate in zip(gates, circle.gates, strict=False))
         folders = [str(root) for root in self.roots] if has_files else []
         servers = [server.with_folders(folders) for server in (*circle.servers, *self.servers)]
         return replace(cantrip, circle=replace_gates(circle, gates, servers))
@@ -87,43 +89,46 @@ class Editor:
     def _use_editor(self, own: Gate) -> Gate:
         if own.function is None or "root" not in own.injected:
             return own  # the recipe's author has a gate with the name of a file gate
-        function, given = own.function, {name: value for name, value in own.dependencies.items() if name != "root"}
+        function, dependencies = (
+            own.function,
+            {name: value for name, value in own.dependencies.items() if name != "root"},
+        )
         work: Callable[..., Any]
         if own.name == "read" and self.capabilities.reads:
-            work = partial(self._read, function, given)
+            work = partial(self._read, function, dependencies)
         elif own.name == "write" and self.capabilities.writes:
             work = self._write
         else:
-            work = partial(self._run, function, given)
+            work = partial(self._run, function, dependencies)
         return replace(own, function=work, dependencies={}, injected=(), required_injected=(), blocking=False)
 
     def _root(self, path: str) -> Path:
-        given = Path(path)
-        if given.is_absolute():
+        typed = Path(path)
+        if typed.is_absolute():
             for root in self.roots:
-                if given.is_relative_to(root):
+                if typed.is_relative_to(root):
                     return root
         return self.roots[0]
 
-    async def _run(self, function: Callable[..., Any], given: Mapping[str, Any], **args: Any) -> Any:
+    async def _run(self, function: Callable[..., Any], dependencies: Mapping[str, Any], **args: Any) -> Any:
         root = self._root(str(args.get("path") or ""))
-        return await to_thread.run_sync(partial(function, **args, **given, root=root))
+        return await to_thread.run_sync(partial(function, **args, **dependencies, root=root))
 
-    async def _read(self, function: Callable[..., Any], given: Mapping[str, Any], **args: Any) -> Any:
+    async def _read(self, function: Callable[..., Any], dependencies: Mapping[str, Any], **args: Any) -> Any:
         path, root = str(args["path"]), self._root(str(args["path"]))
         where = place(root, path)
         if not await to_thread.run_sync(lambda: where.root.joinpath(*where.parts).is_file()):
-            return await self._run(function, given, **args)  # its errors say what is wrong
+            return await self._run(function, dependencies, **args)  # its errors say what is wrong
         await to_thread.run_sync(partial(_check_readable, where))
         if args.get("column"):  # the editor counts in lines
-            return await self._run(function, given, **args)
-        asked = {"path": str(where.root.joinpath(*where.parts)), "line": args.get("offset", 1)}
+            return await self._run(function, dependencies, **args)
+        request = {"path": str(where.root.joinpath(*where.parts)), "line": args.get("offset", 1)}
         if args.get("limit") is not None:
-            asked["limit"] = args["limit"]
+            request["limit"] = args["limit"]
         try:
-            answer = await self._ask("fs/read_text_file", asked)
+            answer = await self._ask("fs/read_text_file", request)
         except RequestError:  # a picture, or another file that the editor does not show as text
-            return await self._run(function, given, **args)
+            return await self._run(function, dependencies, **args)
         return str(_check_mapping(answer).get("content") or "")
 
     async def _write(self, path: str, content: str) -> str:
@@ -149,10 +154,10 @@ class Editor:
         return gate(terminal)
 
     async def _execute(self, command: str, args: Sequence[str]) -> dict[str, Any]:
-        asked = {"command": command, "args": list(args), "cwd": str(self.roots[0]), "outputByteLimit": OUTPUT}
+        request = {"command": command, "args": list(args), "cwd": str(self.roots[0]), "outputByteLimit": OUTPUT}
         try:
-            made = _check_mapping(await self._ask("terminal/create", asked))
-            terminal = {"terminalId": str(made.get("terminalId"))}
+            created = _check_mapping(await self._ask("terminal/create", request))
+            terminal = {"terminalId": str(created.get("terminalId"))}
             try:
                 ended = _check_mapping(await self._ask("terminal/wait_for_exit", terminal))
                 output = _check_mapping(await self._ask("terminal/output", terminal))

@@ -176,7 +176,7 @@ class RpcConnection:
             await self._fail(id, error)
         else:
             done = result if isinstance(result, RpcResult) else RpcResult(result, _do_nothing)
-            await self._put({"jsonrpc": "2.0", "id": id, "result": done.result})
+            await self._send_message({"jsonrpc": "2.0", "id": id, "result": done.result})
             await done.then()
         finally:
             self._requests.pop((type(id), id), None)
@@ -188,12 +188,12 @@ class RpcConnection:
             request.scope.cancel()
 
     async def _fail(self, id: RpcId, error: RequestError) -> None:
-        told: dict[str, Any] = {"code": error.code, "message": error.message}
+        problem: dict[str, Any] = {"code": error.code, "message": error.message}
         if error.data is not None:
-            told["data"] = error.data
-        await self._put({"jsonrpc": "2.0", "id": id, "error": told})
+            problem["data"] = error.data
+        await self._send_message({"jsonrpc": "2.0", "id": id, "error": problem})
 
-    async def _put(self, message: Mapping[str, Any]) -> None:
+    async def _send_message(self, message: Mapping[str, Any]) -> None:
         self._trace("->", message)
         try:
             await self._send.send(as_text(message).encode() + b"\n")
@@ -204,7 +204,7 @@ class RpcConnection:
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send the peer a notification."""
-        await self._put({"jsonrpc": "2.0", "method": method, "params": params})
+        await self._send_message({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def request(self, method: str, params: Mapping[str, Any], *, patience: float = inf) -> Any:
         """Return the peer's answer to a request. Raises RequestError for its error, PeerGone, TimeoutError.
@@ -217,7 +217,7 @@ class RpcConnection:
         number, answer = self._number, _Answer()
         self._asked[number] = answer
         try:
-            await self._put({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            await self._send_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
             with anyio.fail_after(patience):
                 await answer.arrived.wait()
         except (anyio.get_cancelled_exc_class(), TimeoutError):
@@ -230,9 +230,9 @@ class RpcConnection:
             raise PeerGone
         error = answer.message.get("error")
         if error is not None:
-            told = error if isinstance(error, dict) else {}
-            code = told.get("code")
-            raise RequestError(code if isinstance(code, int) else INTERNAL_ERROR, str(told.get("message", error)))
+            problem = error if isinstance(error, dict) else {}
+            code = problem.get("code")
+            raise RequestError(code if isinstance(code, int) else INTERNAL_ERROR, str(problem.get("message", error)))
         return answer.message.get("result")
 
     def _take_answer(self, message: dict[str, Any]) -> None:

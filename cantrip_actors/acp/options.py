@@ -36,12 +36,12 @@ class Choices:
 
     def change(self, cantrip: Cantrip, option: str, value: Any) -> Choices:
         """Return the choices with one changed. Raises RequestError for an option or a value that is not offered."""
-        offered = next((one for one in config_options(cantrip, self) if one["id"] == option), None)
+        offered = next((listed for listed in config_options(cantrip, self) if listed["id"] == option), None)
         if offered is None:
             raise RequestError(INVALID_PARAMS, f"configId: no option is called {option!r}")
-        known = [one["value"] for one in offered["options"]]
-        if value not in known:
-            raise RequestError(INVALID_PARAMS, f"value: expected one of {', '.join(known)}, got {value!r}")
+        values = [choice["value"] for choice in offered["options"]]
+        if value not in values:
+            raise RequestError(INVALID_PARAMS, f"value: expected one of {', '.join(values)}, got {value!r}")
         match option:
             case "model":
                 return replace(self, model=None if value == get_crystal_name(cantrip.crystal) else value)
@@ -70,8 +70,8 @@ def config_options(cantrip: Cantrip, choices: Choices) -> list[dict[str, Any]]:
 
 
 def _select(id: str, name: str, category: str, current: str, options: Mapping[str, str]) -> dict[str, Any]:
-    told = [{"value": value, "name": shown} for value, shown in options.items()]
-    return {"id": id, "name": name, "category": category, "type": "select", "currentValue": current, "options": told}
+    choices = [{"value": value, "name": shown} for value, shown in options.items()]
+    return {"id": id, "name": name, "category": category, "type": "select", "currentValue": current, "options": choices}
 
 
 def modes(choices: Choices) -> dict[str, Any]:
@@ -120,5 +120,5 @@ _GUARDS: Final[Mapping[Mode, Wrapper]] = {
 
 def replace_gates(circle: Circle, gates: list[Any], servers: Sequence[ToolServer] | None = None) -> Circle:
     """Return a circle with other gates and, if given, other servers of tools."""
-    kept = circle.servers if servers is None else servers
-    return Circle(gates, circle.wards, circle.medium, circle.companion, circle.jail, kept)
+    kept_servers = circle.servers if servers is None else servers
+    return Circle(gates, circle.wards, circle.medium, circle.companion, circle.jail, kept_servers)

@@ -40,16 +40,16 @@ class EditorPrompt(NamedTuple):
         return {**({"resources": dict(self.resources)} if self.resources else {}), **self.data}
 
 
-def read_prompt(given: Any) -> EditorPrompt:
+def read_prompt(blocks: Any) -> EditorPrompt:
     """Return the prompt of content blocks, or of a bare text. Raises RequestError."""
-    if isinstance(given, str):
-        given = [{"type": "text", "text": given}]
-    if isinstance(given, Mapping):
-        given = [given]
-    check_kind("prompt", given, list, "a list of content blocks", InvalidParams)
+    if isinstance(blocks, str):
+        blocks = [{"type": "text", "text": blocks}]
+    if isinstance(blocks, Mapping):
+        blocks = [blocks]
+    check_kind("prompt", blocks, list, "a list of content blocks", InvalidParams)
     parts: list[str | File] = []
     resources: dict[str, Any] = {}
-    for number, block in enumerate(given):
+    for number, block in enumerate(blocks):
         where = f"prompt[{number}]"
         check_kind(where, block, Mapping, "a content block", InvalidParams)
         part = _read_block(block, where, resources)
@@ -78,8 +78,8 @@ def _read_block(block: Mapping[str, Any], where: str, resources: dict[str, Any])
             )
 
 
-def _read_resource(given: Any, where: str, resources: dict[str, Any]) -> str | File:
-    resource = given if isinstance(given, Mapping) else {}
+def _read_resource(value: Any, where: str, resources: dict[str, Any]) -> str | File:
+    resource = value if isinstance(value, Mapping) else {}
     uri = read_text(resource, "uri", where)
     if isinstance(resource.get("text"), str):
         resources[uri] = resource["text"]
@@ -100,5 +100,5 @@ def _read_file(kind: type[File], data: str, where: str) -> File:
     try:
         return kind(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError) as error:  # InvalidFile is a ValueError
-        told = str(error) if isinstance(error, InvalidFile) else f"expected base64: {error}"
-        raise RequestError(INVALID_PARAMS, f"{where}: {told}") from None
+        reason = str(error) if isinstance(error, InvalidFile) else f"expected base64: {error}"
+        raise RequestError(INVALID_PARAMS, f"{where}: {reason}") from None

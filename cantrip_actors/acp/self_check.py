@@ -25,8 +25,8 @@ async def check_agent(recipe: Cantrip) -> list[str]:
     async with Runtime.open("memory:") as runtime:
         agent = Agent(runtime, replace(recipe, crystal=answer))
         ask, lines = anyio.create_memory_object_stream[bytes](16)
-        told, answers = anyio.create_memory_object_stream[bytes](1024)
-        agent.connection = RpcConnection(agent, told.send)
+        outgoing, answers = anyio.create_memory_object_stream[bytes](1024)
+        agent.connection = RpcConnection(agent, outgoing.send)
 
         async def request(number: int, method: str, params: Any) -> Any:
             await ask.send(orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
@@ -43,7 +43,7 @@ async def check_agent(recipe: Cantrip) -> list[str]:
             pass
 
         with anyio.fail_after(PATIENCE):
-            async with anyio.create_task_group() as tasks, ask, lines, told, answers:
+            async with anyio.create_task_group() as tasks, ask, lines, outgoing, answers:
                 await tasks.start(agent.run)
                 tasks.start_soon(agent.connection.serve, _read_lines(lines), nothing)
                 await request(1, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})

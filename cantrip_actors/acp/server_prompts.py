@@ -64,28 +64,28 @@ class ServerPrompts:
             await self._list(server, tell)
 
     async def _list(self, server: ToolServer, tell: Callable[[], Awaitable[None]]) -> None:
-        async with self._runtime.use_server(server) as held:
-            self._held[server.name] = held
+        async with self._runtime.use_server(server) as connection:
+            self._held[server.name] = connection
             while True:
                 try:
-                    found = _list_commands(server, await held.prompts())
+                    commands = _list_commands(server, await connection.prompts())
                 except ToolServerError as problem:
                     _log.warning("a server's prompts are not known", server=server.name, error=str(problem))
-                    found = {}
+                    commands = {}
                 self._unlisted.discard(server.name)
-                if found != self._found.get(server.name, {}):
-                    self._found[server.name] = found
+                if commands != self._found.get(server.name, {}):
+                    self._found[server.name] = commands
                     await tell()
                 if not self._unlisted:
                     self._listed.set()
                 await anyio.sleep(PAUSE)
-                await held.changed()
+                await connection.changed()
 
     async def list_names(self) -> list[str]:
         """Return the names of the commands, once every server has listed its prompts or has failed."""
         if self._unlisted:
             await self._listed.wait()
-        return [name for found in self._found.values() for name in found]
+        return [name for commands in self._found.values() for name in commands]
 
     def available(self) -> list[dict[str, Any]]:
         """Return the commands as editors list them."""
@@ -95,50 +95,52 @@ class ServerPrompts:
                 "description": title_of(prompt.description or prompt.name),
                 **({"input": {"hint": title_of(_render_hint(prompt))}} if prompt.arguments else {}),
             }
-            for found in self._found.values()
-            for name, prompt in found.items()
+            for commands in self._found.values()
+            for name, prompt in commands.items()
         ]
 
-    def find_maker(self, given: EditorPrompt) -> Callable[[], Awaitable[EditorPrompt]] | None:
+    def find_maker(self, own_prompt: EditorPrompt) -> Callable[[], Awaitable[EditorPrompt]] | None:
         """Return the function that makes the prompt for a command; None if the text is not one of these commands.
 
         The function raises RequestError for arguments that do not fit, and ToolServerError.
         """
-        if not given.text.startswith("/"):
+        if not own_prompt.text.startswith("/"):
             return None
-        name, _, typed = given.text[1:].partition(" ")
+        name, _, typed = own_prompt.text[1:].partition(" ")
         name, _, more = name.partition("\n")
-        for server, found in self._found.items():
-            if name in found:
-                return partial(self._make, server, name, found[name], f"{more} {typed}".strip(), given)
+        for server, commands in self._found.items():
+            if name in commands:
+                return partial(self._make, server, name, commands[name], f"{more} {typed}".strip(), own_prompt)
         return None
 
     async def _make(
-        self, server: str, command: str, prompt: ServerPrompt, typed: str, given: EditorPrompt
+        self, server: str, command: str, prompt: ServerPrompt, typed: str, own_prompt: EditorPrompt
     ) -> EditorPrompt:
         arguments = read_arguments(command, prompt, typed)
         messages = await self._held[server].prompt(prompt.name, arguments)
         source = {"server": server, "name": prompt.name, **({"arguments": arguments} if arguments else {})}
         added: list[str | File] = [typed] if typed and not prompt.arguments else []
-        added += [part for part in given.parts if isinstance(part, File)]
-        return _find_prompt(messages, given._replace(parts=tuple(added)), source, f"/{command} {typed}".strip())
+        added += [part for part in own_prompt.parts if isinstance(part, File)]
+        return _find_prompt(messages, own_prompt._replace(parts=tuple(added)), source, f"/{command} {typed}".strip())
 
 
 def _list_commands(server: ToolServer, prompts: Sequence[ServerPrompt]) -> dict[str, ServerPrompt]:
     """Return prompts by the names of their commands; of those with one name, the first."""
-    found: dict[str, ServerPrompt] = {}
-    for one in prompts:
-        name = make_gate_name(server, one.name)
-        if name in found:
-            _log.warning("two prompts of a server have one name", server=server.name, command=name, left_out=one.name)
-        found.setdefault(name, one)
-    return found
+    commands: dict[str, ServerPrompt] = {}
+    for prompt in prompts:
+        name = make_gate_name(server, prompt.name)
+        if name in commands:
+            _log.warning(
+                "two prompts of a server have one name", server=server.name, command=name, left_out=prompt.name
+            )
+        commands.setdefault(name, prompt)
+    return commands
 
 
 def _render_hint(prompt: ServerPrompt) -> str:
     if len(prompt.arguments) == 1:
-        ((name, told),) = prompt.arguments.items()
-        return told or name
+        ((name, description),) = prompt.arguments.items()
+        return description or name
     return prompt.usage
 
 
@@ -149,13 +151,13 @@ def read_arguments(command: str, prompt: ServerPrompt, typed: str) -> dict[str, 
     word with spaces together.
     """
     if len(prompt.arguments) < 2:
-        given = {name: typed for name in prompt.arguments if typed}
+        values = {name: typed for name in prompt.arguments if typed}
     else:
-        given = _read_words(command, prompt, typed)
-    missing = [name for name in prompt.required if name not in given]
+        values = _read_words(command, prompt, typed)
+    missing = [name for name in prompt.required if name not in values]
     if missing:
         raise _make_unfit_error(command, prompt, f"{missing[0]} is missing")
-    return given
+    return values
 
 
 def _read_words(command: str, prompt: ServerPrompt, typed: str) -> dict[str, str]:
@@ -165,22 +167,22 @@ def _read_words(command: str, prompt: ServerPrompt, typed: str) -> dict[str, str
         words = list(lexer)
     except ValueError:
         raise _make_unfit_error(command, prompt, "a quote is not closed") from None
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     in_order: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
         if not (equals and name in prompt.arguments):
             in_order.append(word)
-        elif name in given:
+        elif name in values:
             raise _make_unfit_error(command, prompt, f"{name} is given twice")
         else:
-            given[name] = value
-    left = [name for name in prompt.arguments if name not in given]
+            values[name] = value
+    left = [name for name in prompt.arguments if name not in values]
     if len(in_order) > len(left):
         raise _make_unfit_error(
             command, prompt, "there are more words than arguments: put words that belong together in quotes"
         )
-    return given | dict(zip(left, in_order, strict=False))
+    return values | dict(zip(left, in_order, strict=False))
 
 
 def _make_unfit_error(command: str, prompt: ServerPrompt, why: str) -> RequestError:
@@ -188,20 +190,24 @@ def _make_unfit_error(command: str, prompt: ServerPrompt, why: str) -> RequestEr
 
 
 def _find_prompt(
-    messages: Sequence[PromptMessage], given: EditorPrompt, source: Mapping[str, Any], command: str
+    messages: Sequence[PromptMessage], own_prompt: EditorPrompt, source: Mapping[str, Any], command: str
 ) -> EditorPrompt:
     """Return a server's messages as a prompt, with what the user has added."""
-    end = max((at for at, one in enumerate(messages, 1) if one.role == "user"), default=0)
+    end = max((at for at, message in enumerate(messages, 1) if message.role == "user"), default=0)
     start = end
     while start and messages[start - 1].role == "user":
         start -= 1
     before = messages[:start] if end == len(messages) else messages
-    files = [one.content for one in messages if isinstance(one.content, File)]
-    said = [_split_words(one) for one in messages[start:end] if not isinstance(one.content, File)] or [command]
-    resources = {one.content.uri: one.content.text for one in messages if isinstance(one.content, EmbeddedText)}
-    conversation = [{"role": one.role, "content": _split_words(one)} for one in before]
+    files = [message.content for message in messages if isinstance(message.content, File)]
+    words = [_split_words(message) for message in messages[start:end] if not isinstance(message.content, File)] or [
+        command
+    ]
+    resources = {
+        message.content.uri: message.content.text for message in messages if isinstance(message.content, EmbeddedText)
+    }
+    conversation = [{"role": message.role, "content": _split_words(message)} for message in before]
     data = {"prompt": dict(source), **({"conversation": conversation} if conversation else {})}
-    return EditorPrompt((*said, *files, *given.parts), {**resources, **given.resources}, data)
+    return EditorPrompt((*words, *files, *own_prompt.parts), {**resources, **own_prompt.resources}, data)
 
 
 def _split_words(message: PromptMessage) -> str:

@@ -138,26 +138,26 @@ class EditorSession:
 
     # Prompts
 
-    async def prompt(self, given: EditorPrompt | Callable[[], Awaitable[EditorPrompt]]) -> str:
+    async def prompt(self, prompt_or_maker: EditorPrompt | Callable[[], Awaitable[EditorPrompt]]) -> str:
         """Give the entity an intent, show its work, and return why it stopped. Raises RequestError, ToolServerError.
 
-        `given` is the prompt, or makes it when its turn has come.
+        `prompt_or_maker` is the prompt, or makes it when its turn has come.
         """
         cancels = self._cancels
         async with self._turn:
-            prompt = None if self._cancels > cancels else await self._make(given)
+            prompt = None if self._cancels > cancels else await self._make(prompt_or_maker)
             if prompt is None or self._cancels > cancels:
                 return "cancelled"
             return await self._work(prompt, cancels)
 
-    async def _make(self, given: EditorPrompt | Callable[[], Awaitable[EditorPrompt]]) -> EditorPrompt | None:
+    async def _make(self, prompt_or_maker: EditorPrompt | Callable[[], Awaitable[EditorPrompt]]) -> EditorPrompt | None:
         """Return the prompt; None if it was cancelled before it was made."""
-        if isinstance(given, EditorPrompt):
-            return given
+        if isinstance(prompt_or_maker, EditorPrompt):
+            return prompt_or_maker
         prompt = None
         try:
             with anyio.CancelScope() as self._making:
-                prompt = await given()
+                prompt = await prompt_or_maker()
         finally:
             self._making = None
         return prompt
@@ -302,7 +302,7 @@ class EditorSession:
         while header.forked and header.parent_turn is not None:
             line.append(loom.owner(header.parent_turn))
             header = loom.header(line[-1])
-        return frozenset(turn.id for turn in self.thread()), [loom.records(one) for one in reversed(line)]
+        return frozenset(turn.id for turn in self.thread()), [loom.records(entity_id) for entity_id in reversed(line)]
 
     async def _tell_all(self, updates: Iterable[Update]) -> None:
         for update in updates:
@@ -331,7 +331,7 @@ class EditorSession:
         entity_id = request.entity
         return entity_id is not None and self.has_begun and self.entity_id in self.runtime.loom.ancestry(entity_id)
 
-    async def put(self, request: Request) -> None:
+    async def ask_user(self, request: Request) -> None:
         """Send a request to the editor's user and record the decision; without an answer the request stays open."""
         if request.id in self._asked:
             return
@@ -363,8 +363,8 @@ class EditorSession:
             {"optionId": "always", "name": "Always allow", "kind": "allow_always"},
             {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
         ]
-        asked = self.runtime.redact({"toolCall": call, "options": options})
-        outcome = await self._editor.ask("session/request_permission", asked)
+        question = self.runtime.redact({"toolCall": call, "options": options})
+        outcome = await self._editor.ask("session/request_permission", question)
         chosen = outcome.get("outcome") if isinstance(outcome, Mapping) else None
         option = chosen.get("optionId") if isinstance(chosen, Mapping) else None
         if option in ("allow", "always"):
@@ -376,7 +376,7 @@ class EditorSession:
             self.cancel()  # the protocol's word for it: the user has cancelled the prompt
 
     async def _is_open(self, request: Request) -> bool:
-        return any(one.id == request.id for one in await self.runtime.read(self.runtime.requests))
+        return any(open_request.id == request.id for open_request in await self.runtime.read(self.runtime.requests))
 
     async def _put_question(self, request: Request) -> None:
         if not self._editor.capabilities.asks:
@@ -386,10 +386,10 @@ class EditorSession:
         schema = request.schema or {"type": "string"}
         is_object = schema.get("type") == "object"
         form = schema if is_object else {"type": "object", "properties": {"answer": schema}, "required": ["answer"]}
-        asked = {"mode": "form", "message": request.text, "requestedSchema": form}
-        told = await self._editor.ask("elicitation/create", self.runtime.redact(asked))
-        action = told.get("action") if isinstance(told, Mapping) else None
-        content = told.get("content") if isinstance(told, Mapping) else None
+        question = {"mode": "form", "message": request.text, "requestedSchema": form}
+        reply = await self._editor.ask("elicitation/create", self.runtime.redact(question))
+        action = reply.get("action") if isinstance(reply, Mapping) else None
+        content = reply.get("content") if isinstance(reply, Mapping) else None
         if action == "accept" and isinstance(content, Mapping):
             answer = dict(content) if is_object else content.get("answer")
             await self.runtime.decide(request.id, answer=answer, by=self.by, door=self.door)
@@ -460,15 +460,15 @@ def _make_fork_key(key: str, number: int) -> str:
 
 def list_entities(runtime: Runtime, key: str) -> list[Entity]:
     """Return the entities of the session with a key: its own and those of its forks, oldest first. Reads the loom."""
-    found: list[Entity] = []
-    while (entity := runtime.begun_with(_make_fork_key(key, len(found)))) is not None:
-        found.append(entity)
-    return found
+    entities: list[Entity] = []
+    while (entity := runtime.begun_with(_make_fork_key(key, len(entities)))) is not None:
+        entities.append(entity)
+    return entities
 
 
 def workspace_of(runtime: Runtime, entity_id: str) -> Sequence[str]:
     """Return the folders that a session began with. Reads the loom."""
-    given = find_first_intent(runtime.loom.records(entity_id))
-    context = None if given is None else given.context
+    first_intent = find_first_intent(runtime.loom.records(entity_id))
+    context = None if first_intent is None else first_intent.context
     roots = context.get("workspace") if isinstance(context, Mapping) else None
     return [str(root) for root in roots] if isinstance(roots, Sequence) else []

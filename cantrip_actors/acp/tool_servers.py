@@ -14,33 +14,33 @@ from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.tool_server import ToolServer
 
 
-def servers_of(given: Any, cwd: Path) -> tuple[ToolServer, ...]:
+def servers_of(servers: Any, cwd: Path) -> tuple[ToolServer, ...]:
     """Return the servers of `mcpServers`; programs start in `cwd`. Raises RequestError for anything else."""
-    check_kind("mcpServers", given, list, "a list", InvalidParams)
+    check_kind("mcpServers", servers, list, "a list", InvalidParams)
     try:
-        return tuple(_read_server(one, cwd) for one in given)
+        return tuple(_read_server(server, cwd) for server in servers)
     except InvalidCantrip as problem:
         raise RequestError(INVALID_PARAMS, f"mcpServers: {problem}") from problem
 
 
-def _read_server(given: Any, cwd: Path) -> ToolServer:
-    name = given.get("name") if isinstance(given, Mapping) else None
+def _read_server(server: Any, cwd: Path) -> ToolServer:
+    name = server.get("name") if isinstance(server, Mapping) else None
     check_kind("mcpServers", name, str, "objects, each with a name", InvalidParams)
-    name = make_server_name(given["name"])
-    match given.get("type", "stdio"):
+    name = make_server_name(server["name"])
+    match server.get("type", "stdio"):
         case "stdio":
-            args = given.get("args") or []
-            command = given.get("command", "")
+            args = server.get("args") or []
+            command = server.get("command", "")
             check_kind(f"mcpServers: {name}: args", args, list, "a list of texts", InvalidParams)
-            return stdio(name, command, *args, env=_read_pairs(name, given.get("env")), cwd=str(cwd))
+            return stdio(name, command, *args, env=_read_pairs(name, server.get("env")), cwd=str(cwd))
         case "http":
-            return http(name, given.get("url", ""), headers=_read_pairs(name, given.get("headers")))
+            return http(name, server.get("url", ""), headers=_read_pairs(name, server.get("headers")))
         case other:
             raise RequestError(INVALID_PARAMS, f"mcpServers: {name}: expected stdio or http, got {other!r}")
 
 
-def _read_pairs(name: str, given: Any) -> dict[str, str]:
+def _read_pairs(name: str, pairs: Any) -> dict[str, str]:
     try:
-        return {str(one["name"]): str(one["value"]) for one in given or []}
+        return {str(pair["name"]): str(pair["value"]) for pair in pairs or []}
     except (KeyError, TypeError) as problem:
         raise RequestError(INVALID_PARAMS, f"mcpServers: {name}: expected objects with name and value") from problem

@@ -73,7 +73,7 @@ class DispatchCompanion(Companion):
 
     def note_gates(self, gates: Iterable[Gate]) -> None:
         """Note the entity's gates: the loom records the starts of the others than these, which shows what ran."""
-        self._without_start = frozenset(one.name for one in gates if one.kind != "function" or one.idempotent)
+        self._without_start = frozenset(gate.name for gate in gates if gate.kind != "function" or gate.idempotent)
 
     # The log
 
@@ -155,17 +155,19 @@ class DispatchCompanion(Companion):
         if record.contract.role != "orchestrator":
             return rehydration(record)
         records = await to_thread.run_sync(read_trusted_records, self.log)
-        return rehydration(record, children=[one for one in records if one.contract.parent_entity_id == here.entity_id])
+        return rehydration(
+            record, children=[record for record in records if record.contract.parent_entity_id == here.entity_id]
+        )
 
     def _count_calls(self, entity_id: str) -> Checkpoint:
         """Return the checkpoint that follows from the entity's records."""
         state, records = Checkpoint(), self._loom.records(entity_id)
         starts = list_started_calls(records)
-        for one in list_finished_calls(records):
-            if one.gate == "progress" and not one.is_error:
+        for call in list_finished_calls(records):
+            if call.gate == "progress" and not call.is_error:
                 state = Checkpoint()
-            elif may_run(state, one.gate) is None and self._did_run(one, (one.turn_id, one.tool_call_id), starts):
-                state = count_gate(state, one.gate, effectful=one.gate in self._effectful)
+            elif may_run(state, call.gate) is None and self._did_run(call, (call.turn_id, call.tool_call_id), starts):
+                state = count_gate(state, call.gate, effectful=call.gate in self._effectful)
         return state
 
     def _did_run(
@@ -249,10 +251,10 @@ def _list_texts(value: Any) -> Iterator[str]:
     """Yield every text in a JSON value, also the names in objects."""
     todo = [value]
     while todo:
-        one = todo.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            todo += [*one, *one.values()]
-        elif isinstance(one, list | tuple):
-            todo += one
+        part = todo.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Mapping):
+            todo += [*part, *part.values()]
+        elif isinstance(part, list | tuple):
+            todo += part

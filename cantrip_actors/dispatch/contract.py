@@ -30,7 +30,9 @@ class InvalidContract(DispatchError, ValueError):
     def __init__(self, violations: tuple[Violation, ...]) -> None:
         self.violations = violations
         many = "1 rule is" if len(violations) == 1 else f"{len(violations)} rules are"
-        super().__init__(f"the contract is invalid, {many} broken:\n" + "\n".join(f"- {one}" for one in violations))
+        super().__init__(
+            f"the contract is invalid, {many} broken:\n" + "\n".join(f"- {violation}" for violation in violations)
+        )
 
 
 class Contract(ContractTerms):
@@ -74,17 +76,17 @@ class Contract(ContractTerms):
 
     def as_json(self) -> dict[str, Any]:
         """Return the contract as JSON data: the fields that differ from their defaults."""
-        said: dict[str, Any] = {}
+        stated: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.default is MISSING or value != field.default:
-                said[field.name] = value
-        said["sources"] = [asdict(source) for source in self.sources]
+                stated[field.name] = value
+        stated["sources"] = [asdict(source) for source in self.sources]
         if self.steps:
-            said["steps"] = [{name: text for name, text in asdict(step).items() if text} for step in self.steps]
+            stated["steps"] = [{name: text for name, text in asdict(step).items() if text} for step in self.steps]
         if self.wards:
-            said["wards"] = [{name: value} for name, value in self.wards]
-        return said
+            stated["wards"] = [{name: value} for name, value in self.wards]
+        return stated
 
 
 def draft(data: Mapping[str, Any]) -> Contract | tuple[Violation, ...]:

@@ -89,10 +89,10 @@ class Dispatcher:
         Raises InvalidContract with everything that is wrong (nothing is written then), DispatchExists.
         """
         if not isinstance(contract, Contract):
-            made = draft(contract)
-            if not isinstance(made, Contract):
-                raise InvalidContract(made)
-            contract = made
+            drafted = draft(contract)
+            if not isinstance(drafted, Contract):
+                raise InvalidContract(drafted)
+            contract = drafted
         return await self.log.create_soon(contract, author=author or self.name, turn_id=turn_id)
 
     async def approve(self, dispatch_id: str, *, by: str, note: str = "", door: str = "") -> Record:
@@ -151,7 +151,7 @@ class Dispatcher:
         while True:
             record = await self.log.read_soon(dispatch_id)
             if record.status == "blocked" and record.released:
-                record = await self._put(record, StatusChanged("queued"), by="orchestrator")
+                record = await self._append(record, StatusChanged("queued"), by="orchestrator")
             if record.terminal or (record.status != "active" and not startable([record])):
                 await self._finish_entity(record, cantrip)
                 if record.terminal or not wait:
@@ -182,11 +182,11 @@ class Dispatcher:
             ended = await self._end_orphan(record, take_over=take_over)
             if ended is not None:
                 return ended
-        made = self._make_worker_cantrip(record, cantrip)
+        worker = self._make_worker_cantrip(record, cantrip)
         await self._refuse_overlap(record)
         self._running.append(record.contract)
         try:
-            await self._run_episode(record, made)
+            await self._run_episode(record, worker)
         except CrystalError as error:  # its companion has recorded the error
             _log.warning("the crystal of a dispatched entity failed", dispatch=record.id, why=str(error))
         except EntityCrashed as crash:
@@ -207,11 +207,11 @@ class Dispatcher:
         active: list[Contract] = []
         if record.contract.outputs and record.status == "queued":
             records = await anyio.to_thread.run_sync(read_trusted_records, self.log)
-            active = [one.contract for one in records if one.status == "active"]
+            active = [record.contract for record in records if record.status == "active"]
         for other in (*active, *self._running):
             is_other = other.dispatch_id != record.id and other.role != "orchestrator"
-            if is_other and (found := overlaps([other, record.contract])):
-                raise DispatchError(f"{record.id} cannot start while {other.dispatch_id} is active: {found[0]}")
+            if is_other and (clashes := overlaps([other, record.contract])):
+                raise DispatchError(f"{record.id} cannot start while {other.dispatch_id} is active: {clashes[0]}")
 
     async def _end_orphan(self, record: Record, *, take_over: bool) -> Record | None:
         """End an active dispatch whose entity has ended, because its process died before it wrote that.
@@ -227,21 +227,21 @@ class Dispatcher:
                     f"{record.id} is run by entity {runner}, which is not in this loom: open the loom that it is in; "
                     "where that is lost, run it with take_over=True"
                 ) from unknown
-            await self._put(record, Recovered("its entity is in no loom any more, and another one begins"))
+            await self._append(record, Recovered("its entity is in no loom any more, and another one begins"))
             return None
         if state == "active":
             return None
-        return await self._put(record, make_ending(state, "its process ended before that was written down"))
+        return await self._append(record, make_ending(state, "its process ended before that was written down"))
 
-    async def _run_episode(self, record: Record, made: Cantrip) -> None:
+    async def _run_episode(self, record: Record, worker: Cantrip) -> None:
         """Run an episode of its entity: a new one, an interrupted one, or one that waits for an intent."""
         entity = self._runtime.entity(record.id)
         if entity is None:
-            entity = await self._runtime.invoke(made, record.contract.intent, name=record.id)
+            entity = await self._runtime.invoke(worker, record.contract.intent, name=record.id)
             await entity.episode()
             return
         if not entity.loaded:
-            entity = await self._runtime.resume(entity.id, cantrip=made)
+            entity = await self._runtime.resume(entity.id, cantrip=worker)
         if self._runtime.loom.state(entity.id) == "active":
             await entity.episode()
         else:
@@ -254,9 +254,9 @@ class Dispatcher:
             return record
         if record.status == "queued":  # it crashed before it could become active
             record = await self._make_companion(record.id).start(Here(crash.entity_id or "", record.id))
-        return await self._put(record, StatusChanged("failed", reason=str(crash)))
+        return await self._append(record, StatusChanged("failed", reason=str(crash)))
 
-    async def _put(self, record: Record, event: Any, *, by: Capacity = "supervisor") -> Record:
+    async def _append(self, record: Record, event: Any, *, by: Capacity = "supervisor") -> Record:
         """Write on behalf of its entity, under the entity's token."""
         return await self.log.append_soon(record.id, event, by=by, author=self.name, token=record.token)
 
@@ -312,15 +312,15 @@ class Dispatcher:
     async def _select_due(self, running: Mapping[str, Record], limit: int, *, heartbeat: bool = False) -> list[Record]:
         """Return the dispatches to start now, in addition to those that run: active ones, then queued ones, by id."""
         records = await anyio.to_thread.run_sync(read_trusted_records, self.log)
-        active = [one for one in records if one.status == "active"]
+        active = [record for record in records if record.status == "active"]
         queued = startable(records, heartbeat=heartbeat)
-        taken = dict(running)
+        chosen = dict(running)
         for record in (*active, *queued):
-            if record.id in taken or len(taken) >= limit:
+            if record.id in chosen or len(chosen) >= limit:
                 continue
-            if not any(overlaps([record.contract, one.contract]) for one in taken.values()):
-                taken[record.id] = record
-        return [record for record in taken.values() if record.id not in running]
+            if not any(overlaps([record.contract, other.contract]) for other in chosen.values()):
+                chosen[record.id] = record
+        return [record for record in chosen.values() if record.id not in running]
 
     async def _try_run(self, dispatch_id: str, cantrip: CantripFor) -> Record | None:
         """Run a dispatch; if it cannot be run, log why and return None."""

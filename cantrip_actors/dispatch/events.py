@@ -255,8 +255,8 @@ def decode_entry(line: bytes) -> Entry:
 
 
 def _decode_contract(value: dict[str, Any]) -> Dispatched:
-    given = value.get("contract")
-    contract = draft(given if isinstance(given, dict) else {})
+    fields = value.get("contract")
+    contract = draft(fields if isinstance(fields, dict) else {})
     if not isinstance(contract, Contract):
         raise ValueError(f"its contract is invalid: {contract[0]}")  # noqa: TRY004  # the line is wrong
     return Dispatched(contract)

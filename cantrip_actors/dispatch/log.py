@@ -244,9 +244,9 @@ class Dispatches:
                 f"`supersedes` which one it replaces"
             ) from None
         except FileNotFoundError:
-            known = ", ".join(self.ids()[-8:])
+            newest = ", ".join(self.ids()[-8:])
             raise UnknownDispatch(
-                f"there is no dispatch {dispatch_id!r} in {self.folder}; its newest dispatches: {known or 'none'}"
+                f"there is no dispatch {dispatch_id!r} in {self.folder}; its newest dispatches: {newest or 'none'}"
             ) from None
         except OSError as error:
             raise DispatchError(f"cannot {what} {path}: {error.strerror or error}") from error
@@ -254,15 +254,15 @@ class Dispatches:
 
 def read_trusted_records(log: Dispatches) -> list[Record]:
     """Return the records of all dispatches, by id, without the tampered ones, which are logged."""
-    found: list[Record] = []
+    records: list[Record] = []
     for dispatch_id in log.ids():
         try:
-            found.append(log.read(dispatch_id))
+            records.append(log.read(dispatch_id))
         except TamperedRecord as tampered:
             _log.error("a dispatch cannot be trusted", dispatch=dispatch_id, why=str(tampered))
         except UnknownDispatch:  # it was forgotten meanwhile
             continue
-    return found
+    return records
 
 
 def find_written(log: Dispatches, key: str) -> Record | None:
@@ -270,8 +270,8 @@ def find_written(log: Dispatches, key: str) -> Record | None:
 
     Raises KeyUsed if another request had it.
     """
-    found = (record.written_with(key) for record in read_trusted_records(log))
-    return next((record for record in found if record is not None), None)
+    written = (record.written_with(key) for record in read_trusted_records(log))
+    return next((record for record in written if record is not None), None)
 
 
 def _check(record: Record | None, entry: Entry) -> None:

@@ -31,7 +31,7 @@ class UnreadableContract(DispatchError, ValueError):
     def __init__(self, name: str, mistakes: tuple[Mistake, ...]) -> None:
         self.mistakes = mistakes
         many = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-        lines = (f"{name}:{'' if one.line is None else f'{one.line}:'} {one.text}" for one in mistakes)
+        lines = (f"{name}:{'' if mistake.line is None else f'{mistake.line}:'} {mistake.text}" for mistake in mistakes)
         super().__init__(f"{name} is not a contract, it has {many}:\n" + "\n".join(lines))
 
 
@@ -59,28 +59,28 @@ class Parsed:
 def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     """Return the contract, or every mistake in the order of lines; missing fields come first."""
     if "status" in read.data and "status" not in read.spoilt:
-        said = read.data["status"] or ""  # an empty cell
-        status = status_of(said) if isinstance(said, str) else None
+        cell = read.data["status"] or ""  # an empty cell
+        status = status_of(cell) if isinstance(cell, str) else None
         if status is None:
             read.note_mistake(
-                f'"{said}" is not a status: {suggest_nearest(str(said), STATUSES)}',
+                f'"{cell}" is not a status: {suggest_nearest(str(cell), STATUSES)}',
                 read.lines["status",],
                 "status",
                 Rule.STATUS,
             )
         else:
             read.data["status"] = status
-    found = draft(read.data)
+    contract = draft(read.data)
     mistakes = list(read.mistakes)
-    if not isinstance(found, Contract):
+    if not isinstance(contract, Contract):
         mistakes += (
             Mistake(violation.rule, str(violation), _find_line(read.lines, violation.where))
-            for violation in found
+            for violation in contract
             if violation.where[0] not in read.spoilt
         )
     elif not mistakes:
-        return found
-    return tuple(sorted(dict.fromkeys(mistakes), key=lambda one: one.line or 0))
+        return contract
+    return tuple(sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line or 0))
 
 
 def _find_line(lines: Mapping[ContractPath, int], where: ContractPath) -> int | None:

@@ -35,14 +35,14 @@ def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Reco
         background, sources (list of {path, description}), technical_context, tasks (list), verification, and may have
         outputs (paths), gates, wards, steps, decision_needed.
         """
-        (made,) = _draft_all([contract], call)
-        return _build_result(await create_and_run(made, call))
+        (drafted,) = _draft_all([contract], call)
+        return _build_result(await create_and_run(drafted, call))
 
     @gate(idempotent=True)
     async def dispatch_batch(contracts: list[dict[str, Any]], call: GateCall) -> list[dict[str, Any]]:
         """Hand out several dispatches at once, to workers that write different files; the results come in order."""
-        made = _draft_all(contracts, call)
-        clashes = overlaps(made)
+        drafted = _draft_all(contracts, call)
+        clashes = overlaps(drafted)
         if clashes:
             raise GateError("; ".join(map(str, clashes)))
         results: dict[int, dict[str, Any]] = {}
@@ -54,9 +54,9 @@ def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Reco
                 results[number] = {"dispatch": contract.dispatch_id, "is_error": True, "error": str(error)}
 
         async with anyio.create_task_group() as tasks:
-            for number, contract in enumerate(made):
+            for number, contract in enumerate(drafted):
                 tasks.start_soon(dispatch_one, number, contract)
-        return [results[number] for number in range(len(made))]
+        return [results[number] for number in range(len(drafted))]
 
     @gate(idempotent=True)
     async def unblock(dispatch_id: str, note: str, call: GateCall) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Reco
         if contract.dispatch_id in log.ids():
             existing = await log.read_soon(contract.dispatch_id)
             if existing.contract.spawned_by != call.turn_id:
-                taken = f"there is a dispatch {contract.dispatch_id} already: give yours another dispatch_id"
-                raise DispatchError(taken)
+                message = f"there is a dispatch {contract.dispatch_id} already: give yours another dispatch_id"
+                raise DispatchError(message)
         else:
             await log.create_soon(contract, author=call.entity_id, turn_id=call.turn_id)
         return await run(contract.dispatch_id)
@@ -83,18 +83,20 @@ def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Reco
 
 def _draft_all(contracts: Sequence[Mapping[str, Any]], call: GateCall) -> list[Contract]:
     """Return the contracts, or refuse all of them with the mistakes of every one."""
-    made: list[Contract] = []
+    drafts: list[Contract] = []
     wrong: list[str] = []
-    for number, given in enumerate(contracts, 1):
-        found = draft({"dispatched_at": now(), **given, "parent_entity_id": call.entity_id, "spawned_by": call.turn_id})
-        if isinstance(found, Contract):
-            made.append(found)
+    for number, fields in enumerate(contracts, 1):
+        drafted_contract = draft(
+            {"dispatched_at": now(), **fields, "parent_entity_id": call.entity_id, "spawned_by": call.turn_id}
+        )
+        if isinstance(drafted_contract, Contract):
+            drafts.append(drafted_contract)
         else:
             where = f"contract {number}: " if len(contracts) > 1 else ""
-            wrong += [f"- {where}{one}" for one in found]
+            wrong += [f"- {where}{violation}" for violation in drafted_contract]
     if wrong:
         raise GateError("nothing was dispatched; mend the contract:\n" + "\n".join(wrong))
-    return made
+    return drafts
 
 
 def _build_result(record: Record) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def overlaps(contracts: Sequence[Contract]) -> tuple[Overlap, ...]:
 
     A path is relative to its contract's repository, or absolute.
     """
-    paths = [(one.dispatch_id, [join(one.repo, path) for path in one.outputs]) for one in contracts]
-    return tuple(Overlap(*found) for found in find_common_paths(paths))
+    paths = [(contract.dispatch_id, [join(contract.repo, path) for path in contract.outputs]) for contract in contracts]
+    return tuple(Overlap(*overlap) for overlap in find_common_paths(paths))
 
 
 W = TypeVar("W")
@@ -43,9 +43,9 @@ W = TypeVar("W")
 
 def find_common_paths(writers: Iterable[tuple[W, Sequence[str]]]) -> Iterator[tuple[W, W, str]]:
     """Yield each pair of writers, each given with its paths, that would write the same path, and that path."""
-    for (one, mine), (other, others) in combinations(writers, 2):
+    for (writer, mine), (other, others) in combinations(writers, 2):
         pairs = product(map(normpath, mine), map(normpath, others))
-        yield from ((one, other, path) for path in dict.fromkeys(starmap(_find_common, pairs)) if path is not None)
+        yield from ((writer, other, path) for path in dict.fromkeys(starmap(_find_common, pairs)) if path is not None)
 
 
 def _find_common(here: str, there: str) -> str | None:

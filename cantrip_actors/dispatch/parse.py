@@ -50,14 +50,14 @@ def load_contract(path: str | os.PathLike[str]) -> Contract:
     if len(raw) > LARGEST:
         raise _make_unreadable(path, f"too large for a contract: more than {LARGEST:,} bytes")
     if path.suffix in MARKDOWN:
-        found = from_markdown(text)
+        contract = from_markdown(text)
     elif path.suffix in YAML:
-        found = from_yaml(text)
+        contract = from_yaml(text)
     else:
         raise _make_unreadable(path, f"a contract is a file that ends in {', '.join((*MARKDOWN, *YAML))}")
-    if isinstance(found, Contract):
-        return found
-    raise UnreadableContract(str(path), found)
+    if isinstance(contract, Contract):
+        return contract
+    raise UnreadableContract(str(path), contract)
 
 
 def _make_unreadable(path: Path, text: str, line: int | None = None) -> UnreadableContract:
@@ -99,11 +99,11 @@ def _read_fields(node: yaml.Node | None, read: Parsed) -> None:
         read.note_mistake("expected the fields of a contract, each with its name", 1)
         return
     read.data = _read_value(node, (), read)
-    given = read.data.get("sources")
-    sources: list[Any] = given if isinstance(given, list) else []
+    listed = read.data.get("sources")
+    sources: list[Any] = listed if isinstance(listed, list) else []
     for index, source in enumerate(sources):
-        if isinstance(source, str) and (found := SOURCE.fullmatch(source.strip())):
-            sources[index] = {"path": found["path"], "description": found["why"]}
+        if isinstance(source, str) and (match := SOURCE.fullmatch(source.strip())):
+            sources[index] = {"path": match["path"], "description": match["why"]}
 
 
 def _read_value(node: yaml.Node, where: ContractPath, read: Parsed) -> Any:
@@ -113,7 +113,7 @@ def _read_value(node: yaml.Node, where: ContractPath, read: Parsed) -> Any:
             read.lines[*where, index] = item.start_mark.line + 1
         return [_read_value(item, (*where, index), read) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for key, value in node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
             place = (*where, name if where else find_field(name))
@@ -124,8 +124,8 @@ def _read_value(node: yaml.Node, where: ContractPath, read: Parsed) -> Any:
                 read.note_mistake(f'"{name}" stands here twice, first in line {read.lines[place]}', line, str(place[0]))
             else:
                 read.lines[place] = line
-                said[str(place[-1])] = _read_value(value, place, read)
-        return said
+                fields[str(place[-1])] = _read_value(value, place, read)
+        return fields
     if node.tag == "tag:yaml.org,2002:null":
         return None
     if where[0] in _VALUES and node.tag.startswith("tag:yaml.org,2002:"):

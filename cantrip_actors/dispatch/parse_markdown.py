@@ -79,17 +79,17 @@ def _read_lines(text: str) -> Iterator[MarkdownLine]:
     """Yield the lines, without comments, marked if they are in a fence."""
     mark = "\0"  # marks the beginning of each fenced line
 
-    def keep(found: re.Match[str]) -> str:
-        if found["fence"]:
-            return mark + found[0].replace("\n", f"\n{mark}")
-        return "\n" * found[0].count("\n")
+    def keep(match: re.Match[str]) -> str:
+        if match["fence"]:
+            return mark + match[0].replace("\n", f"\n{mark}")
+        return "\n" * match[0].count("\n")
 
     for number, line in enumerate(_FENCED_OR_COMMENT.sub(keep, text.replace("\r\n", "\n")).split("\n"), 1):
         yield MarkdownLine(number, line.removeprefix(mark).rstrip(), fenced=line.startswith(mark))
 
 
 def _read_sections(lines: MarkdownLines, read: Parsed) -> dict[str, Section]:
-    found: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     here: Section | None = None
     for line in lines:
         heading = None if line.fenced else _HEADING.fullmatch(line.text)
@@ -99,11 +99,11 @@ def _read_sections(lines: MarkdownLines, read: Parsed) -> dict[str, Section]:
             _read_title(name, line.number, read)
             here = Section(line.number, [])
         elif key in SECTIONS and (level == 2 or key in INNER):
-            if key in found:
-                text = f'the section "{name}" stands here twice, first in line {found[key].line}'
+            if key in sections:
+                text = f'the section "{name}" stands here twice, first in line {sections[key].line}'
                 read.note_mistake(text, line.number, find_field(key), Rule.SECTIONS)
             here = Section(line.number, [])
-            found.setdefault(key, here)
+            sections.setdefault(key, here)
         elif level == 2 or (level == 3 and here is None):
             text = f'no contract has a section "{name}": {suggest_nearest(key, SECTIONS)}'
             read.note_mistake(text, line.number, rule=Rule.SECTIONS)
@@ -112,7 +112,7 @@ def _read_sections(lines: MarkdownLines, read: Parsed) -> dict[str, Section]:
             here.body.append(line)
         elif line.text.strip():
             read.note_mistake("this stands in no section", line.number, rule=Rule.SECTIONS)
-    return found
+    return sections
 
 
 def _read_title(name: str, line: int, read: Parsed) -> None:
@@ -173,16 +173,16 @@ def _split_list(value: str) -> list[str]:
 
 
 def _read_amount(value: str) -> Any:
-    found = re.fullmatch(r"\$?\s*(\d+(?:\.\d+)?)\s*(?:\$|USD)?", value, re.IGNORECASE)
-    return float(found[1]) if found else value
+    match = re.fullmatch(r"\$?\s*(\d+(?:\.\d+)?)\s*(?:\$|USD)?", value, re.IGNORECASE)
+    return float(match[1]) if match else value
 
 
 def _read_wards(value: str) -> list[Any]:
     """Read a list of wards, such as `max_turns: 10, require_done_tool`."""
     wards: list[Any] = []
     for part in _split_list(value):
-        name, said, number = part.partition(":")
-        wards.append({name.strip(): _read_scalar(number.strip())} if said else name)
+        name, colon, number = part.partition(":")
+        wards.append({name.strip(): _read_scalar(number.strip())} if colon else name)
     return wards
 
 
@@ -225,9 +225,9 @@ def _read_items(section: Section, mark: re.Pattern[str], read: Parsed, name: str
     """Return the items of a list; other lines are mistakes."""
     items: list[ListItem] = []
     for line in section.body:
-        found = None if line.fenced else mark.match(line.text)
-        if found:
-            items.append(ListItem(line.number, found[1]))
+        match = None if line.fenced else mark.match(line.text)
+        if match:
+            items.append(ListItem(line.number, match[1]))
         elif items and (line.fenced or line.text.startswith((" ", "\t"))):
             items[-1] = items[-1]._replace(more=(*items[-1].more, line))
         elif line.text.strip():
@@ -267,10 +267,10 @@ def _read_criterion(item: ListItem) -> str:
 
 
 def _read_source(item: ListItem) -> dict[str, str]:
-    found = SOURCE.fullmatch(_read_text(item).replace("\n", " "))
-    if found is None:
+    match = SOURCE.fullmatch(_read_text(item).replace("\n", " "))
+    if match is None:
         raise ValueError(f"expected - `/path/in/full` — why it matters, got {item.text[:60]!r}")
-    return {"path": found["path"].strip(), "description": found["why"]}
+    return {"path": match["path"].strip(), "description": match["why"]}
 
 
 def _read_step(item: ListItem) -> dict[str, str]:

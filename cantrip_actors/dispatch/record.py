@@ -105,8 +105,8 @@ class Record(Value, frozen=True):
         unmet = [f"acceptance {item}: {self.contract.acceptance[item - 1]}" for item in self.unproven]
         if self.plan is not None and self.plan.current is not None:
             steps = enumerate(self.plan.steps, 1)
-            unmet += [f"step {at}: {one.planned.purpose}" for at, one in steps if one.mark in ("current", "next")]
-        unmet += [f"phase {one}" for one in self.open_phases]
+            unmet += [f"step {at}: {step.planned.purpose}" for at, step in steps if step.mark in ("current", "next")]
+        unmet += [f"phase {phase}" for phase in self.open_phases]
         return tuple(unmet)
 
     def of(self, kind: type[E]) -> tuple[tuple[Entry, E], ...]:
@@ -128,10 +128,10 @@ class Record(Value, frozen=True):
         Raises KeyUsed if another request had it.
         """
         name, space, _ = key.partition(" ")
-        found = [entry for entry in self.entries if entry.key.startswith(name + space)]
-        if any(entry.key != key for entry in found):
+        entries = [entry for entry in self.entries if entry.key.startswith(name + space)]
+        if any(entry.key != key for entry in entries):
             raise KeyUsed(f"key {name!r} was used for dispatch {self.id} with other content: use another key")
-        return folded(self.entries[: found[-1].seq]) if found else None
+        return folded(self.entries[: entries[-1].seq]) if entries else None
 
     @property
     def corrected(self) -> frozenset[int]:
@@ -174,16 +174,16 @@ def apply(record: Record | None, entry: Entry) -> Record:
 
 
 def _change_status(seq: int, event: e.StatusChanged, *, again: bool) -> dict[str, Any]:
-    said = {"status": event.status, "reason": event.reason, "result": event.result, "blocker": event.blocker}
+    change = {"status": event.status, "reason": event.reason, "result": event.result, "blocker": event.blocker}
     match event.status:
         case "active" if again:  # a crash keeps progress and refusals
-            return {**said, "started": seq}
+            return {**change, "started": seq}
         case "active":
-            return {**said, "started": seq, "progress_since_start": 0, "refusals": 0}
+            return {**change, "started": seq, "progress_since_start": 0, "refusals": 0}
         case "blocked":
-            return {**said, "released": False}
+            return {**change, "released": False}
         case _:
-            return said
+            return change
 
 
 def _collect_evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, str], ...]:

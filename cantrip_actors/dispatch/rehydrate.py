@@ -77,16 +77,18 @@ def _render_contract(record: Record) -> Iterator[str]:
 def _render_steps(record: Record) -> Iterator[str]:
     plan, phases = record.plan, record.phases
     if plan is not None:
-        steps = (f"{at}. [{one.mark.upper()}] {_indent(one.planned.purpose)}" for at, one in enumerate(plan.steps, 1))
+        steps = (
+            f"{at}. [{step.mark.upper()}] {_indent(step.planned.purpose)}" for at, step in enumerate(plan.steps, 1)
+        )
         yield f"Steps, round {plan.round} of {plan.rounds}:\n" + "\n".join(steps)
         if plan.current is not None:
             step = plan.steps[plan.current - 1].planned
             facts = {name: getattr(step, name) for name in ("inputs", "actions", "expected", "verification")}
-            said = [f"  {name}: {_indent(fact)}" for name, fact in facts.items() if fact]
-            yield "\n".join([f"CURRENT step {plan.current}: {_indent(step.purpose)}", *said])
+            lines = [f"  {name}: {_indent(fact)}" for name, fact in facts.items() if fact]
+            yield "\n".join([f"CURRENT step {plan.current}: {_indent(step.purpose)}", *lines])
     if phases is not None and phases.phase is not None:
         waits = f"; {phases.blocker}" if phases.waiting else ""
-        criteria = ", ".join(f"{one.name} ({one.what})" for one in CRITERIA[phases.phase])
+        criteria = ", ".join(f"{criterion.name} ({criterion.what})" for criterion in CRITERIA[phases.phase])
         yield (
             f"Phase: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}\n"
             f"  it ends with evidence of {criteria}"
@@ -99,9 +101,9 @@ def _render_learned(record: Record) -> Iterator[str]:
         yield _render_list("Learned before this dispatch", record.contract.lessons)
     corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What failed", "what_failed")):
-        found = [event.text for entry, event in record.progress(kind) if entry.seq not in corrected]
-        if found:
-            yield _render_list(title, found)
+        texts = [event.text for entry, event in record.progress(kind) if entry.seq not in corrected]
+        if texts:
+            yield _render_list(title, texts)
 
 
 def _render_progress(record: Record, newest: int) -> Iterator[str]:

@@ -61,9 +61,10 @@ def overview(records: Iterable[Record]) -> str:
     """Return the summaries as text: a line for each dispatch, and one for what it waits for."""
     lines = []
     for record in records:
-        one = summary_of(record)
-        lines.append(f"- {one.id} [{one.status}] {shorten(one.title)} ({one.proven}/{one.acceptance} accepted)")
-        for name, said in (("waits for", one.waits_for), ("outcome", one.outcome), ("newest", one.newest)):
-            if said:
-                lines.append(f"  {name}: {shorten(said)}")
+        summary = summary_of(record)
+        accepted = f"{summary.proven}/{summary.acceptance} accepted"
+        lines.append(f"- {summary.id} [{summary.status}] {shorten(summary.title)} ({accepted})")
+        for name, text in (("waits for", summary.waits_for), ("outcome", summary.outcome), ("newest", summary.newest)):
+            if text:
+                lines.append(f"  {name}: {shorten(text)}")
     return "\n".join(lines)

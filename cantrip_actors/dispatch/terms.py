@@ -170,23 +170,23 @@ def check_terms(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violatio
     """
     check_kind("contract", data, Mapping, "a mapping of fields")
     clean: dict[str, Any] = {}
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for name, value in data.items():
         if name not in READERS:
             hint = suggest_nearest(str(name), READERS)
-            found.append(Violation(Rule.TYPE, (str(name),), f"no contract has this field; {hint}"))
+            violations.append(Violation(Rule.TYPE, (str(name),), f"no contract has this field; {hint}"))
         elif value is not None:
             try:
                 clean[name] = READERS[name](value)
             except InvalidValue as bad:
-                found.append(Violation(bad.rule, (name, *bad.where), bad.text))
-    unread = {violation.where[0] for violation in found}
+                violations.append(Violation(bad.rule, (name, *bad.where), bad.text))
+    unread = {violation.where[0] for violation in violations}
     for rule in RULES:
-        found += (violation for violation in rule(clean) if violation.where[0] not in unread)
+        violations += (violation for violation in rule(clean) if violation.where[0] not in unread)
     clean.pop("status", None)
     order = {name: at for at, name in enumerate(READERS)}
-    found.sort(key=lambda violation: order.get(str(violation.where[0]), len(order)))
-    return clean, tuple(dict.fromkeys(found))
+    violations.sort(key=lambda violation: order.get(str(violation.where[0]), len(order)))
+    return clean, tuple(dict.fromkeys(violations))
 
 
 # ------------------------------------------------------------------------------------------------------ reading fields
@@ -207,9 +207,9 @@ def _read_list(value: object, read: Callable[[Any], Any], what: str) -> tuple[An
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InvalidValue(f"expected a list of {what}, got {shorten(value)}")
     items = []
-    for index, one in enumerate(value):
+    for index, item in enumerate(value):
         try:
-            items.append(read(one))
+            items.append(read(item))
         except InvalidValue as bad:
             raise InvalidValue(bad.text, bad.rule, (index, *bad.where)) from None
     return tuple(items)
@@ -233,13 +233,13 @@ def _read_step(value: object) -> PlannedStep:
         return value
     if isinstance(value, str):
         return PlannedStep(_read_text(value))
-    known = PlannedStep.__dataclass_fields__
+    names = PlannedStep.__dataclass_fields__
     if not isinstance(value, Mapping) or "purpose" not in value:
         raise InvalidValue(f"expected a step with its purpose, got {shorten(value)}")
     for name in value:
-        if name not in known:
-            raise InvalidValue(f"no step has a field {shorten(name)}; {suggest_nearest(str(name), known)}")
-    return PlannedStep(**{name: _read_text(one) for name, one in value.items()})
+        if name not in names:
+            raise InvalidValue(f"no step has a field {shorten(name)}; {suggest_nearest(str(name), names)}")
+    return PlannedStep(**{name: _read_text(text) for name, text in value.items()})
 
 
 def _read_flag(value: object) -> bool:
@@ -262,10 +262,10 @@ def _read_amount(value: object) -> float:
     return float(value)
 
 
-def _read_one_of(value: object, known: tuple[str, ...]) -> str:
+def _read_one_of(value: object, allowed: tuple[str, ...]) -> str:
     text = _read_text(value).lower()
-    if text not in known:
-        raise InvalidValue(f"expected one of {', '.join(known)}, got {shorten(value)}", Rule.TERMS)
+    if text not in allowed:
+        raise InvalidValue(f"expected one of {', '.join(allowed)}, got {shorten(value)}", Rule.TERMS)
     return text
 
 
@@ -279,8 +279,8 @@ def _read_ward(value: object) -> tuple[str, Any]:
     if isinstance(value, str):
         value = (value, True)
     if isinstance(value, Mapping) and len(value) == 1:
-        ((name, said),) = value.items()
-        value = (name, said)
+        ((name, number),) = value.items()
+        value = (name, number)
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[1], (str, int, float, bool)):
         raise InvalidValue(f"expected one ward and its value, such as {{max_turns: 10}}, got {shorten(value)}")
     if isinstance(value[1], float) and not abs(value[1]) < float("inf"):
@@ -295,8 +295,8 @@ _READERS_OF_TYPES: Mapping[Any, Callable[[Any], Any]] = {
     bool: _read_flag,
     int: _read_count,
     float | None: _read_amount,
-    DispatchRole: partial(_read_one_of, known=get_args(DispatchRole)),
-    Depth | None: partial(_read_one_of, known=get_args(Depth)),
+    DispatchRole: partial(_read_one_of, allowed=get_args(DispatchRole)),
+    Depth | None: partial(_read_one_of, allowed=get_args(Depth)),
     tuple[str, ...]: read_texts,
     tuple[Source, ...]: partial(_read_list, read=_read_source, what="sources, each with path and description"),
     tuple[PlannedStep, ...]: partial(_read_list, read=_read_step, what="steps, each a text or with its purpose"),
@@ -405,8 +405,8 @@ def _list_texts(where: ContractPath, value: object) -> Iterator[tuple[ContractPa
         for part in value.__dataclass_fields__:
             yield (*where, part), getattr(value, part)
     elif isinstance(value, tuple):
-        for index, one in enumerate(value):
-            yield from _list_texts((*where, index), one)
+        for index, item in enumerate(value):
+            yield from _list_texts((*where, index), item)
 
 
 def _check_acceptance(fields: ContractFields) -> Iterator[Violation]:

@@ -90,10 +90,10 @@ def _render_living(record: Record) -> Iterator[str]:
     yield from _render_phases(record)
     corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What Failed", "what_failed")):
-        found = record.progress(kind)
-        if found:
+        entries = record.progress(kind)
+        if entries:
             yield from (f"## {title}", "")
-            for entry, event in found:
+            for entry, event in entries:
                 yield from _quote(f"{event.text}{_mark_corrected(entry, corrected)}")
                 yield ""
     yield from _render_decisions(record)
@@ -112,7 +112,7 @@ def _render_plan(record: Record) -> Iterator[str]:
 def _render_phases(record: Record) -> Iterator[str]:
     if record.phases is not None:
         yield from ("## Phases", "")
-        left = {one.phase: one for one in record.phases.history}
+        left = {passed.phase: passed for passed in record.phases.history}
         for phase in record.phases.order:
             mark = "x" if phase in left else " "
             yield f"- [{mark}] {_join_lines(phase)}{', approved' if phase in left and left[phase].approved else ''}"
@@ -141,8 +141,8 @@ def _render_entries(record: Record) -> Iterator[str]:
         yield f"### {entry.seq}. {entry.ts} — {name_kind(entry.event)}{_mark_corrected(entry, corrected)}"
         turn = f", turn {entry.turn_id}" if entry.turn_id else ""
         yield from ("", f"{entry.by} {_join_lines(_name_author(entry))}{turn}")
-        if said := "\n".join(render_words(entry.event)):
-            yield from ("", *_quote(said))
+        if words := "\n".join(render_words(entry.event)):
+            yield from ("", *_quote(words))
         yield ""
 
 
@@ -190,8 +190,8 @@ def render_words(event: Event) -> Iterator[str]:
         if name in ("progress", "item", "corrects", "status") or not value:
             continue
         if isinstance(value, tuple):
-            pairs = (one if isinstance(one, str) else f"{one[0]}: {one[1]}" for one in value)
-            yield from (f"{name}: {one}" for one in pairs)
+            pairs = (item if isinstance(item, str) else f"{item[0]}: {item[1]}" for item in value)
+            yield from (f"{name}: {pair}" for pair in pairs)
         else:
             yield value if name in ("text", "note") and isinstance(value, str) else f"{name}: {value}"
 

@@ -17,7 +17,7 @@ from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.worker_gates import make_worker_gates
 from cantrip_actors.wards import max_cost, require_done_tool
 
-JUDGE_THEMSELVES = frozenset(one.function for one in (read, write, list_files, search))
+JUDGE_THEMSELVES = frozenset(gate.function for gate in (read, write, list_files, search))
 """The gates of files that refuse what belongs to the runtime where they open it."""
 
 
@@ -29,16 +29,16 @@ def make_worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCo
     gates: list[Any] = [*_select_granted_gates(base, contract), *make_worker_gates(contract, companion)]
     companion.note_gates(gates)
     rules: list[Any] = []
-    for one in gates:
-        if "root" in one.dependencies and one.function not in JUDGE_THEMSELVES:
-            rules.append(wrap(one.name, pre=[keep_off(one.dependencies["root"])], name="keeps off own files"))
-        if one.name not in EXEMPT:
-            rules.append(wrap(one.name, pre=[companion.may_run], post=[companion.has_run], name="checkpoint"))
+    for gate in gates:
+        if "root" in gate.dependencies and gate.function not in JUDGE_THEMSELVES:
+            rules.append(wrap(gate.name, pre=[keep_off(gate.dependencies["root"])], name="keeps off own files"))
+        if gate.name not in EXEMPT:
+            rules.append(wrap(gate.name, pre=[companion.may_run], post=[companion.has_run], name="checkpoint"))
     rules.append(wrap("done", pre=[companion.may_end], name="exit contract"))
-    granted = {one.name for one in gates}
+    granted = {gate.name for gate in gates}
     # the base may remove a gate that the contract does not grant; a gate that the contract removes has to be there
-    kept = [one for one in base.circle.wards if one.name != "remove_gate" or one.value in granted]
-    wards: list[Any] = [*kept, *({name: value} for name, value in contract.wards), require_done_tool()]
+    kept_wards = [ward for ward in base.circle.wards if ward.name != "remove_gate" or ward.value in granted]
+    wards: list[Any] = [*kept_wards, *({name: value} for name, value in contract.wards), require_done_tool()]
     if contract.budget is not None:
         wards.append(max_cost(contract.budget))
     return Cantrip(
@@ -55,11 +55,11 @@ def make_worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCo
 
 def _select_granted_gates(base: Cantrip, contract: Contract) -> list[Gate]:
     """Return the gates of the cantrip that the contract grants; a contract that names none grants all."""
-    gates = {one.name: one for one in base.circle.gates}
+    gates = {gate.name: gate for gate in base.circle.gates}
     unknown = [name for name in contract.gates if name not in gates]
     if unknown:
         raise DispatchError(
             f"{contract.dispatch_id} grants {', '.join(unknown)}, which the cantrip lacks: its gates are "
             f"{', '.join(gates)}. Run it with another cantrip, or dispatch a contract that supersedes it"
         )
-    return [one for name, one in gates.items() if not contract.gates or name in contract.gates or name == "done"]
+    return [gate for name, gate in gates.items() if not contract.gates or name in contract.gates or name == "done"]

@@ -27,7 +27,7 @@ def make_worker_gates(contract: Contract, writer: DispatchCompanion) -> tuple[Ga
         gates += OF_STEPS
     if contract.depth is not None:
         gates += OF_PHASES
-    return tuple(one.with_(writer=writer) for one in gates)
+    return tuple(gate.with_(writer=writer) for gate in gates)
 
 
 async def _write_event(writer: DispatchCompanion, event: e.Event, call: GateCall) -> Record:

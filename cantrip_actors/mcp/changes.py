@@ -92,4 +92,4 @@ class Changes:
 
 def _read_offers(can: ServerCapabilities) -> dict[str, bool]:
     lists = {"tools": can.tools, "prompts": can.prompts, "resources": can.resources}
-    return {name: bool(one is not None and one.list_changed) for name, one in lists.items()}
+    return {name: bool(listing is not None and listing.list_changed) for name, listing in lists.items()}

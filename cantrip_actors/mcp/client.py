@@ -108,7 +108,7 @@ class _Near(NamedTuple):
     """
 
     name: str
-    said: _StandardError
+    standard_error: _StandardError
     stack: contextlib.AsyncExitStack
     tasks: TaskGroup
     note_session: Callable[[str], object]
@@ -133,12 +133,12 @@ async def hold(
 ) -> None:
     """Connect to a server, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
     connection, changes = _Connection(name, host, roots, sampling), Changes(name, host.changed)
-    said = _StandardError(name)
+    standard_error = _StandardError(name)
     try:
-        with said, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
+        with standard_error, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
             async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
-                tasks.start_soon(said.read)
-                reached = await target(_Near(name, said, stack, tasks, connection.note_session))
+                tasks.start_soon(standard_error.read)
+                reached = await target(_Near(name, standard_error, stack, tasks, connection.note_session))
                 client = Client(
                     _WatchedTransport(reached, connection.lost)
                     if isinstance(reached, contextlib.AbstractAsyncContextManager)
@@ -162,16 +162,16 @@ async def hold(
                     within.cancel_scope.cancel()
                 tasks.cancel_scope.cancel()
     except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ValidationError, ToolServerError) as problems:
-        raise ToolServerError(f"server {name}: {_explain(problems)}{said.last_words}") from None
+        raise ToolServerError(f"server {name}: {_explain(problems)}{standard_error.last_words}") from None
     if connecting.cancelled_caught:
-        raise ToolServerError(f"server {name} did not answer within {patience:g} s{said.last_words}")
+        raise ToolServerError(f"server {name} did not answer within {patience:g} s{standard_error.last_words}")
 
 
 def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ConnectTarget:
     """Return a program as a target."""
 
     async def start(near: _Near) -> Any:
-        return await Pipe.start(near.name, [command, *args], env, cwd, near.said.file, near.stack, near.tasks)
+        return await Pipe.start(near.name, [command, *args], env, cwd, near.standard_error.file, near.stack, near.tasks)
 
     return start
 
@@ -263,12 +263,12 @@ class _Connection:
         can = self.session.server_capabilities
         may_lack = can is not None and can.tools is None
         pages = self._read_pages("tools", self.session.list_tools, lambda page: map(tool_of, page.tools), may_lack)
-        found, is_all = await pages
-        if len(found) > TOOLS:
+        tools, is_all = await pages
+        if len(tools) > TOOLS:
             raise ToolServerError(f"server {self._name} lists more than {TOOLS} tools")
         if not is_all:
             raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
-        return found
+        return tools
 
     async def prompts(self) -> Sequence[Prompt]:
         """Return the prompts that the server has now, at most `TOOLS`. Raises ToolServerError, LostServer."""
@@ -282,7 +282,7 @@ class _Connection:
 
         A server that may lack the list does not need to know the method.
         """
-        found: list[T] = []
+        entries: list[T] = []
         cursor: str | None = None
         for _ in range(PAGES):
             try:
@@ -291,16 +291,16 @@ class _Connection:
             except MCPError as problem:
                 if problem.error.code == METHOD_NOT_FOUND and may_lack:
                     return [], True
-                told = f"server {self._name} refuses to list its {what}: {problem.error.message}"
-                raise ToolServerError(told) from problem
+                problem_text = f"server {self._name} refuses to list its {what}: {problem.error.message}"
+                raise ToolServerError(problem_text) from problem
             except ValidationError as problem:
-                told = f"server {self._name} lists its {what} wrongly: {_describe_fault(problem)}"
-                raise ToolServerError(told) from None
-            found += read(page)
+                problem_text = f"server {self._name} lists its {what} wrongly: {_describe_fault(problem)}"
+                raise ToolServerError(problem_text) from None
+            entries += read(page)
             cursor = page.next_cursor
-            if cursor is None or len(found) > TOOLS:
+            if cursor is None or len(entries) > TOOLS:
                 break
-        return found, cursor is None
+        return entries, cursor is None
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
         """Return the messages of a prompt. Raises ToolServerError, LostServer."""
@@ -310,18 +310,20 @@ class _Connection:
                 name, dict(arguments), input_responses=responses, request_state=state, allow_input_required=True
             )
 
-        told = f"server {self._name}: prompt {name}"
+        prefix = f"server {self._name}: prompt {name}"
         try:
             with _noting_loss():
                 messages = messages_of(await self._settle(send, None))
         except MCPError as problem:
-            raise ToolServerError(f"{told}: {problem.error.message}") from problem
+            raise ToolServerError(f"{prefix}: {problem.error.message}") from problem
         except ValidationError as problem:
-            raise ToolServerError(f"{told}: the server's answer is not a prompt: {_describe_fault(problem)}") from None
+            raise ToolServerError(
+                f"{prefix}: the server's answer is not a prompt: {_describe_fault(problem)}"
+            ) from None
         except _Unsettled as problem:
-            raise ToolServerError(f"{told}: {problem}") from None
+            raise ToolServerError(f"{prefix}: {problem}") from None
         if len(messages) > MESSAGES or sum(map(_count_characters, messages)) > CHARACTERS:
-            raise ToolServerError(f"{told}: it has more than {MESSAGES} messages or {CHARACTERS:,} characters")
+            raise ToolServerError(f"{prefix}: it has more than {MESSAGES} messages or {CHARACTERS:,} characters")
         return messages
 
     async def _has_resources(self) -> bool:
@@ -331,21 +333,21 @@ class _Connection:
             return False
         try:
             with _noting_loss():
-                found, _ = await self._resources(FIRST)
+                listed, _ = await self._resources(FIRST)
         except MCPError as problem:
             _log.warning("a server refuses to list its resources", server=self._name, error=problem.error.message)
             return False
         except ValidationError as problem:
             _log.warning("a server lists its resources wrongly", server=self._name, error=_describe_fault(problem))
             return False
-        return bool(found)
+        return bool(listed)
 
     async def _resources(self, start: ResourcePosition) -> tuple[list[dict[str, Any]], ResourcePosition | None]:
         """Return the resources from a place on, a bounded number of them, and the place after those."""
-        found: list[dict[str, Any]] = []
+        resources: list[dict[str, Any]] = []
         place: ResourcePosition | None = start
         for _ in range(REQUESTS):
-            if place is None or len(found) == LISTED:
+            if place is None or len(resources) == LISTED:
                 break
             params = PaginatedRequestParams(cursor=place.cursor or None)
             try:
@@ -357,17 +359,17 @@ class _Connection:
             except MCPError as problem:
                 if place.kind == "resource" or problem.error.code != METHOD_NOT_FOUND:
                     raise
-                return found, None  # it has no templates
-            listed, place = place.take(page, LISTED - len(found))
-            found += map(entry_of, listed)
-        return found, place
+                return resources, None  # it has no templates
+            listed, place = place.take(page, LISTED - len(resources))
+            resources += map(entry_of, listed)
+        return resources, place
 
     async def _list(self, args: Mapping[str, Any], call: GateCall) -> ToolResult:
         start = ResourcePosition.read(str(args["cursor"])) if args.get("cursor") else FIRST
         if start is None:
             return ToolResult(f"{call.gate}: cursor: expected `next` of the result before", is_error=True)
-        found, place = await self._resources(start)
-        return ToolResult({"resources": found} | ({} if place is None else {"next": str(place)}))
+        resources, place = await self._resources(start)
+        return ToolResult({"resources": resources} | ({} if place is None else {"next": str(place)}))
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: ReportProgress) -> ToolResult:
         """Call a tool; `report` gets its progress. Cancelling this cancels the request. Raises LostServer."""
@@ -381,8 +383,8 @@ class _Connection:
         except MCPError as problem:
             return ToolResult(f"{call.gate}: {problem.error.message}", is_error=True)
         except ValidationError as problem:
-            told = f"{call.gate}: the server ran the call, but its answer is invalid: {_describe_fault(problem)}"
-            return ToolResult(told, is_error=True)
+            message = f"{call.gate}: the server ran the call, but its answer is invalid: {_describe_fault(problem)}"
+            return ToolResult(message, is_error=True)
         except RuntimeError as mismatch:  # the SDK also checks structured content, against the current list of tools
             return ToolResult(f"{call.gate}: {mismatch}", is_error=True)
         finally:
@@ -390,28 +392,28 @@ class _Connection:
             is_over.set()
 
     async def _call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, progress: _Progress) -> ToolResult:
-        asked = None if call.inquiry is None else ServerQuestions.read(call.inquiry)
+        questions = None if call.inquiry is None else ServerQuestions.read(call.inquiry)
         try:
-            result = await self._settle(partial(self._request, tool, args, progress), call, asked)
+            result = await self._settle(partial(self._request, tool, args, progress), call, questions)
         except _Unsettled as problem:
             return ToolResult(f"{call.gate}: {problem}", is_error=True)
         return read(result) if isinstance(result, ReadResourceResult) else convert_result(result, tool)
 
-    async def _settle(self, send: _Send, call: GateCall | None, asked: ServerQuestions | None = None) -> Any:
+    async def _settle(self, send: _Send, call: GateCall | None, questions: ServerQuestions | None = None) -> Any:
         """Return the result of a request, once the server's own requests before it are answered. Raises _Unsettled."""
-        while asked is None or asked.rounds <= ROUNDS:
-            if asked is None:
+        while questions is None or questions.rounds <= ROUNDS:
+            if questions is None:
                 result = await send(None, None)
             else:
-                for name, request in asked.open:
-                    asked.responses[name] = await self._input(request, call, asked.resume(name))
-                result = await send(asked.responses, asked.state)
+                for name, request in questions.open:
+                    questions.responses[name] = await self._input(request, call, questions.resume(name))
+                result = await send(questions.responses, questions.state)
             if not isinstance(result, InputRequiredResult):
                 if result.result_type != "complete":
-                    told = f"the server answers with a result of the type {result.result_type}"
-                    raise _Unsettled(f"{told}, which this client does not take")
+                    mismatch = f"the server answers with a result of the type {result.result_type}"
+                    raise _Unsettled(f"{mismatch}, which this client does not take")
                 return result
-            asked = ServerQuestions.after(asked, result)
+            questions = ServerQuestions.after(questions, result)
         raise _Unsettled(f"the server asked for something more than {ROUNDS} times")
 
     async def _request(
@@ -455,8 +457,8 @@ class _Connection:
         if len(self._calls) != 1:
             return await self._ask(params, None)
         ((is_over, call),) = self._calls.items()
-        found = await _run_until(is_over, partial(self._ask, params, call))  # a question does not outlive its call
-        return found or ElicitResult(action="cancel")
+        answer = await _run_until(is_over, partial(self._ask, params, call))  # a question does not outlive its call
+        return answer or ElicitResult(action="cancel")
 
     async def answer_sampling(
         self,
@@ -465,11 +467,11 @@ class _Connection:
     ) -> CreateMessageResult | ErrorData:
         """Answer a request to a model that names no call: if only one call is running, it belongs to that."""
         if len(self._calls) != 1:
-            told = f"{len(self._calls)} calls are running: it is not known which of them pays"
-            return ErrorData(code=INVALID_REQUEST, message=told)
+            reason = f"{len(self._calls)} calls are running: it is not known which of them pays"
+            return ErrorData(code=INVALID_REQUEST, message=reason)
         ((is_over, call),) = self._calls.items()
-        found = await _run_until(is_over, partial(self._sample, params, call))
-        return found or ErrorData(code=INVALID_REQUEST, message="its call has ended")
+        answer = await _run_until(is_over, partial(self._sample, params, call))
+        return answer or ErrorData(code=INVALID_REQUEST, message="its call has ended")
 
     async def _sample(
         self, params: CreateMessageRequestParams, call: GateCall | None
@@ -478,8 +480,8 @@ class _Connection:
         if params.tools:
             return ErrorData(code=INVALID_REQUEST, message="a model that answers servers has no tools")
         try:
-            asked = SampleRequest(self._name, conversation(params), params.max_tokens, call, self._sampling)
-            answer = await self._host.sample(asked)
+            request = SampleRequest(self._name, conversation(params), params.max_tokens, call, self._sampling)
+            answer = await self._host.sample(request)
         except (SamplingRefused, InvalidIntent) as problem:
             return ErrorData(code=INVALID_REQUEST, message=f"this client does not answer: {problem}")
         reason = "maxTokens" if answer.is_cut else "endTurn"
@@ -489,11 +491,11 @@ class _Connection:
     async def list_roots(self, context: ClientRequestContext | None = None) -> ListRootsResult:  # noqa: ARG002  # the SDK's
         """Return the folders that the server may use."""
         folders = map(Path, self._roots)
-        return ListRootsResult(roots=[Root(uri=FileUrl(one.as_uri()), name=one.name) for one in folders])
+        return ListRootsResult(roots=[Root(uri=FileUrl(folder.as_uri()), name=folder.name) for folder in folders])
 
     async def _ask(self, params: Any, call: GateCall | None, resume: Mapping[str, Any] | None = None) -> ElicitResult:
         to_open = isinstance(params, ElicitRequestURLParams)
-        asked = Elicited(
+        question = Elicited(
             self._name,
             params.message,
             None if to_open else params.requested_schema,
@@ -501,7 +503,7 @@ class _Connection:
             call,
             resume,
         )
-        answer = await self._host.elicit(asked)
+        answer = await self._host.elicit(question)
         if answer is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=None if to_open else dict(answer))
@@ -520,17 +522,17 @@ def _noting_loss() -> Iterator[None]:
 
 async def _run_until(is_over: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:
     """Return what `work` returns; None if `is_over` is set first, which cancels it."""
-    found: list[T] = []
+    results: list[T] = []
     async with anyio.create_task_group() as tasks:
 
         async def run() -> None:
-            found.append(await work())
+            results.append(await work())
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(run)
         await is_over.wait()
         tasks.cancel_scope.cancel()
-    return found[0] if found else None
+    return results[0] if results else None
 
 
 def _count_characters(message: PromptMessage) -> int:
@@ -657,15 +659,15 @@ def _describe_fault(problem: ValidationError) -> str:
 
 def _explain(problems: BaseExceptionGroup[Any]) -> str:
     """Return the problems as one text."""
-    return "; ".join(dict.fromkeys(_describe_problem(one) for one in _list_leaves(problems)))
+    return "; ".join(dict.fromkeys(_describe_problem(leaf) for leaf in _list_leaves(problems)))
 
 
 def _list_leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    for one in group.exceptions:
-        if isinstance(one, BaseExceptionGroup):
-            yield from _list_leaves(one)
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _list_leaves(error)
         else:
-            yield one
+            yield error
 
 
 def _describe_problem(problem: BaseException) -> str:

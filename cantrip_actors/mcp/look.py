@@ -33,10 +33,10 @@ def call_once(tool: str, args: Mapping[str, Any]) -> Callable[[Connection], Awai
 
     async def work(connection: Connection) -> ToolResult:
         tools = await connection.tools()
-        wanted = next((one for one in tools if one.name == tool), None)
+        wanted = next((offered for offered in tools if offered.name == tool), None)
         if wanted is None:
             raise ToolServerError(
-                f"the server has no tool {tool!r}: {suggest_nearest(tool, [one.name for one in tools])}"
+                f"the server has no tool {tool!r}: {suggest_nearest(tool, [offered.name for offered in tools])}"
             )
         return await connection.call(wanted, args, GateCall(tool, args, "", ""), lambda _: None)
 

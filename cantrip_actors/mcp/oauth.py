@@ -31,9 +31,9 @@ class OAuth:
         return Path.home() / FOLDER if self.folder is None else Path(self.folder)
 
 
-def file_of(given: OAuth, url: str) -> Path:
+def file_of(login: OAuth, url: str) -> Path:
     """Return the file of the tokens for one server."""
-    return given.path / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
+    return login.path / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def oauth(
     if client_secret is not None and (client_id is None or issuer is None):
         raise InvalidCantrip("oauth: client_secret needs client_id and issuer, the authorization server that made them")
     check_kind("oauth: issuer", issuer, str | None, "an https URL", InvalidCantrip)
-    for what, given in (("client_id", client_id), ("client_secret", client_secret), ("folder", folder)):
-        check_kind(f"oauth: {what}", given, str | None, "a text", InvalidCantrip)
+    for what, value in (("client_id", client_id), ("client_secret", client_secret), ("folder", folder)):
+        check_kind(f"oauth: {what}", value, str | None, "a text", InvalidCantrip)
     if issuer is not None and not issuer.startswith(("https://", "http://localhost", "http://127.0.0.1")):
         raise InvalidCantrip(f"oauth: issuer: expected an https URL, got {issuer!r}")
     wanted = read_texts("oauth: scopes", scopes, "a list of texts", InvalidCantrip)

@@ -48,14 +48,14 @@ class LoginNeeded(ToolServerError):
     """A person has to log in at the server first."""
 
 
-async def authentication(given: OAuth | Login, url: str, tasks: TaskGroup) -> httpx2.Auth:
+async def authentication(login: OAuth | Login, url: str, tasks: TaskGroup) -> httpx2.Auth:
     """Return the authentication that adds the token to each request for a server and refreshes it when needed.
 
     `tasks` have to run for as long as it is used.
     """
-    if isinstance(given, Login):
-        return _Person(given.oauth, url, await _Browser.listen(given, tasks))
-    return _Person(given, url, None) if given.client_secret is None else _Machine(given, url)
+    if isinstance(login, Login):
+        return _Person(login.oauth, url, await _Browser.listen(login, tasks))
+    return _Person(login, url, None) if login.client_secret is None else _Machine(login, url)
 
 
 class _Tokens:
@@ -69,13 +69,13 @@ class _Tokens:
     async def load(self, url: str) -> Mapping[str, Any] | None:
         """Return the stored login of the server; None if it is missing or unreadable."""
         try:
-            kept = orjson.loads(await anyio.Path(self._path).read_bytes())
+            stored = orjson.loads(await anyio.Path(self._path).read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as problem:
             _log.warning("tokens of a server cannot be read", path=str(self._path), problem=str(problem))
             return None
-        return kept if isinstance(kept, dict) and kept.get("url") == url else None
+        return stored if isinstance(stored, dict) and stored.get("url") == url else None
 
     async def get_tokens(self) -> OAuthToken | None:
         """Return None: `load` returns the tokens, with all that belongs to them."""
@@ -90,7 +90,7 @@ class _Tokens:
         context = self.context
         metadata, client = context.oauth_metadata, context.client_info
         lasts = tokens.expires_in
-        kept = {
+        stored = {
             "url": context.server_url,
             "issuer": None if metadata is None else str(metadata.issuer),
             "tokens": tokens.model_dump(mode="json", exclude_none=True),
@@ -98,7 +98,7 @@ class _Tokens:
             "client": None if client is None else client.model_dump(mode="json", exclude_none=True),
             "metadata": None if metadata is None else metadata.model_dump(mode="json", exclude_none=True),
         }
-        await anyio.to_thread.run_sync(self._write, orjson.dumps(kept))
+        await anyio.to_thread.run_sync(self._write, orjson.dumps(stored))
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Do nothing: a client is stored with its tokens."""
@@ -112,21 +112,21 @@ class _Tokens:
 
     async def restore(self, context: Any, url: str) -> bool:
         """Load the stored login into the SDK's context; return whether there are tokens."""
-        kept = await self.load(url)
-        if kept is None:
+        stored = await self.load(url)
+        if stored is None:
             return False
         try:
-            tokens = OAuthToken.model_validate(kept["tokens"])
-            client = kept.get("client") and OAuthClientInformationFull.model_validate(kept["client"])
-            metadata = kept.get("metadata") and OAuthMetadata.model_validate(kept["metadata"])
+            tokens = OAuthToken.model_validate(stored["tokens"])
+            client = stored.get("client") and OAuthClientInformationFull.model_validate(stored["client"])
+            metadata = stored.get("metadata") and OAuthMetadata.model_validate(stored["metadata"])
         except (KeyError, ValidationError):
             _log.warning("tokens of a server cannot be read", path=str(self._path), problem="they are incomplete")
             return False
         context.current_tokens, context.client_info = tokens, client
         context.oauth_metadata = metadata
-        if kept.get("issuer"):
-            context.auth_server_url = str(kept["issuer"])
-        expires = kept.get("expires_at")
+        if stored.get("issuer"):
+            context.auth_server_url = str(stored["issuer"])
+        expires = stored.get("expires_at")
         context.token_expiry_time = None if expires is None else float(expires) - EARLY
         return True
 
@@ -134,10 +134,10 @@ class _Tokens:
 class _Person(OAuthClientProvider):
     """A person's login, in the `browser` now or earlier."""
 
-    def __init__(self, given: OAuth, url: str, browser: _Browser | None) -> None:
-        self._given = given
+    def __init__(self, login: OAuth, url: str, browser: _Browser | None) -> None:
+        self._given = login
         self._browser = browser
-        self._tokens = _Tokens(file_of(given, url))
+        self._tokens = _Tokens(file_of(login, url))
         callback = "http://127.0.0.1/callback" if browser is None else browser.url
         super().__init__(
             url,
@@ -145,7 +145,7 @@ class _Person(OAuthClientProvider):
                 client_name="cantrip",
                 redirect_uris=[AnyUrl(callback)],
                 token_endpoint_auth_method="none",  # noqa: S106  # no password: a public client
-                scope=" ".join(given.scopes) or None,
+                scope=" ".join(login.scopes) or None,
             ),
             self._tokens,
             None if browser is None else browser.show,
@@ -155,15 +155,15 @@ class _Person(OAuthClientProvider):
 
     async def _initialize(self) -> None:
         """Load the tokens, unless a person is logging in. Raises LoginNeeded."""
-        context, given = self.context, self._given
+        context, login = self.context, self._given
         if self._browser is None and not await self._tokens.restore(context, context.server_url):
             raise _make_login_needed(context.server_url)
-        if given.client_id is not None:
+        if login.client_id is not None:
             context.client_info = OAuthClientInformationFull(
-                client_id=given.client_id,
+                client_id=login.client_id,
                 redirect_uris=context.client_metadata.redirect_uris,
                 token_endpoint_auth_method="none",  # noqa: S106  # likewise
-                issuer=given.issuer,
+                issuer=login.issuer,
             )
         self._initialized = True
 
@@ -176,12 +176,12 @@ class _Person(OAuthClientProvider):
 class _Machine(ClientCredentialsOAuthProvider):
     """A login with the credentials of this program itself."""
 
-    def __init__(self, given: OAuth, url: str) -> None:
-        assert given.client_id is not None, "oauth() checks it"
-        assert given.client_secret is not None, "likewise"
-        tokens = _Tokens(file_of(given, url))
-        scope = " ".join(given.scopes) or None
-        super().__init__(url, tokens, given.client_id, given.client_secret, scope=scope, issuer=given.issuer)
+    def __init__(self, login: OAuth, url: str) -> None:
+        assert login.client_id is not None, "oauth() checks it"
+        assert login.client_secret is not None, "likewise"
+        tokens = _Tokens(file_of(login, url))
+        scope = " ".join(login.scopes) or None
+        super().__init__(url, tokens, login.client_id, login.client_secret, scope=scope, issuer=login.issuer)
         self._tokens = tokens
         tokens.context = self.context
 
@@ -238,8 +238,8 @@ class _Browser:
             with anyio.move_on_after(10):
                 while b"\r\n\r\n" not in head and len(head) < LONGEST:
                     head += await stream.receive()
-            status, told = self._read(head)
-            page = f"<!doctype html><meta charset=utf-8><title>cantrip</title><p>{told}".encode()
+            status, message = self._read(head)
+            page = f"<!doctype html><meta charset=utf-8><title>cantrip</title><p>{message}".encode()
             fields = f"content-type: text/html; charset=utf-8\r\ncontent-length: {len(page)}\r\nconnection: close"
             await stream.send(f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n".encode() + page)
 
@@ -247,13 +247,13 @@ class _Browser:
         """Read a browser's request; return the status and the text of the answer."""
         words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
         target = urlsplit(words[1] if len(words) == 3 else "")  # method, target, version
-        given = {name: values[0] for name, values in parse_qs(target.query).items()}
-        if target.path != CALLBACK or not self._state or given.get("state") != self._state:
+        fields = {name: values[0] for name, values in parse_qs(target.query).items()}
+        if target.path != CALLBACK or not self._state or fields.get("state") != self._state:
             return "404 Not Found", "This does not answer the login that is under way."
-        if "code" in given:
-            self._result = AuthorizationCodeResult(code=given["code"], state=given["state"], iss=given.get("iss"))
+        if "code" in fields:
+            self._result = AuthorizationCodeResult(code=fields["code"], state=fields["state"], iss=fields.get("iss"))
         else:
-            self._problem = (given.get("error_description") or given.get("error") or "no code came back")[:500]
+            self._problem = (fields.get("error_description") or fields.get("error") or "no code came back")[:500]
         self._came.set()
         return "200 OK", "You may close this page." if self._result else "The login was refused."
 

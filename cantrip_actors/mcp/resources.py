@@ -57,10 +57,10 @@ class ResourcePosition(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Self | None:
         """Return the place that a cursor says; None if it is not a cursor."""
-        found = _CURSOR.fullmatch(text)
-        if found is None:
+        match = _CURSOR.fullmatch(text)
+        if match is None:
             return None
-        kind, skip, cursor = found.groups()
+        kind, skip, cursor = match.groups()
         return cls("resource" if kind == "resource" else "template", int(skip), cursor)
 
     def __str__(self) -> str:
@@ -93,4 +93,4 @@ def entry_of(listed: Resource | ResourceTemplate) -> dict[str, Any]:
         "type": listed.mime_type,
         "size": listed.size if isinstance(listed, Resource) else None,
     }
-    return {**address, **{name: one for name, one in more.items() if one is not None}}
+    return {**address, **{name: value for name, value in more.items() if value is not None}}

@@ -46,32 +46,37 @@ def tool_of(listed: McpTool) -> Tool:
 
 def prompt_of(listed: McpPrompt) -> Prompt:
     """Return a prompt as its server lists it."""
-    given = listed.arguments or []
+    arguments = listed.arguments or []
     return Prompt(
         listed.name,
         listed.description or listed.title or "",
-        {one.name: one.description or one.title or "" for one in given},
-        tuple(one.name for one in given if one.required),
+        {argument.name: argument.description or argument.title or "" for argument in arguments},
+        tuple(argument.name for argument in arguments if argument.required),
     )
 
 
 def messages_of(result: GetPromptResult) -> list[PromptMessage]:
     """Return the messages of a prompt."""
-    return [PromptMessage(one.role, content) for one in result.messages for content in _read_content(one.content)]
+    return [
+        PromptMessage(message.role, content)
+        for message in result.messages
+        for content in _read_content(message.content)
+    ]
 
 
-def conversation(asked: CreateMessageRequestParams) -> tuple[tuple[Literal["user", "assistant"], MessageParts], ...]:
+def conversation(request: CreateMessageRequestParams) -> tuple[tuple[Literal["user", "assistant"], MessageParts], ...]:
     """Return a server's question to a model. Its system prompt is a message like the others: those are its words, too.
 
     Raises InvalidIntent for a message without content.
     """
     first: list[tuple[Literal["user", "assistant"], Any]] = (
-        [("user", asked.system_prompt)] if asked.system_prompt else []
+        [("user", request.system_prompt)] if request.system_prompt else []
     )
-    given = [
-        (one.role, [part for block in one.content_as_list for part in _read_part(block)]) for one in asked.messages
+    spoken = [
+        (message.role, [part for block in message.content_as_list for part in _read_part(block)])
+        for message in request.messages
     ]
-    return tuple((role, split_message(parts, "sampling: expected a text")) for role, parts in [*first, *given])
+    return tuple((role, split_message(parts, "sampling: expected a text")) for role, parts in [*first, *spoken])
 
 
 def _read_content(block: Any) -> Iterator[str | File | EmbeddedText]:
@@ -96,8 +101,8 @@ def convert_result(result: CallToolResult, tool: Tool) -> ToolResult:
             )
         problems = find_misfits(value, tool.output, foreign=True)
         if problems:
-            told = "; ".join(problems).replace("argument", "result")
-            return ToolResult(f"{tool.name} returned what its own output schema forbids: {told}", is_error=True)
+            problem_text = "; ".join(problems).replace("argument", "result")
+            return ToolResult(f"{tool.name} returned what its own output schema forbids: {problem_text}", is_error=True)
     if value is None:
         value = "\n".join(texts)
         return ToolResult([*([value] if value else []), *files] if files else value)
@@ -106,7 +111,7 @@ def convert_result(result: CallToolResult, tool: Tool) -> ToolResult:
 
 def read(result: ReadResourceResult) -> ToolResult:
     """Return the content of a resource: its text, or a list with its texts, images and files."""
-    parts = [_read_resource(one) for one in result.contents]
+    parts = [_read_resource(content) for content in result.contents]
     if all(isinstance(part, str) for part in parts):
         return ToolResult("\n".join(map(str, parts)))
     return ToolResult(parts)
@@ -127,8 +132,8 @@ def _read_part(block: Any) -> Iterator[str | File]:
     elif isinstance(block, AudioContent):
         yield _read_file(block.data, block.mime_type, File)
     elif isinstance(block, ResourceLink):
-        told = f": {block.description}" if block.description else ""
-        yield f"[resource {block.title or block.name} at {block.uri}{told}]"
+        description = f": {block.description}" if block.description else ""
+        yield f"[resource {block.title or block.name} at {block.uri}{description}]"
     elif isinstance(block, EmbeddedResource):
         yield _read_resource(block.resource)
 

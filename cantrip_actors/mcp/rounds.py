@@ -55,26 +55,27 @@ class ServerQuestions:
             "rounds": self.rounds,
             "state": self.state,
             "asks": name,
-            "requests": {key: _encode_json(one) for key, one in self.requests.items()},
-            "responses": {key: _encode_json(one) for key, one in self.responses.items()},
+            "requests": {key: _encode_json(request) for key, request in self.requests.items()},
+            "responses": {key: _encode_json(response) for key, response in self.responses.items()},
         }
 
     @classmethod
     def read(cls, inquiry: Inquiry) -> Self:
         """Return the requests from before a call was continued, with the person's answer."""
-        kept = inquiry.state
-        requests = {key: _REQUEST.validate_python(one) for key, one in kept["requests"].items()}
+        state = inquiry.state
+        requests = {key: _REQUEST.validate_python(request) for key, request in state["requests"].items()}
         responses: dict[str, Any] = {
-            key: _RESPONSES[type(requests[key])].model_validate(one) for key, one in kept["responses"].items()
+            key: _RESPONSES[type(requests[key])].model_validate(response)
+            for key, response in state["responses"].items()
         }
-        answer, name = inquiry.answer, kept["asks"]
+        answer, name = inquiry.answer, state["asks"]
         if inquiry.decision != "answer":
             responses[name] = ElicitResult(action="decline")
         elif isinstance(requests[name].params, ElicitRequestURLParams):
             responses[name] = ElicitResult(action="accept" if answer is True else "decline")
         else:
             responses[name] = ElicitResult(action="accept", content=answer)
-        return cls(kept["rounds"], kept["state"], requests, responses)
+        return cls(state["rounds"], state["state"], requests, responses)
 
 
 def _encode_json(model: BaseModel) -> Any:

@@ -83,8 +83,8 @@ class StdioServer(McpServer):
 
     def described(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
-        made: dict[str, Any] = {"command": self.command, "args": list(self.args)}
-        return made | ({"env": [name for name, _ in self.env]} if self.env else {}) | _drop_none(cwd=self.cwd)
+        description: dict[str, Any] = {"command": self.command, "args": list(self.args)}
+        return description | ({"env": [name for name, _ in self.env]} if self.env else {}) | _drop_none(cwd=self.cwd)
 
     def behind(self) -> tuple[Hashable, ...]:
         """Return the values of its environment variables too."""
@@ -160,7 +160,7 @@ def stdio(
 
     Raises InvalidCantrip for an invalid option.
     """
-    fits = is_text(command) and all(isinstance(one, str) for one in args)
+    fits = is_text(command) and all(isinstance(arg, str) for arg in args)
     check(fits, f"server {name}", "a command and its arguments as texts", command, InvalidCantrip)
     check_kind(f"server {name}: cwd", cwd, str | None, "the path of a folder as a text", InvalidCantrip)
     return StdioServer(
@@ -215,16 +215,16 @@ def inproc(
     return InprocServer(name=name, server=server, era=era, **_list_fields(options))
 
 
-def make_server_name(given: str) -> str:
+def make_server_name(text: str) -> str:
     """Return a name for a server, as a prefix of gate names, that is like the given text."""
-    name = re.sub(r"[^A-Za-z0-9_]", "_", given)[:32]
+    name = re.sub(r"[^A-Za-z0-9_]", "_", text)[:32]
     return name if name[:1].isalpha() else f"s{name}"[:32]
 
 
-def _read_pairs(what: str, given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    pairs = {} if given is None else given
+def _read_pairs(what: str, mapping: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    pairs = {} if mapping is None else mapping
     if not is_texts_by_name(pairs):  # the error shows no value: it may be a secret
-        raise InvalidCantrip(f"{what}: expected a mapping from names to texts, got {type(given).__name__}")
+        raise InvalidCantrip(f"{what}: expected a mapping from names to texts, got {type(mapping).__name__}")
     return tuple(pairs.items())
 
 
@@ -235,5 +235,5 @@ def _list_fields(options: ServerOptions) -> dict[str, Any]:
     return {**options, "ask": options.get("ask") or ()}
 
 
-def _drop_none(**given: Any) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
+def _drop_none(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -36,15 +36,15 @@ _log = get_logger("cantrip_actors.mcp_server")
 ToolAnswer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
 
 
-def state_of(work: ToolWork, put: frozenset[str]) -> str:
+def state_of(work: ToolWork, seen_ids: frozenset[str]) -> str:
     """Return the state of a call: its work, and the requests that its user has seen."""
-    return json.dumps({"work": work.id, "put": sorted(put)})
+    return json.dumps({"work": work.id, "put": sorted(seen_ids)})
 
 
 async def work_of_state(caller: McpCaller, state: str) -> tuple[ToolWork, frozenset[str]]:
     """Return the work of a state from a client, and the requests that its user has seen. Raises UnknownWork."""
-    given = json.loads(state)  # this server wrote it: the SDK has checked its seal
-    return await caller.read(lambda: ToolWork.find(caller, given["work"])), frozenset(given["put"])
+    parsed = json.loads(state)  # this server wrote it: the SDK has checked its seal
+    return await caller.read(lambda: ToolWork.find(caller, parsed["work"])), frozenset(parsed["put"])
 
 
 class ToolCallRun:
@@ -55,12 +55,12 @@ class ToolCallRun:
         caller: McpCaller,
         context: ServerRequestContext[Any, Any],
         work: ToolWork,
-        put: frozenset[str] = frozenset(),
+        seen_ids: frozenset[str] = frozenset(),
     ) -> None:
         self._caller = caller
         self._context = context
         self._work = work
-        self._put = set(put)
+        self._put = set(seen_ids)
         self._is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._asks = can_ask(caller, context.session.client_capabilities)
         self._has_tasks = has_tasks(context)
@@ -119,8 +119,8 @@ class ToolCallRun:
                     self._tasks.start_soon(self._ask, request)
                     continue
                 if not self._has_tasks:
-                    known = await self._caller.read(self._work.requests)
-                    waiting = [one for one in known if one.id not in self._put]
+                    open_requests = await self._caller.read(self._work.requests)
+                    waiting = [request for request in open_requests if request.id not in self._put]
                     if not waiting:
                         continue  # it was decided meanwhile
                     self._found = types.InputRequiredResult(

@@ -56,7 +56,7 @@ def form_of(caller: McpCaller, request: Request) -> types.ElicitRequestFormParam
 
 def forms_of(caller: McpCaller, requests: Iterable[Request]) -> types.InputRequests:
     """Return the forms of requests by their ids."""
-    return {one.id: types.ElicitRequest(params=form_of(caller, one)) for one in requests}
+    return {request.id: types.ElicitRequest(params=form_of(caller, request)) for request in requests}
 
 
 def _schema(request: Request) -> tuple[dict[str, Any], str]:
@@ -64,12 +64,12 @@ def _schema(request: Request) -> tuple[dict[str, Any], str]:
     schema = dict(request.schema or {"type": "string"})
     if schema.get("type") == "object" and schema.get("properties"):
         fields = schema["properties"].values()
-        if all(isinstance(one, Mapping) and one.get("type") in _FLAT for one in fields):
-            kept = ("type", "properties", "required")
-            return {name: schema[name] for name in kept if name in schema}, "whole"
+        if all(isinstance(field, Mapping) and field.get("type") in _FLAT for field in fields):
+            names = ("type", "properties", "required")
+            return {name: schema[name] for name in names if name in schema}, "whole"
     is_flat = schema.get("type") in _FLAT
-    told = f"a JSON value that fits {json.dumps(schema)}"
-    field = schema if is_flat else {"type": "string", "description": told}
+    expected = f"a JSON value that fits {json.dumps(schema)}"
+    field = schema if is_flat else {"type": "string", "description": expected}
     form = {"type": "object", "properties": {"answer": field}, "required": ["answer"]}
     return form, "field" if is_flat else "json"
 

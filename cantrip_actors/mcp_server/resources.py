@@ -43,18 +43,20 @@ def list_resources(caller: McpCaller, cursor: str | None) -> types.ListResources
     loom = caller.loom
     ids: Iterable[str] = (header.entity_id for header in reversed(list(loom.headers())))
     if cursor is not None:
-        ids = islice(dropwhile(lambda one: one != cursor, ids), 1, None)
-    found = list(islice(filter(caller.sees, ids), PAGE + 1))
+        ids = islice(dropwhile(lambda entity_id: entity_id != cursor, ids), 1, None)
+    shown_ids = list(islice(filter(caller.sees, ids), PAGE + 1))
     resources = [
         types.Resource(
-            name=loom.header(one).cantrip_name or one,
-            uri=f"{ENTITIES}{one}",
-            description=f"{loom.state(one)}, began {loom.header(one).at}",
+            name=loom.header(entity_id).cantrip_name or entity_id,
+            uri=f"{ENTITIES}{entity_id}",
+            description=f"{loom.state(entity_id)}, began {loom.header(entity_id).at}",
             mime_type=JSON,
         )
-        for one in found[:PAGE]
+        for entity_id in shown_ids[:PAGE]
     ]
-    return types.ListResourcesResult(resources=resources, next_cursor=found[PAGE - 1] if len(found) > PAGE else None)
+    return types.ListResourcesResult(
+        resources=resources, next_cursor=shown_ids[PAGE - 1] if len(shown_ids) > PAGE else None
+    )
 
 
 def read_resource(caller: McpCaller, uri: str) -> types.ReadResourceResult:

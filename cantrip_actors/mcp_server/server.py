@@ -86,9 +86,9 @@ class _Handlers:
 
     def _list_offered(self, caller: McpCaller) -> dict[str, Offer]:
         return {
-            name: one
-            for name, one in self.offers.items()
-            if one.cantrip in caller.cantrips and caller.allows(one.scope)
+            name: offer
+            for name, offer in self.offers.items()
+            if offer.cantrip in caller.cantrips and caller.allows(offer.scope)
         }
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
@@ -97,7 +97,7 @@ class _Handlers:
 
     async def list_tools(self, context: RequestContext, _params: Any) -> types.ListToolsResult:
         """Return the tools that the client may call."""
-        return types.ListToolsResult(tools=[one.tool for one in self._list_offered(self._find(context)).values()])
+        return types.ListToolsResult(tools=[offer.tool for offer in self._list_offered(self._find(context)).values()])
 
     async def call_tool(self, context: RequestContext, params: types.CallToolRequestParams) -> Any:
         """Have an entity work on an intent, or continue with the state of an earlier call."""
@@ -106,13 +106,15 @@ class _Handlers:
         if offer is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:200]}")
         if params.request_state is not None:
-            work, put = await work_of_state(caller, params.request_state)
-            return await ToolCallRun(caller, context, work, put).answer(params.input_responses)
+            work, seen_ids = await work_of_state(caller, params.request_state)
+            return await ToolCallRun(caller, context, work, seen_ids).answer(params.input_responses)
         try:
             arguments: Any = offer.arguments.model_validate(params.arguments or {})
             work = await ToolWork.begin(caller, offer, arguments, survives=has_tasks(context))
         except ValidationError as error:
-            faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False))
+            faults = (
+                f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)
+            )
             return error_result(f"{params.name}: {'; '.join(faults)}")
         except CantripError as error:
             return error_result(caller.runtime.redact(str(error)))

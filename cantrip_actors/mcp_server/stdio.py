@@ -19,8 +19,8 @@ from cantrip_actors.mcp_server.server import make_server
 
 def find_local(runtime: Runtime, cantrips: Mapping[str, Cantrip], context: ServerRequestContext[Any, Any]) -> McpCaller:
     """Return the client that started this process: it has the rights of its user, and sees no secrets."""
-    told = context.session.client_params
-    name = "" if told is None else " ".join(told.client_info.name.split())[:60]
+    client = context.session.client_params
+    name = "" if client is None else " ".join(client.client_info.name.split())[:60]
     return McpCaller(
         runtime,
         cantrips,

@@ -66,13 +66,13 @@ class Offer:
 
 def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
     """Return the tools of cantrips by their names, in order. Raises InvalidCantrip if two have one name."""
-    found: dict[str, Offer] = {}
+    offers: dict[str, Offer] = {}
     for name, cantrip in cantrips.items():
         for kind, (arguments, ending, purpose, scope) in _KINDS.items():
             called = re.sub(r"[^A-Za-z0-9._-]", "_", name)[: LONGEST - len(ending)] + ending
-            if called in found:
+            if called in offers:
                 raise InvalidCantrip(
-                    f'"{found[called].cantrip}" and "{name}" both make a tool called "{called}": rename one of them'
+                    f'"{offers[called].cantrip}" and "{name}" both make a tool called "{called}": rename one of them'
                 )
             tool = types.Tool(
                 name=called,
@@ -80,16 +80,16 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
                 input_schema=arguments.model_json_schema(),
                 output_schema=_build_output_schema(cantrip),
             )
-            found[called] = Offer(name, kind, arguments, scope, tool)  # type: ignore[arg-type]  # the keys of _KINDS
-    return found
+            offers[called] = Offer(name, kind, arguments, scope, tool)  # type: ignore[arg-type]  # the keys of _KINDS
+    return offers
 
 
 def _build_description(name: str, cantrip: Cantrip) -> str:
     """Return the description of a cantrip for clients: the first line of its system prompt, and its gates."""
     line = (cantrip.call.system_prompt or "").strip().partition("\n")[0]
     gates = ", ".join(gate for gate in cantrip.circle.open_gates if gate != "done")
-    told = [line or f"Have the cantrip {name} achieve an intent.", f"Its gates: {gates}." if gates else ""]
-    return " ".join(one for one in told if one)
+    parts = [line or f"Have the cantrip {name} achieve an intent.", f"Its gates: {gates}." if gates else ""]
+    return " ".join(part for part in parts if part)
 
 
 def _build_output_schema(cantrip: Cantrip) -> dict[str, Any]:

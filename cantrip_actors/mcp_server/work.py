@@ -103,9 +103,9 @@ class ToolWork:
         except CantripError as error:
             why = self._redact(str(error))
             return await self._caller.read(lambda: self.result() or error_result(why, self._facts(None)))
-        found = await self._caller.read(self.result)
-        assert found is not None, "an episode that was waited for is in the loom"
-        return found
+        result = await self._caller.read(self.result)
+        assert result is not None, "an episode that was waited for is in the loom"
+        return result
 
     async def _episode(self) -> Episode:
         return await (await self._find_receipt() if self.key else self.entity).episode()
@@ -138,8 +138,8 @@ class ToolWork:
         facts = self._facts(outcome)
         if not outcome.terminated:
             ward = f" by the ward {outcome.ward}" if outcome.ward else ""
-            told = outcome.error or outcome.summary or ""
-            return error_result(self._redact(f"{outcome.reason}{ward}: {told}".rstrip(": ")), facts)
+            explanation = outcome.error or outcome.summary or ""
+            return error_result(self._redact(f"{outcome.reason}{ward}: {explanation}".rstrip(": ")), facts)
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=as_text(facts["result"]))]
         content += [
             types.ImageContent(type="image", data=data, mime_type=image.media_type)
@@ -164,7 +164,7 @@ class ToolWork:
 
     def requests(self) -> list[Request]:
         """Return the open requests to people of the entity and of those below it."""
-        return [one for one in self._runtime.requests() if self.concerns(one)]
+        return [request for request in self._runtime.requests() if self.concerns(request)]
 
     def count_turns_before(self) -> int:
         """Return the number of the last turn that the entity made before this work, or until now."""
@@ -186,8 +186,8 @@ class ToolWork:
     def times(self) -> tuple[str, str]:
         """When the entity began, and when its last record was made: ISO 8601 in UTC."""
         records = self._runtime.loom.records(self.entity.id)
-        told = [time for record in records if (time := get_time(record))]
-        return told[0], told[-1]
+        moments = [time for record in records if (time := get_time(record))]
+        return moments[0], moments[-1]
 
 
 def error_result(text: str, facts: dict[str, Any] | None = None) -> types.CallToolResult:
