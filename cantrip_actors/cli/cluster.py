@@ -126,7 +126,7 @@ def worker(
                 capacity=capacity,
                 release=release,
                 zone=zone,
-                labels=dict(_parse_label(one) for one in label or ()),
+                labels=dict(_parse_label(text) for text in label or ()),
                 grace=grace,
                 beat=beat,
                 ttl=ttl,
@@ -198,43 +198,43 @@ def _answer_checks(
     class NodePulse(Pulse):
         def ready(self) -> tuple[bool, dict[str, object]]:
             """Return whether the node takes work, and the checks."""
-            is_ready, told = super().ready()
-            return is_ready and runtime.cluster.is_ready, {**told, "node": runtime.cluster.is_ready}
+            is_ready, checks = super().ready()
+            return is_ready and runtime.cluster.is_ready, {**checks, "node": runtime.cluster.is_ready}
 
     pulse = NodePulse()
     stack.enter_context(health_server(pulse, health, telemetry.prometheus))
     return partial(pulse.beat, runtime, TICK, partial(telemetry.counters.observe, "cantrip.loop.lag", ()))
 
 
-def _parse_label(given: str) -> tuple[str, str]:
-    key, sign, value = given.partition("=")
+def _parse_label(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
     if not (key and sign):
-        raise typer.BadParameter(f"expected KEY=VALUE, got {given!r}", param_hint="--label")
+        raise typer.BadParameter(f"expected KEY=VALUE, got {text!r}", param_hint="--label")
     return key, value
 
 
-def _parse_queues(given: Sequence[str]) -> list[Queue]:
-    found = [_parse_queue(one) for one in given]
-    names = [one.name for one in found]
+def _parse_queues(texts: Sequence[str]) -> list[Queue]:
+    parsed = [_parse_queue(text) for text in texts]
+    names = [queue.name for queue in parsed]
     if len(set(names)) < len(names):
         raise typer.BadParameter(f"expected each name once, got {', '.join(names)}", param_hint="--queue")
-    return found
+    return parsed
 
 
-def _parse_queue(given: str) -> Queue:
+def _parse_queue(text: str) -> Queue:
     from cantrip_actors import Queue
 
-    name, _, bounds = given.partition(":")
-    found: dict[str, int] = {}
+    name, _, bounds = text.partition(":")
+    limits: dict[str, int] = {}
     for bound in bounds.split(",") if bounds else ():
         what, _, most = bound.partition("=")
-        if what not in ("max_running", "per_node", "max_waiting") or what in found or not most.isdecimal():
+        if what not in ("max_running", "per_node", "max_waiting") or what in limits or not most.isdecimal():
             raise typer.BadParameter(
-                f"expected NAME[:max_running=N,per_node=N,max_waiting=N], got {given!r}", param_hint="--queue"
+                f"expected NAME[:max_running=N,per_node=N,max_waiting=N], got {text!r}", param_hint="--queue"
             )
-        found[what] = int(most)
+        limits[what] = int(most)
     try:
-        return Queue(name, **found)
+        return Queue(name, **limits)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--queue") from error
 
@@ -248,7 +248,9 @@ class _Up(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
         after = zip(args, [*args[1:], ""], strict=True)
-        args = ["--ray=auto" if one == "--ray" and not _ADDRESS.fullmatch(two) else one for one, two in after]
+        args = [
+            "--ray=auto" if argument == "--ray" and not _ADDRESS.fullmatch(two) else argument for argument, two in after
+        ]
         return super().parse_args(ctx, args)
 
 
@@ -286,7 +288,7 @@ def up(
     cluster, where Ray starts them again.
     """
     options = [f"--{name}={value}" for name, value in (("capacity", capacity), ("grace", grace), ("beat", beat))]
-    options += [f"--ttl={ttl}", f"--release={release}", *(f"--queue={one}" for one in queue or ())]
+    options += [f"--ttl={ttl}", f"--release={release}", *(f"--queue={text}" for text in queue or ())]
     with report_errors(json=False, loom=loom):
         _check_workers(loom, recipes or [], queue or [])
         if ray is not None:
@@ -363,24 +365,24 @@ def where(
     as_json: Json = False,
 ) -> None:
     """Print the node that runs an entity."""
-    found = run_quietly(loom, lambda runtime: runtime.cluster.where(name), as_json=as_json)
-    line = f"no node runs {name}" if found is None else found.name
-    output.show(None if found is None else _build_row(found), [line], as_json=as_json)
+    node = run_quietly(loom, lambda runtime: runtime.cluster.where(name), as_json=as_json)
+    line = f"no node runs {name}" if node is None else node.name
+    output.show(None if node is None else _build_row(node), [line], as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster stranded --json"))
 def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the entities that have work and that no living node can run, and those in quarantine."""
-    found = run_quietly(loom, lambda runtime: runtime.cluster.stranded(), as_json=as_json)
-    rows = [one._asdict() for one in found]
+    stranded_entities = run_quietly(loom, lambda runtime: runtime.cluster.stranded(), as_json=as_json)
+    rows = [entity._asdict() for entity in stranded_entities]
     print_rows(rows, _render_stranded(rows), "nothing is stranded", as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster queues", "cantrip cluster queues --json"))
 def queues(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the queues of submissions: how much waits and runs, and their bounds."""
-    found = run_quietly(loom, lambda runtime: runtime.cluster.queues(), as_json=as_json)
-    rows = [one._asdict() for one in found]
+    shown = run_quietly(loom, lambda runtime: runtime.cluster.queues(), as_json=as_json)
+    rows = [queue._asdict() for queue in shown]
     print_rows(rows, _render_queues(rows), f"{render_url(loom)} has no queues: cantrip worker --queue", as_json=as_json)
 
 
@@ -400,8 +402,8 @@ def drain(
     loom: Url = LOOM,
 ) -> None:
     """Ask a worker to hand its entities over and to exit; whatever runs it may start it again."""
-    asked = run_quietly(loom, lambda runtime: runtime.cluster.drain(node), as_json=False)
-    if not asked:
+    is_known = run_quietly(loom, lambda runtime: runtime.cluster.drain(node), as_json=False)
+    if not is_known:
         output.print_note(f"error: no living node is called {node}")
         raise typer.Exit(2)
     output.print_lines([f"{node} drains"])
@@ -479,7 +481,7 @@ def _render_queues(rows: list[dict[str, Any]]) -> Iterator[Text]:
             columns = f"{'WAITING':<10}{'RUNNING':<10}{'MAX RUNNING':<13}{'PER NODE':<10}MAX WAITING"
             yield Text(f"{'QUEUE':<20}{columns}", "dim")
         line = Text(end="").append(f"{one_line(row['name'], 19):<20}", "bold")
-        most, each, waiting = ("-" if row[one] is None else str(row[one]) for one in bounds)
+        most, each, waiting = ("-" if row[bound] is None else str(row[bound]) for bound in bounds)
         yield line.append(f"{row['waiting']:<10}{row['running']:<10}{most:<13}{each:<10}{waiting}")
 
 

@@ -262,8 +262,8 @@ def show_next_commands(episode: Episode, loom: str, *, demo: bool = False) -> No
     look = [f"loom tree {short(episode.entity_id)}"]
     if demo and episode.thread:
         look.append(f"loom show {short(episode.thread[-1].id)}")
-    for one in look:
-        output.print_note(f"  {_find_program()} {one}{render_loom_option(loom)}")
+    for command in look:
+        output.print_note(f"  {_find_program()} {command}{render_loom_option(loom)}")
 
 
 def print_rows(rows: Iterable[Any], lines: Iterator[Text], or_else: str = "", *, as_json: bool) -> None:
@@ -319,31 +319,31 @@ def intent_with_files(intent: str, images: list[str] | None, files: list[str] | 
 
     if any("\udc80" <= sign <= "\udcff" for sign in intent):  # this is how Python passes on bytes that it cannot decode
         encoding = sys.getfilesystemencoding()
-        told = f"intent: expected a text in {encoding}, got {os.fsencode(intent)!r}"
-        raise InvalidIntent(f"{told}; {'give it in UTF-8' if encoding == 'utf-8' else 'set PYTHONUTF8=1'}")
-    pictures = [Image.at(one) if one.startswith("https://") else Image.read(one) for one in images or ()]
-    others = [File.at(one) if one.startswith("https://") else File.read(one) for one in files or ()]
+        message = f"intent: expected a text in {encoding}, got {os.fsencode(intent)!r}"
+        raise InvalidIntent(f"{message}; {'give it in UTF-8' if encoding == 'utf-8' else 'set PYTHONUTF8=1'}")
+    pictures = [Image.at(image) if image.startswith("https://") else Image.read(image) for image in images or ()]
+    others = [File.at(file) if file.startswith("https://") else File.read(file) for file in files or ()]
     return [intent, *pictures, *others] if pictures or others else intent
 
 
-def read_duration(given: str, option: str) -> float:
+def read_duration(text: str, option: str) -> float:
     """Return a duration, like "10m", or a number of seconds, in seconds. Raises typer.BadParameter."""
     from cantrip_actors.loom.retention import parse_seconds
 
     try:
-        return parse_seconds(float(given) if given.replace(".", "", 1).isdecimal() else given)
+        return parse_seconds(float(text) if text.replace(".", "", 1).isdecimal() else text)
     except ValueError:
-        message = f'expected a duration like "90d", "12h", "30m" or "45s", or a number of seconds, got {given!r}'
+        message = f'expected a duration like "90d", "12h", "30m" or "45s", or a number of seconds, got {text!r}'
         raise typer.BadParameter(message, param_hint=f"'{option}'") from None
 
 
-def read_context(given: str) -> Any:
+def read_context(source: str) -> Any:
     """Return the context: a file's content, parsed if it is JSON or YAML by its name, or the JSON that was given."""
     import json
 
     import yaml
 
-    path = Path(given)
+    path = Path(source)
     try:
         is_file = path.is_file()
     except (OSError, ValueError):  # too long for a path: it can only be JSON
@@ -354,7 +354,7 @@ def read_context(given: str) -> Any:
             if path.suffix == ".json":
                 return json.loads(text)
             return yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else text
-        return json.loads(given)
+        return json.loads(source)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         what = f"{path} is not valid" if is_file else "neither a file nor JSON"
         raise typer.BadParameter(f"{what}: {error}", param_hint="--context") from error
@@ -367,8 +367,8 @@ def _find_program() -> str:
     import shutil
 
     called = sys.argv[0]
-    found = shutil.which("cantrip")
-    if not called.endswith("cantrip") or (found and Path(called).resolve() == Path(found).resolve()):
+    installed = shutil.which("cantrip")
+    if not called.endswith("cantrip") or (installed and Path(called).resolve() == Path(installed).resolve()):
         return "cantrip"
     near = os.path.relpath(called)
     return near if len(near) < len(called) else called

@@ -37,11 +37,11 @@ def crashes(
     with report_errors(json=as_json, loom=LOOM):
         if (url is None) == (crash_dir is None):
             raise typer.BadParameter("expected one of --url and --crash-dir")
-        found = _read_folder(crash_dir) if crash_dir is not None else _ask_service(str(url), token)
+        reports = _read_folder(crash_dir) if crash_dir is not None else _ask_service(str(url), token)
         if id is None:
-            print_rows(found, map(_render_line, found), "there are none", as_json=as_json)
+            print_rows(reports, map(_render_line, reports), "there are none", as_json=as_json)
             return
-        chosen = [one for one in found if one["id"].startswith(id) or one["id"].endswith(id)]
+        chosen = [report for report in reports if report["id"].startswith(id) or report["id"].endswith(id)]
         if len(chosen) != 1:
             raise typer.BadParameter(f"{len(chosen)} crash reports have this id", param_hint="ID")
         output.show(chosen[0], _report_lines(chosen[0]), as_json=as_json)
@@ -58,8 +58,8 @@ def _read_folder(folder: Path) -> list[dict[str, Any]]:
 
 def _ask_service(url: str, token: str) -> list[dict[str, Any]]:
     with closing(ServiceClient(url, token)) as service:
-        found: list[dict[str, Any]] = service.ask("GET", "crashes")["items"]
-        return found
+        reports: list[dict[str, Any]] = service.ask("GET", "crashes")["items"]
+        return reports
 
 
 def _render_line(report: dict[str, Any]) -> Text:

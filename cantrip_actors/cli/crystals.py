@@ -50,29 +50,31 @@ def check(
         from cantrip_actors.crystal import resolve
         from cantrip_actors.crystal.check import check as check_crystal
 
-        asked = resolve(crystal)
+        resolved = resolve(crystal)
 
         async def run() -> list[ProbeResult]:
-            return await check_crystal(asked, only or (), timeout=timeout)
+            return await check_crystal(resolved, only or (), timeout=timeout)
 
-        found = anyio.run(run, backend=backend.value)
-    print_rows([asdict(one) for one in found], _render_lines(found), as_json=as_json)
-    failed = sum(one.state == "failed" for one in found)
+        results = anyio.run(run, backend=backend.value)
+    print_rows([asdict(result) for result in results], _render_lines(results), as_json=as_json)
+    failed = sum(result.state == "failed" for result in results)
     if not as_json:
-        cost = sum(one.usage.cost for one in found)
-        tokens = sum(one.usage.total_tokens for one in found)
-        output.print_note(f"{len(found) - failed} of {len(found)} do what they should; {tokens:,} tokens, ${cost:.4f}")
+        cost = sum(result.usage.cost for result in results)
+        tokens = sum(result.usage.total_tokens for result in results)
+        output.print_note(
+            f"{len(results) - failed} of {len(results)} do what they should; {tokens:,} tokens, ${cost:.4f}"
+        )
     if failed:
         raise typer.Exit(FAILED)
 
 
-def _render_lines(found: list[ProbeResult]) -> Iterator[Text]:
+def _render_lines(results: list[ProbeResult]) -> Iterator[Text]:
     from rich.text import Text
 
     from cantrip_actors.cli.terminal import printable
 
     styles = {"passed": "green", "failed": "red", "left out": "yellow"}
-    for one in found:
-        why = one.why or (f"not sent: {', '.join(one.left_out)}" if one.left_out else "")
-        line = Text(end="").append(f"{one.state:<10}", styles[one.state]).append(f"{one.probe:<22}", "bold")
-        yield line.append(f"{one.seconds:6.1f} s  ").append(printable(why)[:160], "dim")
+    for result in results:
+        why = result.why or (f"not sent: {', '.join(result.left_out)}" if result.left_out else "")
+        line = Text(end="").append(f"{result.state:<10}", styles[result.state]).append(f"{result.probe:<22}", "bold")
+        yield line.append(f"{result.seconds:6.1f} s  ").append(printable(why)[:160], "dim")

@@ -101,11 +101,11 @@ def ls(
         if status is not None and wanted is None:
             raise typer.BadParameter(f"expected one of {', '.join(STATUSES)}, got {status}", param_hint="--status")
         faults = logs.verify()
-        records = (logs.read(one) for one in logs.ids() if one not in faults)
+        records = (logs.read(dispatch_id) for dispatch_id in logs.ids() if dispatch_id not in faults)
         rows = [summary_of(record) for record in records if wanted in (None, record.status)]
-        said = (row._asdict() for row in rows)
+        summaries = (row._asdict() for row in rows)
         nothing = "" if faults else f"no dispatches in {folder}"
-        print_rows(said, _render_table(rows, terminal_width()), nothing, as_json=as_json)
+        print_rows(summaries, _render_table(rows, terminal_width()), nothing, as_json=as_json)
         for fault in faults.values():
             output.print_note(f"error: {fault}")
         if faults:
@@ -129,9 +129,9 @@ def show(
         record = logs.read(_find(logs, id))
         if as_json:
             entries = [_build_entry_json(entry) for entry in record.entries]
-            said = {**summary_of(record)._asdict(), "contract": record.contract.as_json(), "entries": entries}
+            summary = {**summary_of(record)._asdict(), "contract": record.contract.as_json(), "entries": entries}
             output.print_json(
-                {**said, "contract_hash": record.contract.hash, "unmet": record.unmet, "closed": record.closed}
+                {**summary, "contract_hash": record.contract.hash, "unmet": record.unmet, "closed": record.closed}
             )
         else:
             output.print_lines([page_of(record).rstrip("\n") if markdown else rehydration(record)])
@@ -237,12 +237,12 @@ def verify(
     """
     with _open_dispatches(folder, json=as_json, key=key) as logs:
         faults = logs.verify(None if head is None else read_heads(head))
-        known = logs.ids()
+        ids = logs.ids()
     state = "every entry is as it was written"
     if faults:
         state = "1 is not to be trusted" if len(faults) == 1 else f"{len(faults):,} are not to be trusted"
-    lines = [f"{folder}: {len(known):,} dispatches: {state}", *(f"{name}: {what}" for name, what in faults.items())]
-    output.show({"ok": not faults, "dispatches": len(known), "faults": faults}, lines, as_json=as_json)
+    lines = [f"{folder}: {len(ids):,} dispatches: {state}", *(f"{name}: {what}" for name, what in faults.items())]
+    output.show({"ok": not faults, "dispatches": len(ids), "faults": faults}, lines, as_json=as_json)
     if faults:
         raise typer.Exit(FAILED)
 

@@ -96,12 +96,12 @@ def cast_(
         from cantrip_actors.recipes import load_recipe
 
         data = None if context is None else read_context(context)
-        given = intent_with_files(intent, image, file)
+        message = intent_with_files(intent, image, file)
         cantrip = load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
             remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
-            return with_thread(await runtime.cast(cantrip, given, context=data))
+            return with_thread(await runtime.cast(cantrip, message, context=data))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)
         if events:
@@ -133,16 +133,16 @@ def invoke(
         from cantrip_actors.cli.recipe_sidecar import remember
         from cantrip_actors.recipes import load_recipe
 
-        given = None if context is None else read_context(context)
-        put = intent_with_files(intent, image, file)
+        data = None if context is None else read_context(context)
+        message = intent_with_files(intent, image, file)
         cantrip = load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
             if name is not None and runtime.entity(name) is not None:
-                taken = f'an entity called "{name}" is there already: cantrip send {name} "…", or cantrip stop {name}'
-                raise InvalidIntent(taken)
+                problem = f'an entity called "{name}" is there already: cantrip send {name} "…", or cantrip stop {name}'
+                raise InvalidIntent(problem)
             remember(loom, cantrip, recipe)
-            entity = await runtime.invoke(cantrip, put, name=name, context=given)
+            entity = await runtime.invoke(cantrip, message, name=name, context=data)
             return with_thread(await entity.episode())
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
@@ -175,8 +175,8 @@ def send(
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.recipes import load_recipe
 
-        given = None if context is None else read_context(context)
-        put = intent_with_files(intent, image, file)
+        data = None if context is None else read_context(context)
+        message = intent_with_files(intent, image, file)
         cantrip = None if recipe is None else load_recipe(recipe)
         check_exists(loom)
 
@@ -184,7 +184,7 @@ def send(
             entity = runtime.find(_find_for_mail(runtime.loom, name, key))
             if not runtime.loom.is_over(entity.id):
                 entity = await _load(runtime, entity, loom, cantrip, recipe)
-            return with_thread(await entity.send(put, context=given, key=key))
+            return with_thread(await entity.send(message, context=data, key=key))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
         finish(episode, loom, as_json=as_json)
@@ -213,12 +213,12 @@ def post(
 
     async def work(runtime: Runtime) -> dict[str, str]:
         entity = runtime.find(_find_for_mail(runtime.loom, name, key))
-        receipt = await entity.post(put, context=given, key=key)
+        receipt = await entity.post(message, context=data, key=key)
         return {"entity_id": receipt.entity_id, "key": receipt.key, "state": receipt.state}
 
     with report_errors(json=as_json, loom=loom):
-        given = None if context is None else read_context(context)
-        put = intent_with_files(intent, image, file)
+        data = None if context is None else read_context(context)
+        message = intent_with_files(intent, image, file)
     _show_receipt(run_quietly(loom, work, as_json=as_json, backend=backend), loom, as_json=as_json)
 
 
@@ -307,11 +307,11 @@ def submit(
     """
 
     async def work(runtime: Runtime) -> dict[str, str]:
-        made = await runtime.submit(cantrip, intent, key=key, priority=priority, queue=queue)
-        return {"entity_id": made.entity_id, "key": made.key}
+        submission = await runtime.submit(cantrip, intent, key=key, priority=priority, queue=queue)
+        return {"entity_id": submission.entity_id, "key": submission.key}
 
-    made = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
-    _show_receipt(made, loom, as_json=as_json)
+    receipt = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
+    _show_receipt(receipt, loom, as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip stop notes"))
@@ -417,18 +417,21 @@ def resume(
         async def work(runtime: Runtime) -> list[Episode | CantripError]:
             interrupted = [header.entity_id for header in runtime.interrupted()]
             wanted = [_find_living(runtime.loom, name) for name in names] if names else interrupted
-            cantrips = {one: recipe_of(loom, runtime.loom.header_in_force(one), cantrip, recipe) for one in wanted}
+            cantrips = {
+                entity_id: recipe_of(loom, runtime.loom.header_in_force(entity_id), cantrip, recipe)
+                for entity_id in wanted
+            }
             resumed = []
             ended: list[Episode | CantripError] = []
-            for one in wanted:
+            for entity_id in wanted:
                 try:
-                    resumed.append(await runtime.resume(one, cantrip=cantrips[one], by=login()))
-                except Held as held:  # it was not interrupted: another process runs it
+                    resumed.append(await runtime.resume(entity_id, cantrip=cantrips[entity_id], by=login()))
+                except Held as holder:  # it was not interrupted: another process runs it
                     if names:
-                        held.entity_id = one
-                        ended.append(held)
+                        holder.entity_id = entity_id
+                        ended.append(holder)
                     elif not (quiet or as_json):
-                        output.print_note(f"{one[-8:]} is left alone: {held}")
+                        output.print_note(f"{entity_id[-8:]} is left alone: {holder}")
             for entity in resumed:
                 try:
                     ended.append(with_thread(await entity.episode()))
@@ -440,17 +443,17 @@ def resume(
         if as_json:
             output.print_json(
                 [
-                    output.error_json(one, loom) if isinstance(one, CantripError) else output.episode_json(one, loom)
-                    for one in ended
+                    output.error_json(end, loom) if isinstance(end, CantripError) else output.episode_json(end, loom)
+                    for end in ended
                 ]
             )
         elif not ended:
             output.print_note(f"nothing in {render_url(loom)} was interrupted")
-        for one in () if as_json else ended:
-            if isinstance(one, CantripError):
-                output.print_note(f"{(one.entity_id or '')[-8:]} error: {one}")
+        for end in () if as_json else ended:
+            if isinstance(end, CantripError):
+                output.print_note(f"{(end.entity_id or '')[-8:]} error: {end}")
             else:
-                show_answer(one, loom, [output.as_text(one.result)])
+                show_answer(end, loom, [output.as_text(end.result)])
         raise typer.Exit(max(map(exit_code, ended), key=(0, TRUNCATED, FAILED).index, default=0))
 
 
@@ -479,7 +482,9 @@ def _find_for_mail(loom: Loom, name: str, key: str | None) -> str:
     return _find_living(loom, name) if key is None else Finder(loom).entity(name)
 
 
-async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | None, recipe: Path | None) -> Entity:
+async def _load(
+    runtime: Runtime, entity: Entity, loom: str, own_cantrip: Cantrip | None, recipe: Path | None
+) -> Entity:
     """Load an entity with its cantrip, unless another process runs it: that one answers, with its own cantrip.
 
     Raises UnknownRecipe; Held if a recipe was given for an entity that another process runs.
@@ -491,7 +496,7 @@ async def _load(runtime: Runtime, entity: Entity, loom: str, given: Cantrip | No
     if recipe is None and any(node.is_living for node in await runtime.cluster.nodes()):
         return entity  # a node runs it
     try:
-        cantrip = recipe_of(loom, runtime.loom.header_in_force(entity.id), given, recipe)
+        cantrip = recipe_of(loom, runtime.loom.header_in_force(entity.id), own_cantrip, recipe)
         return await runtime.resume(entity.id, cantrip=cantrip)
     except Held:
         if recipe is not None:

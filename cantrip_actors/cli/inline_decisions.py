@@ -145,12 +145,12 @@ async def _pause(watcher: Watcher | None, terminal: anyio.Lock) -> AsyncIterator
 
 
 def _is_open(runtime: Runtime, request: Request) -> bool:
-    return any(one.id == request.id for one in runtime.requests())
+    return any(other.id == request.id for other in runtime.requests())
 
 
 def _announce(request: Request, loom: str) -> None:
     how = ["answer ID TEXT"] if request.kind == "question" else ["allow ID", "deny ID"]
-    commands = ", ".join(f"cantrip {one}{render_loom_option(loom)}" for one in ("requests", *how))
+    commands = ", ".join(f"cantrip {words}{render_loom_option(loom)}" for words in ("requests", *how))
     print_note(f"waits for a person: {request.id} ({commands})")
 
 

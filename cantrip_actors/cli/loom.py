@@ -79,7 +79,7 @@ def tree(
             roots = [finder.owner(entity)]
         if as_json:
             every = roots or [header.entity_id for header in opened.headers() if header.parent_turn is None]
-            output.print_json([views.tree_json(opened, one) for one in every])
+            output.print_json([views.tree_json(opened, root) for root in every])
         else:
             print_styled(views.tree(opened, roots, terminal_width()), or_else=f"{render_url(loom)} holds nothing yet")
 
@@ -95,11 +95,11 @@ def show(
     with open_for_reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.cli import loom_views as views
 
-        found = opened.turn(finder.turn(turn))
+        found_turn = opened.turn(finder.turn(turn))
         if as_json:
-            output.print_json(_export([found])[0])
+            output.print_json(_export([found_turn])[0])
         else:
-            print_styled(views.turn_lines(opened, found, None if full else 30))
+            print_styled(views.turn_lines(opened, found_turn, None if full else 30))
 
 
 @app.command("thread", epilog=examples("cantrip loom thread 5f3a9c1e"))
@@ -189,7 +189,7 @@ def interrupted(loom: Url = LOOM, as_json: Json = False) -> None:
     with open_for_reading(loom, json=as_json) as (opened, _):
         from cantrip_actors.cli import loom_views as views
 
-        headers = [opened.header(one) for one in opened.unfinished(idle=False)]
+        headers = [opened.header(entity_id) for entity_id in opened.unfinished(idle=False)]
         rows = [views.entity_row(opened, header) for header in headers if header.parent_entity is None]
         or_else = f"nothing in {render_url(loom)} was interrupted"
         print_rows(rows, views.entity_table(rows, terminal_width()), or_else, as_json=as_json)

@@ -49,8 +49,8 @@ def forget(
 
         check_exists(loom)
         with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
-            found = Finder(opened).owner(entity)
-            forgotten = opened.forget(found, by=by, why=why, forks=forks, parents=parents)
+            owner = Finder(opened).owner(entity)
+            forgotten = opened.forget(owner, by=by, why=why, forks=forks, parents=parents)
         _show_forgotten(forgotten, as_json=as_json)
 
 
@@ -127,9 +127,9 @@ def migrate(
         elif migrated is None:
             output.print_lines([f"{render_url(url)} is of the present version already: nothing was changed"])
         else:
-            kept = f"; the earlier ones are in {migrated.copy}" if migrated.copy else ""
+            note = f"; the earlier ones are in {migrated.copy}" if migrated.copy else ""
             output.print_lines(
-                [f"{render_url(url)}: tables of version {migrated.found} are of version {migrated.version} now{kept}"]
+                [f"{render_url(url)}: tables of version {migrated.found} are of version {migrated.version} now{note}"]
             )
 
 
@@ -144,30 +144,30 @@ def repair(url: LoomArgument, as_json: Json = False) -> None:
             done = repair_loom(url, seal_key=seal_key())
         lines = [f"{render_url(url)}: {done.records:,} records are kept; a copy is in {done.copy}"]
         lines += [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
-        told = {"copy": str(done.copy), "records": done.records, "left_out": done.left_out}
-        output.show(told, lines, as_json=as_json)
+        result = {"copy": str(done.copy), "records": done.records, "left_out": done.left_out}
+        output.show(result, lines, as_json=as_json)
 
 
-def show_verification(found: Verified, url: str, *, as_json: bool) -> None:
+def show_verification(verified: Verified, url: str, *, as_json: bool) -> None:
     """Print the result of a verification; exit with 1 if it found a fault."""
     from dataclasses import asdict
 
     if as_json:
-        output.print_json({"loom": render_url(url), "ok": found.ok, **asdict(found)})
+        output.print_json({"loom": render_url(url), "ok": verified.ok, **asdict(verified)})
     else:
-        what = f"{found.records:,} records, {found.turns:,} turns, {found.entities:,} entities"
-        if found.forgotten:
-            what += f", {found.forgotten:,} of them forgotten ({found.tombstones:,} tombstones)"
-        faults = "1 fault" if len(found.faults) == 1 else f"{len(found.faults):,} faults"
-        state = "every record is as it was written" if found.ok else faults
-        if found.seal != "none":
+        what = f"{verified.records:,} records, {verified.turns:,} turns, {verified.entities:,} entities"
+        if verified.forgotten:
+            what += f", {verified.forgotten:,} of them forgotten ({verified.tombstones:,} tombstones)"
+        faults = "1 fault" if len(verified.faults) == 1 else f"{len(verified.faults):,} faults"
+        state = "every record is as it was written" if verified.ok else faults
+        if verified.seal != "none":
             state += (
-                "; sealed, checked with its key" if found.seal == "checked" else "; sealed, and not checked: no key"
+                "; sealed, checked with its key" if verified.seal == "checked" else "; sealed, and not checked: no key"
             )
         output.print_lines(
-            [f"{render_url(url)}: {what}: {state}", *map(str, found.faults), f"fingerprint {found.fingerprint}"]
+            [f"{render_url(url)}: {what}: {state}", *map(str, verified.faults), f"fingerprint {verified.fingerprint}"]
         )
-    if not found.ok:
+    if not verified.ok:
         raise typer.Exit(FAILED)
 
 
@@ -194,5 +194,5 @@ def _show_forgotten(forgotten: Forgotten, *, as_json: bool) -> None:
         "forgets that entity, too)"
         for quote in forgotten.quotes
     ]
-    told = asdict(forgotten) | {"quotes": [quote._asdict() for quote in forgotten.quotes]}
-    output.show(told, lines, as_json=as_json)
+    result = asdict(forgotten) | {"quotes": [quote._asdict() for quote in forgotten.quotes]}
+    output.show(result, lines, as_json=as_json)

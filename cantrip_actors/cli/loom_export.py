@@ -217,9 +217,9 @@ def _render_statistics(counted: Tally) -> Iterator[str]:
     yield f"tokens      {usage.prompt_tokens:,} in ({usage.cached_tokens:,} cached), {usage.completion_tokens:,} out"
     if usage.cost:
         yield f"cost        ${usage.cost:,.4f}"
-    for name, one in (("a turn", turns), ("crystal", crystal)):
-        most = one.compute_percentile(0.95)
-        yield f"{name:<11} mean {one.mean_ms:,.1f} ms, 95 % within {most:,.1f} ms, all within {one.max_ms:,.1f} ms"
+    for name, times in (("a turn", turns), ("crystal", crystal)):
+        most = times.compute_percentile(0.95)
+        yield f"{name:<11} mean {times.mean_ms:,.1f} ms, 95 % within {most:,.1f} ms, all within {times.max_ms:,.1f} ms"
     if counted.mean_reward is not None:
         yield f"rewards     {counted.rewarded:,}, mean {counted.mean_reward:g}"
     for name in sorted(counted.gates):

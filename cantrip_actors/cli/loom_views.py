@@ -57,18 +57,18 @@ class Finder:
         typed = typed.strip().lower()
         if typed in self._loom:
             return FoundId("turn", typed)
-        known = self._all_ids()
-        if typed in known:
-            return known[typed]
-        fits = [found for id, found in known.items() if typed and (id.endswith(typed) or id.startswith(typed))]
+        ids = self._all_ids()
+        if typed in ids:
+            return ids[typed]
+        fits = [fit for id, fit in ids.items() if typed and (id.endswith(typed) or id.startswith(typed))]
         if len(fits) == 1:
             return fits[0]
         if not fits:
-            what = f"{len(known):,} ids" if known else "nothing"
+            what = f"{len(ids):,} ids" if ids else "nothing"
             raise UnknownId(
                 f'no turn and no entity is called "{typed}": the loom holds {what}; `cantrip loom tree` shows them'
             )
-        some = ", ".join(f"{short(one.id)} ({one.kind})" for one in fits[:CANDIDATES])
+        some = ", ".join(f"{short(fit.id)} ({fit.kind})" for fit in fits[:CANDIDATES])
         more = "" if len(fits) <= CANDIDATES else f" and {len(fits) - CANDIDATES} more"
         raise UnknownId(f'"{typed}" could be any of {some}{more}: give more of it')
 
@@ -80,7 +80,7 @@ class Finder:
         named = self._loom.named(typed)
         if named is not None:
             return named
-        fits = [one for one in self._loom.entities() if one.endswith(typed.strip().lower())]
+        fits = [entity for entity in self._loom.entities() if entity.endswith(typed.strip().lower())]
         if len(typed.strip()) < SHOWN or not fits:
             raise UnknownId(
                 f'no entity is called "{typed}", and no entity\'s id ends so, in {SHOWN} characters or more: '
@@ -92,25 +92,25 @@ class Finder:
 
     def owner(self, typed: str) -> str:
         """Return the entity of a typed id, or the entity of its turn. Raises UnknownId."""
-        found = self.find(typed)
-        return found.id if found.kind == "entity" else self._loom.owner(found.id)
+        target = self.find(typed)
+        return target.id if target.kind == "entity" else self._loom.owner(target.id)
 
     def turn(self, typed: str) -> str:
         """Return the turn of a typed id, or the last turn of its entity. Raises UnknownId."""
-        found = self.find(typed)
-        if found.kind == "turn":
-            return found.id
-        turns = self._loom.turns(found.id)
+        target = self.find(typed)
+        if target.kind == "turn":
+            return target.id
+        turns = self._loom.turns(target.id)
         if not turns:
-            raise UnknownId(f"entity {short(found.id)} has no turns yet")
+            raise UnknownId(f"entity {short(target.id)} has no turns yet")
         return turns[-1].id
 
     def _all_ids(self) -> dict[str, FoundId]:
-        known: dict[str, FoundId] = {}
+        ids: dict[str, FoundId] = {}
         for entity in self._loom.entities():
-            known[entity] = FoundId("entity", entity)
-            known.update((turn.id, FoundId("turn", turn.id)) for turn in self._loom.turns(entity))
-        return known
+            ids[entity] = FoundId("entity", entity)
+            ids.update((turn.id, FoundId("turn", turn.id)) for turn in self._loom.turns(entity))
+        return ids
 
 
 # ----------------------------------------------------------------------------------------------------------- the list
@@ -243,7 +243,7 @@ def _render_turns(loom: Loom, entity: str, width: int) -> Iterator[Branch]:
         if left_out:
             yield Branch(Text(f"… {left_out} turns", "dim", end=""), [])
             left_out = 0
-        yield Branch(_turn_line(turn, width), [_render_entity(loom, one, width) for one in kin[turn.id]])
+        yield Branch(_turn_line(turn, width), [_render_entity(loom, child, width) for child in kin[turn.id]])
 
 
 def _turn_line(turn: Turn, width: int) -> Text:
@@ -255,10 +255,10 @@ def _turn_line(turn: Turn, width: int) -> Text:
                 line.append(" failed", "red")
     elif turn.tool_calls and not turn.continues:
         line.append(", ".join(one_line(call.gate, 64) for call in turn.tool_calls), "cyan")
-    said = turn.content if turn.content and not turn.continues else ""
-    if said:
+    content = turn.content if turn.content and not turn.continues else ""
+    if content:
         line.append(
-            f'{" " if turn.gate_calls or turn.tool_calls else ""}"{one_line(said, max(20, width - 60))}"', "dim"
+            f'{" " if turn.gate_calls or turn.tool_calls else ""}"{one_line(content, max(20, width - 60))}"', "dim"
         )
     if turn.continues:
         line.append(" (goes on)", "dim")
@@ -348,8 +348,8 @@ def _render_spoken(turn: Turn, longest: int | None) -> Iterator[Text]:
             yield from _render_block("calls", f"{call.gate}({call.arguments})", longest, "cyan")
     for resumed in turn.resumes:
         yield from _render_block("resumed", resumed.in_words, longest, "yellow")
-    for one in turn.decisions:
-        yield from _render_block("decided", one.in_words, longest, "yellow")
+    for decision in turn.decisions:
+        yield from _render_block("decided", decision.in_words, longest, "yellow")
     for seen in turn.gate_calls:
         style = "red" if seen.is_error else ""
         yield from _render_block(
@@ -362,8 +362,12 @@ def _render_block(title: str, text: str, longest: int | None, style: str) -> Ite
     cut = len(lines) if longest is None else longest
     for at, line in enumerate(lines[:cut]):
         head = f"  {title:<9}" if at == 0 else " " * 11
-        kept = line if longest is None else line[:WIDEST]
-        shown = Text(end="").append(head, "dim").append(printable(kept), style)
-        yield shown if len(kept) == len(line) else shown.append(f" … {len(line) - len(kept):,} more characters", "dim")
+        shortened = line if longest is None else line[:WIDEST]
+        shown = Text(end="").append(head, "dim").append(printable(shortened), style)
+        yield (
+            shown
+            if len(shortened) == len(line)
+            else shown.append(f" … {len(line) - len(shortened):,} more characters", "dim")
+        )
     if len(lines) > cut:
         yield Text(f"{' ' * 11}… {len(lines) - cut} more lines", "dim", end="")

@@ -43,8 +43,8 @@ def ls(target: TargetArgument, token_env: TokenVariable = None, json: AsJson = F
 
         server, listed = _list(target, token_env)
         if json:
-            made = listed.as_json(server)
-            print_json({"digest": listed.digest, "tools": made["tools"]})
+            listing = listed.as_json(server)
+            print_json({"digest": listed.digest, "tools": listing["tools"]})
             return
         for gate in make_gates(server, listed, _refuse_call, in_programs=False):
             typer.echo(f"{gate.signature}\n    {printable(gate.description.strip().partition(chr(10))[0])}")
@@ -59,18 +59,18 @@ def prompts(target: TargetArgument, token_env: TokenVariable = None, json: AsJso
 
         from cantrip_actors.mcp.look import with_connection
 
-        found = anyio.run(with_connection, _make_server(target, token_env), lambda connection: connection.prompts())
+        listed = anyio.run(with_connection, _make_server(target, token_env), lambda connection: connection.prompts())
         if json:
-            print_json({"prompts": [one._asdict() for one in found]})
+            print_json({"prompts": [prompt._asdict() for prompt in listed]})
             return
-        for one in found:
-            typer.echo(printable(f"{one.name} {one.usage}".strip()))
-            if one.description:
-                typer.echo(f"    {printable(one.description.strip().partition(chr(10))[0])}")
-            for name, told in one.arguments.items():
-                if told:
-                    typer.echo(f"    {printable(name)}: {printable(told.strip().partition(chr(10))[0])}")
-        if not found:
+        for prompt in listed:
+            typer.echo(printable(f"{prompt.name} {prompt.usage}".strip()))
+            if prompt.description:
+                typer.echo(f"    {printable(prompt.description.strip().partition(chr(10))[0])}")
+            for name, description in prompt.arguments.items():
+                if description:
+                    typer.echo(f"    {printable(name)}: {printable(description.strip().partition(chr(10))[0])}")
+        if not listed:
             print_note("the server has no prompts")
 
 
@@ -90,12 +90,12 @@ def call(
         from cantrip_actors.mcp.look import call_once, with_connection
 
         try:
-            given = orjson.loads(arguments)
+            args = orjson.loads(arguments)
         except orjson.JSONDecodeError as error:
             raise InvalidCantrip(f"arguments: expected a JSON object: {error}") from error
-        if not isinstance(given, dict):
+        if not isinstance(args, dict):
             raise InvalidCantrip("arguments: expected a JSON object")
-        answered = anyio.run(with_connection, _make_server(target, token_env), call_once(tool, given))
+        answered = anyio.run(with_connection, _make_server(target, token_env), call_once(tool, args))
         if answered.is_error:
             print_note(printable(as_text(answered.value)))
             raise typer.Exit(1)
@@ -134,7 +134,7 @@ def login(
         from cantrip_actors.mcp.look import server_at, with_connection
         from cantrip_actors.mcp.oauth import Login
 
-        given, links = oauth(client_id=client_id, scopes=scope or ()), []
+        settings, links = oauth(client_id=client_id, scopes=scope or ()), []
 
         def show(link: str) -> None:
             links.append(link)
@@ -142,7 +142,7 @@ def login(
 
         if not url.startswith(("http://", "https://")):
             raise InvalidCantrip(f"expected the URL of a server, got {url!r}")
-        server = server_at(url, auth=Login(given, show, port))
+        server = server_at(url, auth=Login(settings, show, port))
         tools = anyio.run(with_connection, server, lambda connection: connection.tools())
         if not links:
             print_note("the server wants no login")
@@ -172,8 +172,8 @@ def _find_login(target: str) -> OAuth | None:
     """Return the login at a URL, if there is one."""
     from cantrip_actors.mcp.oauth import file_of, oauth
 
-    given = oauth()
-    return given if file_of(given, target).exists() else None
+    settings = oauth()
+    return settings if file_of(settings, target).exists() else None
 
 
 async def _refuse_call(*_: Any) -> None:

@@ -14,21 +14,21 @@ from cantrip_actors.recipes import load_recipe
 from cantrip_actors.redact.urls import render_url
 
 
-def load_cantrips(url: str, given: Sequence[str], *, are_chosen: bool = False) -> list[Cantrip]:
-    """Return the cantrips named by `given`, paths of recipes or `module:attribute`; without any, those of the sidecar.
+def load_cantrips(url: str, names: Sequence[str], *, are_chosen: bool = False) -> list[Cantrip]:
+    """Return the cantrips named by `names`, paths of recipes or `module:attribute`; without any, those of the sidecar.
 
     With `are_chosen` clients choose one by its name, so each needs one.
 
     Raises UnknownRecipe if a recipe or the cantrip of a module does not exist; InvalidRecipe for a broken recipe;
     InvalidCantrip for a missing name, and for two cantrips of one name.
     """
-    sources = given or [str(path) for path in known_recipes(url)]
+    sources = names or [str(path) for path in known_recipes(url)]
     if not sources:
         raise UnknownRecipe(f"no recipe is noted for {render_url(url)}: say which cantrips to offer, by their RECIPE")
-    found, named = [], dict[str, str]()
+    loaded, named = [], dict[str, str]()
     for source in sources:
         cantrip = _load_cantrip(source)
-        found.append(cantrip)
+        loaded.append(cantrip)
         name = cantrip.name
         if name is None:
             if are_chosen:
@@ -39,19 +39,19 @@ def load_cantrips(url: str, given: Sequence[str], *, are_chosen: bool = False) -
             raise InvalidCantrip(f'{source}: expected another name than "{name}", which {named[name]} has')
         else:
             named[name] = source
-    return found
+    return loaded
 
 
-def _load_cantrip(given: str) -> Cantrip:
-    module, _, attribute = given.partition(":")
-    if not attribute or Path(given).exists():
-        return load_recipe(Path(given))
+def _load_cantrip(source: str) -> Cantrip:
+    module, _, attribute = source.partition(":")
+    if not attribute or Path(source).exists():
+        return load_recipe(Path(source))
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does, so that a module in this folder is found
     try:
-        found = getattr(import_module(module), attribute, None)
+        value = getattr(import_module(module), attribute, None)
     except ImportError as error:
-        raise UnknownRecipe(f"{given}: cannot import {module}: {error}") from error
-    if not isinstance(found, Cantrip):
-        raise UnknownRecipe(f"{given}: expected a cantrip, got {type(found).__name__}")
-    return found
+        raise UnknownRecipe(f"{source}: cannot import {module}: {error}") from error
+    if not isinstance(value, Cantrip):
+        raise UnknownRecipe(f"{source}: expected a cantrip, got {type(value).__name__}")
+    return value

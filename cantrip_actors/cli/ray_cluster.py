@@ -53,12 +53,12 @@ async def _follow(runtime: Runtime, deployment: Deployment, capacity: int, nodes
     from cantrip_actors.cluster.scaling import FleetSize, advance
     from cantrip_actors.redact.logs import get_logger
 
-    log, size, known = get_logger("cantrip_actors.cluster"), FleetSize(nodes), set[tuple[str, int]]()
+    log, size, seen = get_logger("cantrip_actors.cluster"), FleetSize(nodes), set[tuple[str, int]]()
     while True:
         places = await anyio.to_thread.run_sync(deployment.places)
         for place in places:
-            if (place.name, place.process) not in known:
-                known.add((place.name, place.process))
+            if (place.name, place.process) not in seen:
+                seen.add((place.name, place.process))
                 output.print_note(f"{place.name} is process {place.process} on {place.host}")
         try:
             work = await runtime.cluster.backlog()

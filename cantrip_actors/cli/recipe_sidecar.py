@@ -28,10 +28,10 @@ def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = N
     notes = _find_sidecar(url)
     if notes is None:
         return
-    known = _read(notes)
+    noted = _read(notes)
     path = os.path.relpath(recipe.absolute(), notes.parent.absolute())
-    now = {**known, cantrip.id: path, **({} if entity is None else {entity: cantrip.id})}
-    if now != known:
+    now = {**noted, cantrip.id: path, **({} if entity is None else {entity: cantrip.id})}
+    if now != noted:
         new = notes.with_name(
             f"{notes.name}.{os.getpid()}"
         )  # replaced atomically, because another process may be reading
@@ -41,19 +41,19 @@ def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = N
             new.replace(notes)
 
 
-def recipe_of(url: str, header: Header, given: Cantrip | None = None, recipe: Path | None = None) -> Cantrip:
-    """Return the cantrip that an entity continues with: `given`, of `recipe`, which is noted, or the last one.
+def recipe_of(url: str, header: Header, offered: Cantrip | None = None, recipe: Path | None = None) -> Cantrip:
+    """Return the cantrip that an entity continues with: `offered`, of `recipe`, which is noted, or the last one.
 
     Raises UnknownRecipe if its recipe is not known or has changed, InvalidRecipe if the recipe is broken.
     """
-    if given is not None and recipe is not None:
-        remember(url, given, recipe, entity=header.entity_id)
-        return given
+    if offered is not None and recipe is not None:
+        remember(url, offered, recipe, entity=header.entity_id)
+        return offered
     who = f'entity "{header.name or header.entity_id[-8:]}"'
     notes = _find_sidecar(url)
-    known = {} if notes is None else _read(notes)
-    made_with = known.get(header.entity_id, header.cantrip_id)
-    path = known.get(made_with)
+    noted = {} if notes is None else _read(notes)
+    made_with = noted.get(header.entity_id, header.cantrip_id)
+    path = noted.get(made_with)
     if notes is None or path is None:
         raise UnknownRecipe(f"the recipe of {who} is not known here: give it, --recipe RECIPE")
     recipe = Path(os.path.normpath(notes.parent / path))
@@ -87,11 +87,11 @@ def _find_sidecar(url: str) -> Path | None:
 
 def _read(notes: Path) -> dict[str, str]:
     try:
-        known = json.loads(notes.read_text(encoding="utf-8"))
+        noted = json.loads(notes.read_text(encoding="utf-8"))
     except (
         OSError,
         json.JSONDecodeError,
         UnicodeDecodeError,
     ):  # the sidecar is missing or broken
         return {}
-    return {str(id): str(path) for id, path in known.items()} if isinstance(known, dict) else {}
+    return {str(id): str(path) for id, path in noted.items()} if isinstance(noted, dict) else {}

@@ -75,9 +75,11 @@ def requests(
     if follow:
         run_quietly(loom, print_each, as_json=as_json, backend=backend)
         return
-    found = run_quietly(loom, find, as_json=as_json, backend=backend)
-    lines = _render_table(found, terminal_width())
-    print_rows(map(_build_row, found), lines, f"nothing in {render_url(loom)} waits for a person", as_json=as_json)
+    open_requests = run_quietly(loom, find, as_json=as_json, backend=backend)
+    lines = _render_table(open_requests, terminal_width())
+    print_rows(
+        map(_build_row, open_requests), lines, f"nothing in {render_url(loom)} waits for a person", as_json=as_json
+    )
 
 
 @app.command(
@@ -155,17 +157,17 @@ def _decide(
         from cantrip_actors.cli.inline_decisions import parse_answer
 
         _add_dispatches(runtime, folder)
-        found = _find(runtime.requests(), id)
-        request_id = id if found is None else found.id
-        if found is not None and "answer" in more:
-            more["answer"] = parse_answer(more["answer"], found.schema)
+        request = _find(runtime.requests(), id)
+        request_id = id if request is None else request.id
+        if request is not None and "answer" in more:
+            more["answer"] = parse_answer(more["answer"], request.schema)
         await runtime.decide(request_id, decision, by=author(by), door=door(), **more)
-        return request_id, _find_unattended_root(runtime, found)
+        return request_id, _find_unattended_root(runtime, request)
 
     request_id, root = run_quietly(loom, work, as_json=as_json)
-    said = decision or "answer"
-    told = {"request_id": request_id, "decision": said, "by": author(by), "loom": loom}
-    output.show(told, [f"{said} {request_id}"], as_json=as_json)
+    verb = decision or "answer"
+    result = {"request_id": request_id, "decision": verb, "by": author(by), "loom": loom}
+    output.show(result, [f"{verb} {request_id}"], as_json=as_json)
     if root is not None and not as_json:
         output.print_note(
             "no process runs the entity now: a process that offers its cantrip continues it, or "
@@ -173,19 +175,21 @@ def _decide(
         )
 
 
-def _find(found: list[Request], typed: str) -> Request | None:
+def _find(open_requests: list[Request], typed: str) -> Request | None:
     """Return the open request of a typed id; None for a whole id, which `decide` looks up. Raises UnknownId."""
     from cantrip_actors.cli.errors import UnknownId
 
-    fits = [request for request in found if typed and typed in request.id]
+    fits = [request for request in open_requests if typed and typed in request.id]
     exact = [request for request in fits if request.id == typed]
     if exact or len(fits) == 1:
         return (exact or fits)[0]
     if fits:
-        raise UnknownId(f'"{typed}" could be any of {", ".join(one.id for one in fits[:8])}: give more of it')
+        raise UnknownId(f'"{typed}" could be any of {", ".join(fit.id for fit in fits[:8])}: give more of it')
     if ":" in typed:
         return None
-    raise UnknownId(f'no open request has "{typed}" in its id: {len(found):,} are open; `cantrip requests` lists them')
+    raise UnknownId(
+        f'no open request has "{typed}" in its id: {len(open_requests):,} are open; `cantrip requests` lists them'
+    )
 
 
 def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | None:
@@ -224,11 +228,11 @@ def _build_row(request: Request) -> dict[str, Any]:
     return {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
 
 
-def _render_table(found: Iterable[Request], width: int, *, head: bool = True) -> Iterator[Text]:
+def _render_table(shown_requests: Iterable[Request], width: int, *, head: bool = True) -> Iterator[Text]:
     """Yield requests, in columns. The first column has a part of the id that identifies it in other commands."""
     from rich.text import Text
 
-    rows = [(_find_part(request), request) for request in found]
+    rows = [(_find_part(request), request) for request in shown_requests]
     longest = max((len(part) for part, _ in rows), default=0) + 2
     longest = max(longest, 10)
     for at, (part, request) in enumerate(rows):
@@ -247,7 +251,7 @@ def _find_part(request: Request) -> str:
 
 
 def _describe(request: Request) -> str:
-    said = request.text if request.kind != "approval" else output.as_json(dict(request.args))
+    content = request.text if request.kind != "approval" else output.as_json(dict(request.args))
     why = f" ({request.text})" if request.kind == "approval" and request.text else ""
     until = f" [until {request.expires_at[:19]}]" if request.expires_at else ""
-    return f"{said}{why}{until}"
+    return f"{content}{why}{until}"

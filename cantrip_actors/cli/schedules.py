@@ -124,11 +124,11 @@ def _change(
         from cantrip_actors.cli.errors import UnknownId
         from cantrip_actors.terms.errors import suggest_nearest
 
-        known = {schedule.id: schedule for schedule in runtime.schedules()}
-        if id not in known:
-            raise UnknownId(f'no schedule "{id}": {suggest_nearest(id, known)}')
-        await change(known[id])
-        return known[id]
+        by_id = {schedule.id: schedule for schedule in runtime.schedules()}
+        if id not in by_id:
+            raise UnknownId(f'no schedule "{id}": {suggest_nearest(id, by_id)}')
+        await change(by_id[id])
+        return by_id[id]
 
     _print(run_quietly(loom, work, as_json=as_json), loom, as_json=as_json, verb=verb)
 

@@ -58,5 +58,5 @@ def write_heads(heads: Heads, file: Path | None) -> None:
             to.write(heads.as_json())
     except OSError as error:
         raise LoomError(f"cannot write the heads to {file}: {error.strerror}; give the path of a new file") from error
-    kept = "keep it where a user who can write here cannot write"
-    output.print_lines([f"{file}: the heads of {len(heads.trees):,} histories: {kept}"])
+    advice = "keep it where a user who can write here cannot write"
+    output.print_lines([f"{file}: the heads of {len(heads.trees):,} histories: {advice}"])

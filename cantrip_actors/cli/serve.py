@@ -161,6 +161,6 @@ def token(
     """
     with report_errors(json=False, loom=LOOM):
         http = import_extra("cantrip_actors.http", "serve", "cantrip serve")
-        made = http.add_token(tokens, name, scope, tenant)
-        output.print_lines([made])
+        text = http.add_token(tokens, name, scope, tenant)
+        output.print_lines([text])
         output.print_note(f"its hash is in {tokens}; a service that runs reads it again at SIGHUP")

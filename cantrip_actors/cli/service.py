@@ -39,8 +39,8 @@ class ServiceClient:
         try:
             return answered.json()
         except ValueError as error:
-            told = f"{self.url} is not a cantrip service: expected JSON, got {one_line(answered.text, 60)!r}"
-            raise Unreachable(f"{told}; give the address that `cantrip serve` prints, without /api/v1") from error
+            problem = f"{self.url} is not a cantrip service: expected JSON, got {one_line(answered.text, 60)!r}"
+            raise Unreachable(f"{problem}; give the address that `cantrip serve` prints, without /api/v1") from error
 
     def _connect(self) -> httpx.Client:
         import httpx

@@ -32,31 +32,34 @@ def system(
     readers, and the counters that have counted anything.
     """
     with report_errors(json=as_json, loom=LOOM), closing(ServiceClient(url, token)) as service:
-        told = service.ask("GET", "system")
+        state = service.ask("GET", "system")
         if as_json:
-            output.print_json(told)
+            output.print_json(state)
         else:
-            print_styled(chain(map(_render_line, told["items"]), map(_render_fact, _list_facts(told))))
+            print_styled(chain(map(_render_line, state["items"]), map(_render_fact, _list_facts(state))))
 
 
-def _list_facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_facts(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what the service tells besides its actors: a heading and a text each."""
-    loom = told["loom"]
+    loom = state["loom"]
     size = "" if loom["size"] is None else f"  {loom['size']:,} bytes"
     yield "loom", f"{loom['url']}  durability {loom['durability']}  backlog {loom['backlog']}{size}"
-    for one in told["crystals"]:
-        paused = f"  paused {one['paused_for']:.0f} s" if one["paused_for"] else ""
-        yield "crystal", f"{one['name']}  {one['running']} running  {one['waiting']} waiting{paused}  {one['breaker']}"
-    for one in told["queues"]:
-        bounds = "".join(f"  {what} {one[what]}" for what in ("max_running", "per_node") if one[what] is not None)
-        yield "queue", f"{one['name']}  {one['running']} running  {one['waiting']} waiting{bounds}"
-    yield "requests", f"{told['requests']} open"
-    yield "readers", "  ".join(f"{name} {count}" for name, count in told["streams"].items())
-    for name, series in told["counters"].items():
-        for one in series:
-            if one["value"]:
-                labels = "  ".join(f"{label}={value}" for label, value in one["labels"].items())
-                yield "counter", f"{name} {one['value']:g}  {labels}".rstrip()
+    for item in state["crystals"]:
+        paused = f"  paused {item['paused_for']:.0f} s" if item["paused_for"] else ""
+        yield (
+            "crystal",
+            f"{item['name']}  {item['running']} running  {item['waiting']} waiting{paused}  {item['breaker']}",
+        )
+    for item in state["queues"]:
+        bounds = "".join(f"  {what} {item[what]}" for what in ("max_running", "per_node") if item[what] is not None)
+        yield "queue", f"{item['name']}  {item['running']} running  {item['waiting']} waiting{bounds}"
+    yield "requests", f"{state['requests']} open"
+    yield "readers", "  ".join(f"{name} {count}" for name, count in state["streams"].items())
+    for name, series in state["counters"].items():
+        for item in series:
+            if item["value"]:
+                labels = "  ".join(f"{label}={value}" for label, value in item["labels"].items())
+                yield "counter", f"{name} {item['value']:g}  {labels}".rstrip()
 
 
 def _render_fact(fact: tuple[str, str]) -> Text:

@@ -38,8 +38,8 @@ def printable(text: str) -> str:
     return _STRANGE.sub(_replace, text.replace("\r\n", "\n"))
 
 
-def _replace(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _replace(match: re.Match[str]) -> str:
+    code = ord(match[0])
     if code < ord(" "):
         return chr(_PICTURES + code)
     return "\N{SYMBOL FOR DELETE}" if code == _DELETE else f"<U+{code:04X}>"

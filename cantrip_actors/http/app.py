@@ -73,8 +73,8 @@ def make_app(service: Service, routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_RO
 
 
 async def _answer_not_found(_request: Request, error: Any) -> Response:
-    kind, told = ("method", "this path has other methods") if error.status_code == 405 else ("path", "no such path")
-    return Problem(error.status_code, kind, told, headers=error.headers).response()
+    kind, detail = ("method", "this path has other methods") if error.status_code == 405 else ("path", "no such path")
+    return Problem(error.status_code, kind, detail, headers=error.headers).response()
 
 
 def _make_endpoint(service: Service, row: ApiRoute) -> Endpoint:
@@ -94,10 +94,10 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
     runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)
     path = {name: unquote(value) for name, value in request.path_params.items()}  # the guard left slashes encoded
     call = HttpCall(service, token, runtime, request, path)
-    given = request.query_params
-    if len(given.multi_items()) != len(given):
+    parameters = request.query_params
+    if len(parameters.multi_items()) != len(parameters):
         raise Problem(422, "invalid", "a parameter is given twice")
-    call.query = validate(row.query, dict(given), strict=False)
+    call.query = validate(row.query, dict(parameters), strict=False)
     limits = service.limiter.limits
     body = await read_body(request, limits.body, limits.patience)
     if row.method == "POST":

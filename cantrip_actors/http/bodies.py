@@ -38,8 +38,8 @@ async def read_body(request: Request, most: int, patience: float) -> bytes:
     Raises Problem 413 for a body of more than `most` bytes, 400 for one that ends too early, and 408 if no bytes
     arrive for `patience` seconds.
     """
-    told = request.headers.get("content-length", "0")
-    size = int(told) if told.isascii() and told.isdecimal() and len(told) <= 18 else 0
+    length = request.headers.get("content-length", "0")
+    size = int(length) if length.isascii() and length.isdecimal() and len(length) <= 18 else 0
     parts: list[bytes] = []
     total = 0
     more = size <= most
@@ -69,8 +69,8 @@ def read_json(request: Request, body: bytes) -> Any:
         raise Problem(415, "content-type", f"expected content-type: {_JSON}, got {kind[:60] or 'none'}")
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding != "identity":
-        told = f"expected a body as it is, without content-encoding, got {coding[:60]}"
-        raise Problem(415, "content-encoding", told, headers={"accept-encoding": "identity"})
+        detail = f"expected a body as it is, without content-encoding, got {coding[:60]}"
+        raise Problem(415, "content-encoding", detail, headers={"accept-encoding": "identity"})
     try:
         text = body.decode("utf-8")
         value = json.loads(
@@ -85,10 +85,10 @@ def read_json(request: Request, body: bytes) -> Any:
 
 
 def _refuse_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a name is twice in one object")
-    return found
+    return members
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -109,8 +109,8 @@ def _check_value(value: Any, levels: int) -> None:
         if not levels:
             raise ValueError(f"more than {DEEPEST} levels")
         inside: Iterable[Any] = value if isinstance(value, list) else [*value, *value.values()]
-        for one in inside:
-            _check_value(one, levels - 1)
+        for part in inside:
+            _check_value(part, levels - 1)
 
 
 def validate(model: type[M], value: Any, *, strict: bool = True) -> M:
@@ -118,12 +118,12 @@ def validate(model: type[M], value: Any, *, strict: bool = True) -> M:
     try:
         return model.model_validate(value, strict=strict)
     except ValidationError as error:
-        found = [
-            _describe_mistake(model, one)
-            for one in error.errors(include_url=False, include_context=False, include_input=False)
+        mistakes = [
+            _describe_mistake(model, error)
+            for error in error.errors(include_url=False, include_context=False, include_input=False)
         ]
-        first = f"{found[0]['path'] or 'the body'}: {found[0]['message']}"
-        raise Problem(422, "invalid", first, mistakes=found) from None
+        first = f"{mistakes[0]['path'] or 'the body'}: {mistakes[0]['message']}"
+        raise Problem(422, "invalid", first, mistakes=mistakes) from None
 
 
 _IN_JSON: Final = {
@@ -151,7 +151,7 @@ _OF_UNION: Final = re.compile(r"str|constrained-str|\w+\[.*\]")
 
 def _describe_mistake(model: type[BaseModel], error: Mapping[str, Any]) -> dict[str, str]:
     """Return where a value does not fit and why, for a client that knows JSON and not Python."""
-    path = [one for one in map(str, error["loc"]) if not _OF_UNION.fullmatch(one)]
+    path = [step for step in map(str, error["loc"]) if not _OF_UNION.fullmatch(step)]
     kind, _, what = error["type"].partition("_")
     message = str(error["msg"])
     for theirs, ours in _WORDS.items():

@@ -115,7 +115,7 @@ class HttpCall:
         A server does not cancel a handler when the client hangs up, so this listens for it (traps 1 and 2). Raises the
         CantripError that ended the episode.
         """
-        found: Episode | CantripError | None = None
+        ended: Episode | CantripError | None = None
         has_gone = False
 
         async def watch() -> None:
@@ -128,13 +128,13 @@ class HttpCall:
             tasks.start_soon(watch)
             with anyio.move_on_after(seconds):
                 try:
-                    found = await episode()
+                    ended = await episode()
                 except CantripError as error:
-                    found = error
+                    ended = error
             tasks.cancel_scope.cancel()
-        if isinstance(found, CantripError):
-            raise found
-        if found is None and has_gone:
+        if isinstance(ended, CantripError):
+            raise ended
+        if ended is None and has_gone:
             with anyio.CancelScope(shield=True):
                 await cancel()
-        return found
+        return ended

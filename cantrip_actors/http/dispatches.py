@@ -49,8 +49,8 @@ async def list_dispatches(call: HttpCall) -> JsonAnswer:
     if call.token.tenant is not None:
         return JsonAnswer({"items": []})
     records = await to_thread.run_sync(read_trusted_records, log)
-    found = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
-    return JsonAnswer({"items": call.redact_for_token(found)})
+    summaries = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
+    return JsonAnswer({"items": call.redact_for_token(summaries)})
 
 
 async def get_dispatch(call: HttpCall) -> JsonAnswer:
@@ -76,53 +76,53 @@ def _build_shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
 
 async def create_dispatch(call: HttpCall) -> JsonAnswer:
     """Dispatch a contract: from then on it is frozen."""
-    log, given = _log(call), call.body.contract
+    log, contract = _log(call), call.body.contract
     if call.token.tenant is not None:
         raise Problem(403, "tenant", "dispatches belong to no tenant: use a token without one")
     async with _reserve_key(call) as key:
-        record, is_replay = await to_thread.run_sync(partial(_create, call, log, given, key))
+        record, is_replay = await to_thread.run_sync(partial(_create, call, log, contract, key))
     headers = {"location": f"/api/v1/dispatches/{record.id}", **(REPLAYED if is_replay else {})}
     return JsonAnswer(_build_summary(call, record), 201, headers)
 
 
-def _create(call: HttpCall, log: Dispatches, given: dict[str, Any] | str, key: str) -> tuple[Record, bool]:
+def _create(call: HttpCall, log: Dispatches, contract: dict[str, Any] | str, key: str) -> tuple[Record, bool]:
     """Create a dispatch, unless this request has done so before; return its record, and whether it has."""
     written = find_written(log, key) if key else None
     if written is not None:
         return written, True
     by = call.token
-    return log.create(_parse_contract(given), author=by.name, by="human", door=by.sender, key=key), False
+    return log.create(_parse_contract(contract), author=by.name, by="human", door=by.sender, key=key), False
 
 
-def _parse_contract(given: dict[str, Any] | str) -> Contract:
+def _parse_contract(contract: dict[str, Any] | str) -> Contract:
     """Return a contract. Raises InvalidContract and UnreadableContract, with all mistakes."""
-    if isinstance(given, str):
-        read = from_markdown(given)
+    if isinstance(contract, str):
+        read = from_markdown(contract)
         if not isinstance(read, Contract):
             raise UnreadableContract("the text", read)
         return read
-    made = draft(given)
-    if not isinstance(made, Contract):
-        raise InvalidContract(made)
-    return made
+    drafted = draft(contract)
+    if not isinstance(drafted, Contract):
+        raise InvalidContract(drafted)
+    return drafted
 
 
 async def approve_dispatch(call: HttpCall) -> JsonAnswer:
     """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
-    said: models.ApproveDispatch = call.body
-    return await _decide(call, lambda record: make_approval(record, said.note))
+    body: models.ApproveDispatch = call.body
+    return await _decide(call, lambda record: make_approval(record, body.note))
 
 
 async def reject_dispatch(call: HttpCall) -> JsonAnswer:
     """Reject a queued or blocked dispatch for good."""
-    said: models.RejectDispatch = call.body
-    return await _decide(call, lambda _: [StatusChanged("rejected", reason=said.reason)])
+    body: models.RejectDispatch = call.body
+    return await _decide(call, lambda _: [StatusChanged("rejected", reason=body.reason)])
 
 
 async def unblock_dispatch(call: HttpCall) -> JsonAnswer:
     """Say what removes a blocker: the dispatch is queued again."""
-    said: models.UnblockDispatch = call.body
-    return await _decide(call, lambda record: make_unblocking(record, said.note))
+    body: models.UnblockDispatch = call.body
+    return await _decide(call, lambda record: make_unblocking(record, body.note))
 
 
 async def _decide(call: HttpCall, decide: Callable[[Record], Iterable[Event]]) -> JsonAnswer:
@@ -143,13 +143,13 @@ async def _decide(call: HttpCall, decide: Callable[[Record], Iterable[Event]]) -
 
 async def open_requests(call: HttpCall) -> list[Request]:
     """Return the open requests, the oldest first, with those of the dispatches."""
-    found = {one.id: one for one in await call.read(call.runtime.requests)}
+    by_id = {request.id: request for request in await call.read(call.runtime.requests)}
     log = call.service.dispatches
     if log is None or call.token.tenant is not None:
-        return list(found.values())
+        return list(by_id.values())
     of_dispatches = await to_thread.run_sync(DispatchRequests(log.folder, log).open)
-    found |= {one.id: one for one in of_dispatches}
-    return sorted(found.values(), key=lambda one: one.asked_at)
+    by_id |= {request.id: request for request in of_dispatches}
+    return sorted(by_id.values(), key=lambda request: request.asked_at)
 
 
 def is_of_dispatch(call: HttpCall, request_id: str) -> bool:
@@ -159,18 +159,18 @@ def is_of_dispatch(call: HttpCall, request_id: str) -> bool:
 
 async def decide_dispatch(call: HttpCall, request_id: str) -> JsonAnswer:
     """Decide the request of a dispatch: "allow" approves it, "deny" rejects it."""
-    said: models.DecideBody = call.body
-    if said.decision is None or said.answer is not None or said.args is not None or said.remember != "once":
+    body: models.DecideBody = call.body
+    if body.decision is None or body.answer is not None or body.args is not None or body.remember != "once":
         raise InvalidDecision(f'request {request_id}: expected "allow" or "deny", a note, and nothing else')
     log, by = _log_of(call), call.token
     async with _reserve_key(call) as key:
         record = await log.read_soon(request_id.removeprefix(PREFIX))
         is_repeated = any(entry.key == key for entry in record.entries) if key else False
         await DispatchRequests(log.folder, log).decide(
-            request_id, said.decision, by=by.name, note=said.note, door=by.sender, key=key
+            request_id, body.decision, by=by.name, note=body.note, door=by.sender, key=key
         )
-    told = {"id": request_id, "decision": said.decision, "by": by.name}
-    return JsonAnswer(told, headers=REPLAYED if is_repeated else None)
+    content = {"id": request_id, "decision": body.decision, "by": by.name}
+    return JsonAnswer(content, headers=REPLAYED if is_repeated else None)
 
 
 # Shared
@@ -180,8 +180,8 @@ def _log(call: HttpCall) -> Dispatches:
     """Return the logs of the service. Raises Problem 404."""
     log = call.service.dispatches
     if log is None:
-        told = "this service has no dispatches: `cantrip serve --dir DIR`, or CANTRIP_DISPATCHES, names their folder"
-        raise Problem(404, "no-dispatches", told)
+        detail = "this service has no dispatches: `cantrip serve --dir DIR`, or CANTRIP_DISPATCHES, names their folder"
+        raise Problem(404, "no-dispatches", detail)
     return log
 
 

@@ -30,15 +30,17 @@ HUNG_UP = "the client hung up"
 async def list_cantrips(call: HttpCall) -> JsonAnswer:
     """Return the cantrips that the service offers to this token."""
     offered = call.service.cantrips.items()
-    return JsonAnswer({"items": [cantrip_shape(name, one) for name, one in offered if call.token.may_cast(name)]})
+    return JsonAnswer(
+        {"items": [cantrip_shape(name, cantrip) for name, cantrip in offered if call.token.may_cast(name)]}
+    )
 
 
 def find_cantrip(call: HttpCall, name: str) -> Cantrip:
     """Return the offered cantrip of that name. Raises Problem 404."""
     cantrip = call.service.cantrips.get(name) if call.token.may_cast(name) else None
     if cantrip is None:
-        known = ", ".join(one for one in call.service.cantrips if call.token.may_cast(one))
-        raise Problem(404, "unknown-cantrip", f"no cantrip of this name is offered; offered: {known or 'none'}")
+        names = ", ".join(offered for offered in call.service.cantrips if call.token.may_cast(offered))
+        raise Problem(404, "unknown-cantrip", f"no cantrip of this name is offered; offered: {names or 'none'}")
     return cantrip
 
 
@@ -47,27 +49,27 @@ def find_cantrip(call: HttpCall, name: str) -> Cantrip:
 
 async def cast(call: HttpCall) -> JsonAnswer:
     """Cast a cantrip on an intent: a one-shot entity."""
-    said: models.CastBody = call.body
-    cantrip, intent = find_cantrip(call, said.cantrip), intent_of(said)
+    body: models.CastBody = call.body
+    cantrip, intent = find_cantrip(call, body.cantrip), intent_of(body)
     return await _begin(
         call,
-        lambda: call.runtime.start(cantrip, intent, context=said.context, key=call.key, by=call.token.sender),
+        lambda: call.runtime.start(cantrip, intent, context=body.context, key=call.key, by=call.token.sender),
     )
 
 
 async def submit(call: HttpCall) -> JsonAnswer:
     """Have some node of the loom cast a cantrip, once there is room; the same key finds the same cast."""
-    said: models.SubmitBody = call.body
-    _check_wait(call, said.wait)
-    find_cantrip(call, said.cantrip)
+    body: models.SubmitBody = call.body
+    _check_wait(call, body.wait)
+    find_cantrip(call, body.cantrip)
     async with nullcontext() if call.key is None else call.service.key_lock(f"{call.token.tenant or ''}\0{call.key}"):
         await call.service.limiter.check_cost(call.token)
-        made = await call.runtime.submit(
-            said.cantrip, check_intent(said.intent), key=call.key, priority=said.priority, queue=said.queue
+        submission = await call.runtime.submit(
+            body.cantrip, check_intent(body.intent), key=call.key, priority=body.priority, queue=body.queue
         )
-    headers = {"location": f"{ENTITIES}/{made.entity_id}", **({} if made.is_new else REPLAYED)}
-    ended = await _wait(call, made.episode, headers)
-    return ended or JsonAnswer(await _build_submission(call, made), 202, headers)
+    headers = {"location": f"{ENTITIES}/{submission.entity_id}", **({} if submission.is_new else REPLAYED)}
+    ended = await _wait(call, submission.episode, headers)
+    return ended or JsonAnswer(await _build_submission(call, submission), 202, headers)
 
 
 async def get_submission(call: HttpCall) -> JsonAnswer:
@@ -77,39 +79,43 @@ async def get_submission(call: HttpCall) -> JsonAnswer:
 
 async def withdraw_submission(call: HttpCall) -> JsonAnswer:
     """Withdraw a submission that still waits: its entity will never begin."""
-    found = await _find_submission(call)
-    if not await found.withdraw():
-        told = "a process has begun the entity, or begins it now: stop the entity instead"
-        raise Problem(409, "not-waiting", told, entity_id=found.entity_id)
-    return JsonAnswer(await _build_submission(call, found))
+    submission = await _find_submission(call)
+    if not await submission.withdraw():
+        detail = "a process has begun the entity, or begins it now: stop the entity instead"
+        raise Problem(409, "not-waiting", detail, entity_id=submission.entity_id)
+    return JsonAnswer(await _build_submission(call, submission))
 
 
 async def _find_submission(call: HttpCall) -> Submission:
-    found = await call.runtime.submission(call.path["key"])
-    if found is None:
+    submission = await call.runtime.submission(call.path["key"])
+    if submission is None:
         raise Problem(404, "unknown-submission", "no submission with this key waits or has begun")
-    return found
+    return submission
 
 
-async def _build_submission(call: HttpCall, made: Submission) -> dict[str, Any]:
-    return {"entity_id": made.entity_id, "key": made.key, "has_begun": await call.read(lambda: made.has_begun)}
+async def _build_submission(call: HttpCall, submission: Submission) -> dict[str, Any]:
+    return {
+        "entity_id": submission.entity_id,
+        "key": submission.key,
+        "has_begun": await call.read(lambda: submission.has_begun),
+    }
 
 
 async def begin_entity(call: HttpCall) -> JsonAnswer:
     """Make a long-lived entity with a name."""
-    said: models.BeginBody = call.body
-    cantrip, intent = find_cantrip(call, said.cantrip), intent_of(said)
+    body: models.BeginBody = call.body
+    cantrip, intent = find_cantrip(call, body.cantrip), intent_of(body)
     return await _begin(
         call,
         lambda: call.runtime.invoke(
-            cantrip, intent, name=said.name, context=said.context, key=call.key, by=call.token.sender
+            cantrip, intent, name=body.name, context=body.context, key=call.key, by=call.token.sender
         ),
     )
 
 
 async def fork(call: HttpCall) -> JsonAnswer:
     """Continue from a turn with a new entity."""
-    said: models.ForkBody = call.body
+    body: models.ForkBody = call.body
     loom = call.runtime.loom
 
     def look() -> tuple[str, str]:
@@ -117,23 +123,23 @@ async def fork(call: HttpCall) -> JsonAnswer:
         return turn_id, loom.header_at(turn_id).cantrip_name or ""
 
     turn_id, its_cantrip = await call.read(look)
-    if said.crystal is not None and not call.token.allows("admin"):
+    if body.crystal is not None and not call.token.allows("admin"):
         raise Problem(403, "crystal", "a crystal may be chosen with the scope admin only")
-    if said.crystal is not None and ":" not in said.crystal:
-        raise Problem(422, "invalid-cantrip", f"crystal: expected FAMILY:MODEL, got {said.crystal:.100}")
-    name = said.cantrip
+    if body.crystal is not None and ":" not in body.crystal:
+        raise Problem(422, "invalid-cantrip", f"crystal: expected FAMILY:MODEL, got {body.crystal:.100}")
+    name = body.cantrip
     cantrip = None if name is None else find_cantrip(call, name)
     if name is None and not call.token.may_cast(its_cantrip):
         raise Problem(404, "unknown-cantrip", "the cantrip of that turn is not offered to this token")
-    intent = intent_of(said)
+    intent = intent_of(body)
     return await _begin(
         call,
         lambda: call.runtime.start_fork(
             turn_id,
             intent=intent,
             cantrip=cantrip,
-            crystal=said.crystal,
-            context=said.context,
+            crystal=body.crystal,
+            context=body.context,
             key=call.key,
             by=call.token.sender,
         ),
@@ -157,12 +163,12 @@ async def begin_once(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> 
 
 async def _begin(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> JsonAnswer:
     """Begin an entity, and wait for its episode if the request says so."""
-    said = call.body
-    _check_wait(call, said.wait)
+    body = call.body
+    _check_wait(call, body.wait)
     entity, is_replay = await begin_once(call, begin)
     headers = {"location": f"{ENTITIES}/{entity.id}", **(REPLAYED if is_replay else {})}
     begun = {"entity_id": entity.id, "name": entity.name, "state": "active"}
-    if said.wait is None:
+    if body.wait is None:
         state = await call.read(lambda: call.runtime.loom.state(entity.id))
         return JsonAnswer({**begun, "state": state}, 201, headers)
     ended = await _wait(call, entity.episode, headers, entity.stop)
@@ -179,18 +185,18 @@ async def _wait(
 
     A client that hangs up cancels the work; by default it does so if it could not retrieve the result.
     """
-    said = call.body
-    if said.wait is None:
+    body = call.body
+    if body.wait is None:
         return None
 
     async def leave() -> None:
-        if cancel is not None and (said.on_disconnect or ("continue" if call.key else "cancel")) == "cancel":
+        if cancel is not None and (body.on_disconnect or ("continue" if call.key else "cancel")) == "cancel":
             await cancel(HUNG_UP, by=call.token.sender)
 
-    found = await call.wait_for(episode, leave, said.wait)
-    if found is None:
+    ended = await call.wait_for(episode, leave, body.wait)
+    if ended is None:
         return None
-    return JsonAnswer(call.redact_for_token(await call.read(lambda: episode_shape(found))), 200, headers)
+    return JsonAnswer(call.redact_for_token(await call.read(lambda: episode_shape(ended))), 200, headers)
 
 
 def _check_wait(call: HttpCall, seconds: float | None) -> None:
@@ -211,16 +217,16 @@ def _build_page(call: HttpCall) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
     loom, interrupted = call.runtime.loom, call.find_interrupted()
     parent = None if wanted.parent is None else call.entity_id(wanted.parent)
-    found: list[dict[str, Any]] = []
+    shapes: list[dict[str, Any]] = []
     for header in _skip_to(reversed(list(loom.headers())), wanted.cursor):
         if wanted.name not in (None, header.name) or parent not in (None, header.parent_entity):
             continue
         if wanted.state not in (None, loom.state(header.entity_id)):
             continue
-        if len(found) == wanted.limit:
-            return {"items": found, "next_cursor": found[-1]["id"]}
-        found.append(entity_shape(loom, header, interrupted=interrupted))
-    return {"items": found, "next_cursor": None}
+        if len(shapes) == wanted.limit:
+            return {"items": shapes, "next_cursor": shapes[-1]["id"]}
+        shapes.append(entity_shape(loom, header, interrupted=interrupted))
+    return {"items": shapes, "next_cursor": None}
 
 
 def _skip_to(headers: Iterator[Header], cursor: str | None) -> Iterator[Header]:
@@ -235,7 +241,7 @@ async def get_entity(call: HttpCall) -> JsonAnswer:
 
     def look() -> dict[str, Any]:
         entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
-        requests = [one for one in call.runtime.requests() if one.entity == entity_id]
+        requests = [request for request in call.runtime.requests() if request.entity == entity_id]
         return entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
 
     return JsonAnswer(call.redact_for_token(await call.read(look)))
@@ -246,18 +252,18 @@ async def get_entity(call: HttpCall) -> JsonAnswer:
 
 async def send(call: HttpCall) -> JsonAnswer:
     """Give a long-lived entity a further intent."""
-    said: models.SendBody = call.body
-    _check_wait(call, said.wait)
+    body: models.SendBody = call.body
+    _check_wait(call, body.wait)
 
     def look() -> tuple[Entity, bool]:
         entity = call.runtime.find(call.entity_id(call.path["id"]))
         return entity, call.key is not None and _has_receipt(call, entity.id, call.key)
 
     entity, is_replay = await call.read(look)
-    intent = intent_of(said)
+    intent = intent_of(body)
     if not is_replay:
         await call.service.limiter.check_cost(call.token)
-    receipt = await entity.post(intent, context=said.context, key=call.key, by=call.token.sender)
+    receipt = await entity.post(intent, context=body.context, key=call.key, by=call.token.sender)
     headers = {
         "location": f"{ENTITIES}/{entity.id}/receipts/{quote(receipt.key, safe='')}",
         **(REPLAYED if is_replay else {}),
@@ -291,8 +297,8 @@ async def withdraw(call: HttpCall) -> JsonAnswer:
     receipt = await call.read(lambda: _find_receipt(call))
     state = await receipt.withdraw(call.query.why, by=call.token.sender)
     if state != "withdrawn":
-        told = f"the intent does not wait in the inbox, it is {state}"
-        raise Problem(409, "not-waiting", told, entity_id=receipt.entity_id, state=state)
+        detail = f"the intent does not wait in the inbox, it is {state}"
+        raise Problem(409, "not-waiting", detail, entity_id=receipt.entity_id, state=state)
     return JsonAnswer(await call.read(lambda: _build_receipt(call, receipt)))
 
 
@@ -312,9 +318,9 @@ async def steer(call: HttpCall) -> JsonAnswer:
 
 async def interrupt(call: HttpCall) -> JsonAnswer:
     """End the entity's present episode."""
-    said: models.InterruptBody = call.body
+    body: models.InterruptBody = call.body
     entity, headers = await call.read(lambda: _find_to_control(call))
-    await entity.interrupt(said.why, now=said.now, key=call.key, by=call.token.sender)
+    await entity.interrupt(body.why, now=body.now, key=call.key, by=call.token.sender)
     return JsonAnswer(None, 202, headers)
 
 
@@ -335,8 +341,8 @@ async def resume(call: HttpCall) -> JsonAnswer:
     """Resume an entity that a crash interrupted."""
     entity = await call.runtime.resume(await call.find_entity_id(call.path["id"]), by=call.token.sender)
     state = await call.read(lambda: call.runtime.loom.state(entity.id))
-    told = {"entity_id": entity.id, "name": entity.name, "state": state}
-    return JsonAnswer(told, 202, {"location": f"{ENTITIES}/{entity.id}"})
+    content = {"entity_id": entity.id, "name": entity.name, "state": state}
+    return JsonAnswer(content, 202, {"location": f"{ENTITIES}/{entity.id}"})
 
 
 async def abandon(call: HttpCall) -> JsonAnswer:
@@ -345,6 +351,6 @@ async def abandon(call: HttpCall) -> JsonAnswer:
     if entity.loaded:
         raise Problem(409, "running", "this entity runs: stop it instead", entity_id=entity.id)
     await call.runtime.abandon(entity.id, by=call.token.sender)
-    for one in await call.read(lambda: call.runtime.loom.subtree(entity.id)):
-        await call.service.read_late(one)
+    for descendant in await call.read(lambda: call.runtime.loom.subtree(entity.id)):
+        await call.service.read_late(descendant)
     return JsonAnswer(status=204)

@@ -11,10 +11,10 @@ from cantrip_actors.http import models
 from cantrip_actors.http.problems import Problem
 
 
-def intent_of(said: models.CastBody | models.BeginBody | models.SendBody | models.ForkBody) -> Any:
+def intent_of(body: models.CastBody | models.BeginBody | models.SendBody | models.ForkBody) -> Any:
     """Return an intent with its images and files. Raises Problem 422, InvalidFile."""
-    shown = [*map(image_of, said.images), *(file_of(one.url, one.filename) for one in said.files)]
-    return [said.intent, *shown] if shown else check_intent(said.intent)
+    shown = [*map(image_of, body.images), *(file_of(file.url, file.filename) for file in body.files)]
+    return [body.intent, *shown] if shown else check_intent(body.intent)
 
 
 def check_intent(intent: str) -> str:

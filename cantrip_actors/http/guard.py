@@ -62,15 +62,15 @@ class RequestGuard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                found = MutableHeaders(scope=message)
-                found["x-content-type-options"] = "nosniff"
-                found.setdefault("cache-control", "no-store")
+                headers = MutableHeaders(scope=message)
+                headers["x-content-type-options"] = "nosniff"
+                headers.setdefault("cache-control", "no-store")
                 if allowed is not None:
-                    found["access-control-allow-origin"] = allowed
-                    found["access-control-expose-headers"] = EXPOSED
-                    found.add_vary_header("origin")
+                    headers["access-control-allow-origin"] = allowed
+                    headers["access-control-expose-headers"] = EXPOSED
+                    headers.add_vary_header("origin")
                 if not await body.read_rest(self._service.limiter.limits.body) and scope["http_version"] != "2":
-                    found["connection"] = "close"
+                    headers["connection"] = "close"
             elif not body.is_read and scope["http_version"] != "2" and not message.get("more_body", False):
                 await send({**message, "more_body": True})
                 await body.discard_rest()  # a client that still sends loses the answer if the connection is closed

@@ -89,8 +89,8 @@ def health_server(pulse: Pulse, address: str, metrics: Callable[[], str] | None 
                 self._answer(200, CONTENT_TYPE, metrics().encode())
                 return
             checks = {"/health/live": pulse.live, "/health/ready": pulse.ready}.get(path)
-            is_well, told = (False, {}) if checks is None else checks()
-            body = json.dumps({"checks": told}).encode()
+            is_well, results = (False, {}) if checks is None else checks()
+            body = json.dumps({"checks": results}).encode()
             self._answer(404 if checks is None else 200 if is_well else 503, "application/json", body)
 
         def _answer(self, status: int, kind: str, body: bytes) -> None:

@@ -61,16 +61,20 @@ async def get_story(call: HttpCall) -> JsonAnswer:
     def read() -> dict[str, Any]:
         entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
         earlier = takewhile(
-            lambda told: before is None or Position(told.number, told.part) < before,
+            lambda event: before is None or Position(event.number, event.part) < before,
             Story().add_all(loom.records(entity_id)),
         )
-        found = deque(enumerate(earlier), wanted.limit)
+        events = deque(enumerate(earlier), wanted.limit)
         items = [
-            {"id": str(Position(told.number, told.part)), "event": told.kind, "data": build_story_data(entity_id, told)}
-            for _, told in found
+            {
+                "id": str(Position(event.number, event.part)),
+                "event": event.kind,
+                "data": build_story_data(entity_id, event),
+            }
+            for _, event in events
         ]
         # only the returned events are redacted: redacting a log of 10,000 turns would take long
-        return {"items": call.redact_for_token(items), "earlier": found[0][0] if found else 0}
+        return {"items": call.redact_for_token(items), "earlier": events[0][0] if events else 0}
 
     return JsonAnswer(await to_thread.run_sync(read))
 
@@ -82,13 +86,13 @@ async def get_tree(call: HttpCall) -> JsonAnswer:
 
 async def reward(call: HttpCall) -> JsonAnswer:
     """Reward a turn."""
-    said: models.RewardBody = call.body
+    body: models.RewardBody = call.body
     turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
-    by = call.token.sender if said.by is None else f"{said.by}, by {call.token.sender}"
+    by = call.token.sender if body.by is None else f"{body.by}, by {call.token.sender}"
     loom = call.runtime.loom
-    is_new = await loom.reward(turn_id, said.reward, by=by, key=call.key or "")
+    is_new = await loom.reward(turn_id, body.reward, by=by, key=call.key or "")
     await call.service.read_late(await call.read(lambda: loom.header_at(turn_id).entity_id))
-    return JsonAnswer({"turn_id": turn_id, "reward": said.reward, "by": by}, 201, None if is_new else REPLAYED)
+    return JsonAnswer({"turn_id": turn_id, "reward": body.reward, "by": by}, 201, None if is_new else REPLAYED)
 
 
 async def search_loom(call: HttpCall) -> JsonAnswer:
@@ -97,12 +101,12 @@ async def search_loom(call: HttpCall) -> JsonAnswer:
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     try:
         query = Query(text=wanted.q, regex=wanted.regex, gate=wanted.gate, errors=wanted.errors, entity=entity)
-        found = await to_thread.run_sync(lambda: list(islice(search(call.loom, query), wanted.limit)))
+        hits = await to_thread.run_sync(lambda: list(islice(search(call.loom, query), wanted.limit)))
     except LoomError as error:
         if wanted.regex is None:
             raise
         raise Problem(422, "invalid", str(error)) from None
-    return JsonAnswer({"items": [asdict(hit) for hit in found]})
+    return JsonAnswer({"items": [asdict(hit) for hit in hits]})
 
 
 async def stats(call: HttpCall) -> JsonAnswer:

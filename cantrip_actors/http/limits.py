@@ -89,11 +89,11 @@ class Limiter:
         await self.check_cost(token)
         use, most = self._of(token), token.max_concurrent or self.limits.casts
         if len(use.casts) + use.starting >= most:  # some may be active no more
-            known = list(use.casts)
-            busy = await self._find_busy(known)
-            for one in known:
-                if one not in busy:
-                    use.casts.pop(one, None)
+            ids = list(use.casts)
+            busy = await self._find_busy(ids)
+            for entity_id in ids:
+                if entity_id not in busy:
+                    use.casts.pop(entity_id, None)
         if len(use.casts) + use.starting >= most:
             _refuse("concurrent_casts", f"{most} casts at a time", 1)
 

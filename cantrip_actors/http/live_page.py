@@ -40,7 +40,7 @@ def assets() -> dict[str, str]:
     """Return the texts of the page by their paths."""
     folder = files("cantrip_actors.http").joinpath("page")
     shared = files("cantrip_actors.loom.export").joinpath("page", "shared.js")
-    texts = {one.name: one.read_text(encoding="utf-8") for one in [*folder.iterdir(), shared] if one.is_file()}
+    texts = {file.name: file.read_text(encoding="utf-8") for file in [*folder.iterdir(), shared] if file.is_file()}
     digest = hashlib.sha256("\0".join(text for _, text in sorted(texts.items())).encode()).hexdigest()[:12]
     page = texts.pop("page.html").replace("{assets}", f"/page/{digest}")
     return {"/": page, **{f"/page/{digest}/{name}": text for name, text in texts.items()}}

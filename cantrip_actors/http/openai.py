@@ -53,19 +53,19 @@ def as_openai_error(answer: Response) -> Response:
     """Return a problem in OpenAI's shape, and any other answer as it is."""
     if answer.media_type != "application/problem+json":
         return answer
-    told = orjson.loads(bytes(answer.body))
+    problem = orjson.loads(bytes(answer.body))
     status = 400 if answer.status_code == 422 else answer.status_code  # OpenAI has no 422
     headers = {name: value for name, value in answer.headers.items() if name in ("retry-after", "www-authenticate")}
-    return json_response({"error": _build_error(status, told)}, status, headers)
+    return json_response({"error": _build_error(status, problem)}, status, headers)
 
 
-def _build_error(status: int, told: Mapping[str, Any]) -> dict[str, Any]:
+def _build_error(status: int, problem: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
-    code = told["type"].rpartition(":")[2]
-    mistakes = told.get("mistakes") or [{"path": told.get("param")}]
+    code = problem["type"].rpartition(":")[2]
+    mistakes = problem.get("mistakes") or [{"path": problem.get("param")}]
     shown = "model_not_found" if code == "unknown-cantrip" else code
-    return {"message": told["detail"], "type": kind, "param": mistakes[0]["path"], "code": shown}
+    return {"message": problem["detail"], "type": kind, "param": mistakes[0]["path"], "code": shown}
 
 
 # Models
@@ -75,10 +75,10 @@ async def list_models(call: HttpCall) -> JsonAnswer:
     """List what may be named as a model: cantrips, and long-lived entities with a name."""
     names = [(name, 0) for name in call.service.cantrips if call.token.may_cast(name)]
     loom = call.runtime.loom
-    headers = await call.read(lambda: [loom.header(one) for one in loom.unfinished()])
-    named = [one for one in headers if one.name is not None and one.lasting]
-    names += [(f"{ENTITY}{one.name}", _parse_seconds(one.at)) for one in named]
-    return JsonAnswer({"object": "list", "data": [_find_model(*one) for one in names]})
+    headers = await call.read(lambda: [loom.header(entity_id) for entity_id in loom.unfinished()])
+    named = [header for header in headers if header.name is not None and header.lasting]
+    names += [(f"{ENTITY}{header.name}", _parse_seconds(header.at)) for header in named]
+    return JsonAnswer({"object": "list", "data": [_find_model(*name) for name in names]})
 
 
 async def get_model(call: HttpCall) -> JsonAnswer:
@@ -122,11 +122,14 @@ class _Asked(NamedTuple):
 
 def _parse_messages(call: HttpCall, messages: list[dict[str, Any]], param: str) -> _Asked:
     """Return the intent and the data of messages. Raises Problem 400."""
-    if any(one.get("role") in ("system", "developer") for one in messages) and call.service.system_messages == "refuse":
+    if (
+        any(message.get("role") in ("system", "developer") for message in messages)
+        and call.service.system_messages == "refuse"
+    ):
         raise Problem(
             400, "unsupported_value", "this service refuses system messages: cantrips have their own", param=param
         )
-    last = max((n for n, one in enumerate(messages) if one.get("role") == "user"), default=None)
+    last = max((n for n, message in enumerate(messages) if message.get("role") == "user"), default=None)
     if last is None:
         raise Problem(400, "invalid", f"{param}: expected a message of the user", param=param)
     texts, shown = _read_parts(messages[last].get("content"), param)
@@ -134,8 +137,8 @@ def _parse_messages(call: HttpCall, messages: list[dict[str, Any]], param: str) 
     if not text.strip():
         raise Problem(400, "invalid", f"{param}: the last message of the user has no text", param=param)
     before = [
-        {"role": str(one.get("role", "")), "content": "\n".join(_read_parts(one.get("content"), param)[0])}
-        for one in messages[:last]
+        {"role": str(message.get("role", "")), "content": "\n".join(_read_parts(message.get("content"), param)[0])}
+        for message in messages[:last]
     ]
     return _Asked([text, *shown] if shown else text, before)
 
@@ -146,8 +149,8 @@ def _read_parts(content: Any, param: str) -> tuple[list[str], list[File]]:
         return [content or ""], []
     texts: list[str] = []
     shown: list[File] = []
-    for given in content if isinstance(content, list) else [None]:
-        part: dict[str, Any] = given if isinstance(given, dict) else {}
+    for item in content if isinstance(content, list) else [None]:
+        part: dict[str, Any] = item if isinstance(item, dict) else {}
         kind = str(part.get("type"))
         if kind in PARTS and isinstance(part.get("text"), str):
             texts.append(part["text"])
@@ -162,45 +165,45 @@ def _read_parts(content: Any, param: str) -> tuple[list[str], list[File]]:
         elif kind == "input_audio":
             shown.append(_read_sound(part.get("input_audio"), param))
         else:
-            told = f"{param}: expected texts, images, files and audio, got {kind!r}"
-            raise Problem(400, "unsupported_value", told, param=param)
+            detail = f"{param}: expected texts, images, files and audio, got {kind!r}"
+            raise Problem(400, "unsupported_value", detail, param=param)
     return texts, shown
 
 
 def _read_file(part: Any, param: str) -> File:
     """Return the file that a part embeds or links to."""
-    given = part if isinstance(part, dict) else {}
-    url, name = given.get("file_data") or given.get("file_url"), given.get("filename")
+    file = part if isinstance(part, dict) else {}
+    url, name = file.get("file_data") or file.get("file_url"), file.get("filename")
     if not isinstance(url, str) or not isinstance(name, str | None):
-        told = f"{param}: expected a file as file_data or file_url; this service keeps no files of its own"
-        raise Problem(400, "unsupported_value", told, param=param)
+        detail = f"{param}: expected a file as file_data or file_url; this service keeps no files of its own"
+        raise Problem(400, "unsupported_value", detail, param=param)
     is_bare = not url.startswith(("data:", "https:", "http:"))  # OpenAI also takes base64 without a data: URL
     return file_of(f"data:;base64,{url}" if is_bare else url, name)
 
 
 def _read_sound(part: Any, param: str) -> File:
-    given = part if isinstance(part, dict) else {}
-    data, form = given.get("data"), given.get("format")
+    sound = part if isinstance(part, dict) else {}
+    data, form = sound.get("data"), sound.get("format")
     if not isinstance(data, str) or form not in ("wav", "mp3"):
         raise Problem(400, "invalid", f"{param}: expected audio as data in base64 and format wav or mp3", param=param)
     return File(data_of(data, param), filename=f"audio.{form}")
 
 
-def _find_cantrip(call: HttpCall, said: models.ChatBody | models.ResponseBody) -> Cantrip | None:
+def _find_cantrip(call: HttpCall, body: models.ChatBody | models.ResponseBody) -> Cantrip | None:
     """Return the cantrip that a body names as its model; None for an entity.
 
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
     """
-    cantrip = None if said.model.startswith(ENTITY) else find_cantrip(call, said.model)
+    cantrip = None if body.model.startswith(ENTITY) else find_cantrip(call, body.model)
     wished = ("tools", "functions", "logprobs", "top_logprobs")
-    refused = next((name for name in wished if getattr(said, name, None)), None)
-    if refused is None and said.n not in (None, 1):
+    refused = next((name for name in wished if getattr(body, name, None)), None)
+    if refused is None and body.n not in (None, 1):
         refused = "n"
     name, wanted = "text", None
-    if isinstance(said, models.ChatBody):
-        name, wanted = "response_format", said.response_format
-    elif said.text is not None:
-        wanted = said.text.format
+    if isinstance(body, models.ChatBody):
+        name, wanted = "response_format", body.response_format
+    elif body.text is not None:
+        wanted = body.text.format
     if refused is None and wanted is not None and wanted.type != "text" and not _has_schema(cantrip, wanted):
         refused = name
     if refused is not None:
@@ -243,20 +246,20 @@ class _Run(NamedTuple):
         """Return how it ended, from the loom."""
         loom = call.runtime.shown_loom
         _, _, key = self.id.partition(".")
-        found = await call.read(lambda: find_episode(loom.records(self.entity.id), key, loom.subtree_usage))
-        if found is None:
+        episode_outcome = await call.read(lambda: find_episode(loom.records(self.entity.id), key, loom.subtree_usage))
+        if episode_outcome is None:
             raise EntityEnded(f"entity {self.entity.id} has no end of this episode")
-        return found
+        return episode_outcome
 
 
-async def _send(call: HttpCall, entity: Entity, asked: _Asked, *, with_context: bool) -> _Run:
+async def _send(call: HttpCall, entity: Entity, chat_input: _Asked, *, with_context: bool) -> _Run:
     check_scope(call.token, "send")
     key = call.key
     if key is None or not await call.read(lambda: call.runtime.has_mail(entity.id, key)):
         await call.service.limiter.check_cost(call.token)
     outputs = call.service.upserts.subscribe(entity.id, snapshot=False)
-    context = asked.context if with_context else None
-    receipt = await entity.post(asked.intent, context=context, key=call.key, by=call.token.sender)
+    context = chat_input.context if with_context else None
+    receipt = await entity.post(chat_input.intent, context=context, key=call.key, by=call.token.sender)
     return _Run(f"{entity.id}.{receipt.key}", entity, receipt, outputs)
 
 
@@ -319,9 +322,9 @@ async def _follow_events(
         if not failed:
             yield b"".join(encoder.end(await run.outcome(call)))
         else:
-            told = problem_of(failed[0])
-            shown = call.runtime.redact({"type": told.kind, "detail": told.detail})
-            yield b"".join(encoder.fail(_build_error(told.status, shown)))
+            problem = problem_of(failed[0])
+            shown = call.runtime.redact({"type": problem.kind, "detail": problem.detail})
+            yield b"".join(encoder.fail(_build_error(problem.status, shown)))
         is_done = True
     finally:
         run.outputs.close()
@@ -334,25 +337,25 @@ async def _follow_events(
 
 async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
-    said: models.ChatBody = call.body
-    cantrip = _find_cantrip(call, said)
-    asked = _parse_messages(call, said.messages, "messages")
+    body: models.ChatBody = call.body
+    cantrip = _find_cantrip(call, body)
+    chat_input = _parse_messages(call, body.messages, "messages")
     created = int(time.time())
     if cantrip is None:
-        entity = await call.read(lambda: _find_named(call, said.model))
-        run = await _send(call, entity, asked, with_context=False)
+        entity = await call.read(lambda: _find_named(call, body.model))
+        run = await _send(call, entity, chat_input, with_context=False)
     else:
-        start = partial(call.runtime.start, cantrip, asked.intent, context=asked.context)
+        start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
         run = await _start(call, partial(start, key=call.key, by=call.token.sender))
     id = f"chatcmpl-{run.id}"
-    if said.stream:
-        with_usage = bool((said.stream_options or {}).get("include_usage"))
-        return _stream(call, run, ChatEncoder(id, said.model, created, with_usage=with_usage))
+    if body.stream:
+        with_usage = bool((body.stream_options or {}).get("include_usage"))
+        return _stream(call, run, ChatEncoder(id, body.model, created, with_usage=with_usage))
     outcome = await _find_outcome(call, run)
     return (
         JsonAnswer(status=499)
         if outcome is None
-        else JsonAnswer(call.redact_for_token(chat_completion(id, said.model, created, outcome)))
+        else JsonAnswer(call.redact_for_token(chat_completion(id, body.model, created, outcome)))
     )
 
 
@@ -361,40 +364,44 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
 
 async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
-    said: models.ResponseBody = call.body
-    cantrip = _find_cantrip(call, said)
-    messages = [{"role": "user", "content": said.input}] if isinstance(said.input, str) else list(said.input)
-    if said.instructions:
-        messages.insert(0, {"role": "system", "content": said.instructions})
-    asked = _parse_messages(call, messages, "input")
-    run = await _continue(call, said, cantrip, asked)
+    body: models.ResponseBody = call.body
+    cantrip = _find_cantrip(call, body)
+    messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
+    if body.instructions:
+        messages.insert(0, {"role": "system", "content": body.instructions})
+    chat_input = _parse_messages(call, messages, "input")
+    run = await _continue(call, body, cantrip, chat_input)
     id, created = ID + run.id, int(time.time())
-    if said.stream:
-        return _stream(call, run, ResponseEncoder(id, said.model, created, said.previous_response_id))
-    if said.background:
+    if body.stream:
+        return _stream(call, run, ResponseEncoder(id, body.model, created, body.previous_response_id))
+    if body.background:
         run.outputs.close()
-        return JsonAnswer(response_object(id, said.model, created, "queued", [], previous=said.previous_response_id))
+        return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=body.previous_response_id))
     outcome = await _find_outcome(call, run)
     if outcome is None:
         return JsonAnswer(status=499)
     return JsonAnswer(
-        call.redact_for_token(_build_response(id, said.model, created, outcome, said.previous_response_id))
+        call.redact_for_token(_build_response(id, body.model, created, outcome, body.previous_response_id))
     )
 
 
-async def _continue(call: HttpCall, said: models.ResponseBody, cantrip: Cantrip | None, asked: _Asked) -> _Run:
+async def _continue(call: HttpCall, body: models.ResponseBody, cantrip: Cantrip | None, chat_input: _Asked) -> _Run:
     who: dict[str, Any] = {"key": call.key, "by": call.token.sender}
-    previous = said.previous_response_id
+    previous = body.previous_response_id
     if cantrip is None and previous is None:
-        entity = await call.read(lambda: _find_named(call, said.model))
-        return await _send(call, entity, asked, with_context=False)
+        entity = await call.read(lambda: _find_named(call, body.model))
+        return await _send(call, entity, chat_input, with_context=False)
     if previous is None:
         assert cantrip is not None, "the model is a cantrip"
-        return await _start(call, partial(call.runtime.invoke, cantrip, asked.intent, context=asked.context, **who))
-    found = await call.read(lambda: _find_continuation(call, previous))
-    if isinstance(found, Entity):
-        return await _send(call, found, asked, with_context=True)
-    fork = partial(call.runtime.start_fork, found, intent=asked.intent, context=asked.context, cantrip=cantrip)
+        return await _start(
+            call, partial(call.runtime.invoke, cantrip, chat_input.intent, context=chat_input.context, **who)
+        )
+    origin = await call.read(lambda: _find_continuation(call, previous))
+    if isinstance(origin, Entity):
+        return await _send(call, origin, chat_input, with_context=True)
+    fork = partial(
+        call.runtime.start_fork, origin, intent=chat_input.intent, context=chat_input.context, cantrip=cantrip
+    )
     return await _start(call, partial(fork, **who))
 
 
@@ -420,7 +427,7 @@ def _find_response(call: HttpCall, id: str) -> tuple[str, str]:
     loom = call.runtime.loom
     if not (id.startswith(ID) and loom.has(entity_id)):
         raise Problem(404, "not_found", "no response has this id")
-    if not any((one.key or "") == key for one in list_intents(loom.records(entity_id))) and not (
+    if not any((intent.key or "") == key for intent in list_intents(loom.records(entity_id))) and not (
         key and call.runtime.has_mail(entity_id, key)
     ):
         raise Problem(404, "not_found", "no response has this id")

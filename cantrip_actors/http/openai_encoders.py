@@ -191,9 +191,9 @@ class ResponseEncoder:
 
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
         """Yield the end of an episode that failed."""
-        told = self._response("failed")
-        told["error"] = {"code": "server_error", "message": error["message"]}
-        yield self._event("response.failed", response=told)
+        response = self._response("failed")
+        response["error"] = {"code": "server_error", "message": error["message"]}
+        yield self._event("response.failed", response=response)
 
     def _response(self, status: str, outcome: Outcome | None = None) -> dict[str, Any]:
         return response_object(

@@ -52,25 +52,25 @@ def plain_path(path: str) -> str:
 
 
 def _describe_models(rows: Iterable[ApiRoute]) -> Iterator[tuple[type[BaseModel], JsonSchemaMode]]:
-    found: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
+    models: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
     for row in rows:
         for model in row.answers.values():
             if isinstance(model, type):
-                found[model, "serialization"] = None
+                models[model, "serialization"] = None
         if row.body is not None:
-            found[row.body, "validation"] = None
-    yield from found
+            models[row.body, "validation"] = None
+    yield from models
 
 
 def _describe_operation(row: ApiRoute, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, model in row.answers.items():
-        told: dict[str, Any] = {"description": "Success."}
+        description: dict[str, Any] = {"description": "Success."}
         if isinstance(model, str):
-            told["content"] = {model: {"schema": {"type": "string"}}}
+            description["content"] = {model: {"schema": {"type": "string"}}}
         elif model is not None:
-            told["content"] = {"application/json": {"schema": refs[model, "serialization"]}}
-        responses[str(status)] = told
+            description["content"] = {"application/json": {"schema": refs[model, "serialization"]}}
+        responses[str(status)] = description
     kind, schema = ("application/problem+json", {"$ref": _REF.format(model="Problem")})
     if row.style == "openai":
         kind, schema = "application/json", {"type": "object"}
@@ -104,5 +104,5 @@ def _describe_path_parameters(path: str) -> Iterator[dict[str, Any]]:
 
 def _query_parameters(query: type[BaseModel]) -> Iterator[dict[str, Any]]:
     schema = query.model_json_schema(ref_template=_REF)
-    for name, one in schema.get("properties", {}).items():
-        yield {"name": name, "in": "query", "required": False, "schema": one}
+    for name, property_schema in schema.get("properties", {}).items():
+        yield {"name": name, "in": "query", "required": False, "schema": property_schema}

@@ -35,7 +35,7 @@ async def get_metrics(call: HttpCall) -> Response:
 async def get_actor(call: HttpCall) -> JsonAnswer:
     """Return an actor of the supervision tree, with the report of its last exit."""
     system, path = call.runtime.inspect(), call.path["path"]
-    node = next((one for one in system.tree.walk() if one.path == path), None)
+    node = next((actor for actor in system.tree.walk() if actor.path == path), None)
     if node is None:
         raise Problem(404, "unknown-actor", "no actor has this path now")
     report = call.runtime.redact(traceback_of(node.last_exit))
@@ -52,11 +52,11 @@ async def get_system(call: HttpCall) -> JsonAnswer:
 
 async def get_overview(call: HttpCall) -> JsonAnswer:
     """Return the entities, the open requests, and the state of the service, as `cantrip top` shows them."""
-    told = await to_thread.run_sync(call.service.overview(call.runtime).look)
+    overview = await to_thread.run_sync(call.service.overview(call.runtime).look)
     telemetry = call.service.telemetry
     if telemetry is not None and call.token.tenant is None and call.token.allows("observe"):
-        told = {**told, "live": _read_live(telemetry)}
-    return JsonAnswer(told)
+        overview = {**overview, "live": _read_live(telemetry)}
+    return JsonAnswer(overview)
 
 
 def _read_live(telemetry: Telemetry) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _describe_oldest_call(runtime: Runtime) -> list[str]:
     busy = [(node.call_age, node) for node in runtime.inspect().tree.walk() if node.call_age is not None]
     if not busy:
         return []
-    age, node = max(busy, key=lambda one: one[0])
+    age, node = max(busy, key=lambda pair: pair[0])
     return ["-- the oldest call in hand", f"{node.path}: {node.call}, {age:.1f}s"]
 
 

@@ -13,13 +13,13 @@ async def list_requests(call: HttpCall) -> JsonAnswer:
     """List the open requests, the oldest first."""
     entity = call.query.entity
     wanted = None if entity is None else await call.find_entity_id(entity)
-    found = [one for one in await open_requests(call) if wanted in (None, one.entity)]
-    return JsonAnswer({"items": [call.redact_for_token(request_shape(one)) for one in found]})
+    requests = [request for request in await open_requests(call) if wanted in (None, request.entity)]
+    return JsonAnswer({"items": [call.redact_for_token(request_shape(request)) for request in requests]})
 
 
 async def decide(call: HttpCall) -> JsonAnswer:
     """Decide a request; the decision is durable when this answers."""
-    said: models.DecideBody = call.body
+    body: models.DecideBody = call.body
     request_id = call.path["id"]
     if is_of_dispatch(call, request_id):
         return await decide_dispatch(call, request_id)
@@ -27,14 +27,14 @@ async def decide(call: HttpCall) -> JsonAnswer:
     is_repeated = call.key is not None and await call.read(lambda: call.runtime.has_mail(entity_id, mail_key))
     await call.runtime.decide(
         request_id,
-        said.decision,
-        answer=said.answer,
+        body.decision,
+        answer=body.answer,
         by=call.token.name,
-        note=said.note,
-        args=said.args,
-        remember=said.remember,
+        note=body.note,
+        args=body.args,
+        remember=body.remember,
         door=call.token.sender,
         key=call.key,
     )
-    told = {"id": request_id, "decision": said.decision or "answer", "by": call.token.name}
-    return JsonAnswer(told, headers=REPLAYED if is_repeated else None)
+    content = {"id": request_id, "decision": body.decision or "answer", "by": call.token.name}
+    return JsonAnswer(content, headers=REPLAYED if is_repeated else None)

@@ -68,14 +68,14 @@ class Problem(Exception):  # the RFC's word
 
     def response(self, redact: Callable[[Any], Any] = lambda value: value) -> Response:
         """Return the answer; `redact` takes secrets out of a JSON value."""
-        told = {
+        members = {
             "type": f"urn:cantrip:{self.kind}",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
             **self.more,
         }
-        body = dump_json(redact(told), mark=False)
+        body = dump_json(redact(members), mark=False)
         return Response(body, self.status, self.headers, media_type="application/problem+json")
 
 
@@ -158,11 +158,11 @@ def _make_problem_of_dispatch(error: DispatchError) -> Problem:
         case UnknownDispatch():
             return Problem(404, "unknown-dispatch", "no dispatch has this id")
         case InvalidContract(violations=violations):
-            found = [{"path": one.field, "message": one.text} for one in violations]
-            return Problem(422, "invalid-contract", str(violations[0]), mistakes=found)
+            broken = [{"path": violation.field, "message": violation.text} for violation in violations]
+            return Problem(422, "invalid-contract", str(violations[0]), mistakes=broken)
         case UnreadableContract(mistakes=mistakes):
-            told = [{"line": one.line, "message": one.text} for one in mistakes]
-            return Problem(422, "invalid-contract", str(mistakes[0]), mistakes=told)
+            listed = [{"line": mistake.line, "message": mistake.text} for mistake in mistakes]
+            return Problem(422, "invalid-contract", str(mistakes[0]), mistakes=listed)
         case _:
             return report(error, 507, "dispatch", "the log of the dispatch cannot be read or written")
 
@@ -171,5 +171,5 @@ def report(error: Exception, status: int = 500, kind: str = "internal", detail: 
     """Log an error with its traceback, and return a problem that has only its id."""
     error_id = str(uuid.uuid4())
     _log.error("a request failed", error_id=error_id, kind=kind, exc_info=error)
-    told = detail or "the server made a mistake"
-    return Problem(status, kind, f"{told}: its log has more under this error_id", error_id=error_id, **more)
+    summary = detail or "the server made a mistake"
+    return Problem(status, kind, f"{summary}: its log has more under this error_id", error_id=error_id, **more)

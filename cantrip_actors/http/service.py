@@ -78,7 +78,11 @@ class Service:
         loom = self.runtime.loom
 
         def look() -> frozenset[str]:
-            return frozenset(one for one in entities if loom.has(one) and loom.state(one) in ("active", "waiting"))
+            return frozenset(
+                entity_id
+                for entity_id in entities
+                if loom.has(entity_id) and loom.state(entity_id) in ("active", "waiting")
+            )
 
         return await self.runtime.read(look)
 
@@ -153,17 +157,17 @@ class Service:
     def follow_supervision(self) -> Iterator[Supervision]:
         """Add the supervision tree to the feed of all entities while the block runs."""
         reports = () if self.telemetry is None else self.telemetry.crashes
-        found, readers = self._supervision or (Supervision(self.runtime, self._publish_actors, reports), 0)
+        supervision, readers = self._supervision or (Supervision(self.runtime, self._publish_actors, reports), 0)
         if not readers:
-            self._tasks.start_soon(found.run)
-        self._supervision = found, readers + 1
+            self._tasks.start_soon(supervision.run)
+        self._supervision = supervision, readers + 1
         try:
-            yield found
+            yield supervision
         finally:
             readers = self._supervision[1] - 1
-            self._supervision = (found, readers) if readers else None
+            self._supervision = (supervision, readers) if readers else None
             if not readers:
-                found.close()
+                supervision.close()
 
     def _publish_actors(self, data: dict[str, Any]) -> None:
         feed = self._feeds.get(None)

@@ -27,9 +27,9 @@ def authenticate(service: Service, request: Request) -> Token:
     """Return the token of a request. Raises Problem 401, and 403 for a cookie that another page made a browser send."""
     if service.tokens is None:
         return ANYONE
-    given = request.headers.get("authorization")
-    if given is not None:
-        kind, _, text = given.partition(" ")
+    header = request.headers.get("authorization")
+    if header is not None:
+        kind, _, text = header.partition(" ")
         token = service.tokens.find(text.strip()) if kind.lower() == "bearer" else None
     else:
         cookie = request.cookies.get(SECURE) or (request.cookies.get(PLAIN) if _is_plain(request) else None)
@@ -65,7 +65,7 @@ def session_shape(token: Token) -> dict[str, object]:
     """Return the name, scopes and tenant of the page's token; the page shows only allowed actions."""
     return {
         "name": token.name,
-        "scopes": [one for one in SCOPES if token.allows(one)],
+        "scopes": [scope for scope in SCOPES if token.allows(scope)],
         "tenant": token.tenant,
     }
 

@@ -115,7 +115,7 @@ def entity_shape(
     return {
         **shape,
         "by": None if first is None else first.sender,
-        "requests": [request_shape(one) for one in requests],
+        "requests": [request_shape(request) for request in requests],
         "subtree_usage": usage_shape(state.usage + below),
         "episode": None if outcome is None else outcome_shape(entity_id, outcome),
     }

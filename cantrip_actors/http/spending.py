@@ -53,12 +53,12 @@ class Spending:
                 if header.entity_id not in self._known:
                     self._known.add(header.entity_id)
                     self._accounts[header.entity_id] = _Spender(header.parent_entity)
-            ended = [one for one in self._accounts if self._loom.is_over(one)]
+            ended = [account for account in self._accounts if self._loom.is_over(account)]
             for entity_id, account in self._accounts.items():
                 self._read(entity_id, account)
             for entity_id in ended:
                 del self._accounts[entity_id]
-            undated = sum(one.undated for one in self._accounts.values() if self._payer(one) == sender)
+            undated = sum(account.undated for account in self._accounts.values() if self._payer(account) == sender)
             return self._spent.get(sender, 0.0) + undated
 
     def seconds_left(self) -> int:

@@ -55,7 +55,7 @@ class Supervision:
         self._runtime = runtime
         self._publish = publish
         self._rows: dict[str, ActorRow] = {}
-        self._crashes = deque([_describe_crash(one) for one in reports][::-1], CRASHES)
+        self._crashes = deque([_describe_crash(report) for report in reports][::-1], CRASHES)
         self._crystals: list[ActorRow] = []
         self._news: list[dict[str, Any]] = []
         self._events: deque[tuple[str, str]] = deque(maxlen=HISTORY)
@@ -109,7 +109,7 @@ class Supervision:
             "reason": reason,
             "report": report,
             "restart": event.spec.restart,
-            "events": [told for path, told in self._events if path == event.ref.path][-EVENTS:],
+            "events": [line for path, line in self._events if path == event.ref.path][-EVENTS:],
         }
         shown = self._runtime.redact(crash)
         self._crashes.append(shown)
@@ -152,17 +152,17 @@ def _describe_crash(report: dict[str, Any]) -> dict[str, Any]:
 def system_of(runtime: Runtime, system: System) -> dict[str, Any]:
     """Return what the system has besides its actors, as a JSON value."""
     counters: dict[str, list[dict[str, Any]]] = {}
-    for one in system.counters:
-        counters.setdefault(one.name, []).append({"labels": dict(one.labels), "value": one.value})
+    for counter in system.counters:
+        counters.setdefault(counter.name, []).append({"labels": dict(counter.labels), "value": counter.value})
     shown: dict[str, Any] = runtime.redact(
         {
             "at": datetime.fromtimestamp(system.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "crystals": [one._asdict() for one in system.crystals],
+            "crystals": [crystal._asdict() for crystal in system.crystals],
             "counters": counters,
             "loom": system.loom._asdict(),
             "requests": system.requests,
             "streams": dict(system.streams),
-            "queues": [one._asdict() for one in system.queues],
+            "queues": [queue._asdict() for queue in system.queues],
         }
     )
     return shown
@@ -172,13 +172,13 @@ def held_crystals(system: System) -> list[ActorRow]:
     """Return the crystals that pause or whose breaker is not closed, with the seconds until they are tried again."""
     return [
         {
-            "name": one.name,
-            "breaker": one.breaker,
-            "waiting": one.waiting,
-            "until": round(time.time() + min(DAY, max(one.paused_for, one.reopens_in))),
+            "name": crystal.name,
+            "breaker": crystal.breaker,
+            "waiting": crystal.waiting,
+            "until": round(time.time() + min(DAY, max(crystal.paused_for, crystal.reopens_in))),
         }
-        for one in system.crystals
-        if one.paused_for > 0 or one.breaker != "closed"
+        for crystal in system.crystals
+        if crystal.paused_for > 0 or crystal.breaker != "closed"
     ]
 
 

@@ -124,11 +124,11 @@ def new_token() -> str:
 def add_token(path: Path, name: str, scopes: Iterable[str], tenant: str | None = None) -> str:
     """Make a token, add it to a file (created if missing), and return the token. Raises InvalidTokens."""
     text = new_token()
-    known = list(_read(path)) if path.exists() else []
-    made = _read_token(_TokenRow(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
-    _check([*known, made], path)
-    lines = ["[[token]]", f"name = {_quote(name)}", f'sha256 = "{made.digest}"']
-    lines.append(f"scopes = [{', '.join(_quote(one) for one in sorted(made.scopes))}]")
+    tokens = list(_read(path)) if path.exists() else []
+    token = _read_token(_TokenRow(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
+    _check([*tokens, token], path)
+    lines = ["[[token]]", f"name = {_quote(name)}", f'sha256 = "{token.digest}"']
+    lines.append(f"scopes = [{', '.join(_quote(scope) for scope in sorted(token.scopes))}]")
     if tenant is not None:
         lines.append(f"tenant = {_quote(tenant)}")
     make_folder(path.parent)
@@ -148,8 +148,8 @@ def _index_by_digest(tokens: Iterable[Token]) -> dict[str, Token]:
 
 def _read(path: Path) -> list[Token]:
     try:
-        given: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-        file = _File.model_validate(given)
+        parsed: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        file = _File.model_validate(parsed)
     except OSError as error:
         raise InvalidTokens(f"{path}: the tokens cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeError) as error:
@@ -157,9 +157,9 @@ def _read(path: Path) -> list[Token]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InvalidTokens(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    found = [_read_token(row, path) for row in file.token]
-    _check(found, path)
-    return found
+    tokens = [_read_token(row, path) for row in file.token]
+    _check(tokens, path)
+    return tokens
 
 
 def _read_token(row: _TokenRow, path: Path) -> Token:
