@@ -85,7 +85,7 @@ def serve(
             from cantrip_actors.cli.serve import show_mcp
 
             package = import_extra("cantrip_actors.http", "serve", "cantrip mcp --http")
-            settings = package.Settings(
+            settings = package.ServiceSettings(
                 loom=loom,
                 cantrips=tuple(cantrips),
                 bind=bind,

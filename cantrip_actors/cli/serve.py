@@ -108,7 +108,7 @@ def run(
 
         configure_logs(whole=True)
         http = import_extra("cantrip_actors.http", "serve", "cantrip serve")
-        settings = http.Settings(
+        settings = http.ServiceSettings(
             loom=loom,
             cantrips=tuple(load_cantrips(loom, recipes or (), are_chosen=True)),
             bind=bind,
@@ -120,7 +120,7 @@ def run(
             page=page,
             system_messages="refuse" if refuse_system else "data",
             grace=grace,
-            limits=http.Limits(body=max_body << 20),
+            limits=http.ServiceLimits(body=max_body << 20),
             dispatches=dispatches,
             crash_dir=crash_dir,
             debug_dump=debug_dump,

@@ -136,14 +136,14 @@ GIVEN = {
     "on_disconnect": "continue",
 }
 WHOLE: dict[str, dict[str, Any]] = {
-    "Cast": {"cantrip": "echo", **GIVEN},
-    "Begin": {"cantrip": "echo", "name": "eve", **GIVEN},
-    "Send": GIVEN,
-    "Fork": {"cantrip": "echo", "crystal": "scripted:x", **GIVEN},
-    "Steer": {"text": "psst"},
-    "Interrupt": {"why": "lunch", "now": True},
-    "Decide": {"decision": "allow", "answer": None, "note": "x", "args": {"amount": 1}, "remember": "entity"},
-    "Reward": {"reward": 0.5, "by": "ann"},
+    "CastBody": {"cantrip": "echo", **GIVEN},
+    "BeginBody": {"cantrip": "echo", "name": "eve", **GIVEN},
+    "SendBody": GIVEN,
+    "ForkBody": {"cantrip": "echo", "crystal": "scripted:x", **GIVEN},
+    "SteerBody": {"text": "psst"},
+    "InterruptBody": {"why": "lunch", "now": True},
+    "DecideBody": {"decision": "allow", "answer": None, "note": "x", "args": {"amount": 1}, "remember": "entity"},
+    "RewardBody": {"reward": 0.5, "by": "ann"},
     "NewDispatch": {
         "contract": terms(
             dispatch_id="mend-2",
