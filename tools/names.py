@@ -47,12 +47,11 @@ LIMIT = 0.01
 
 CEILINGS: Mapping[str, int] = {
     "bench": 83,
-    "cantrip_actors.circle": 129,
     "cantrip_actors.crystal": 425,
     "cantrip_actors.http": 23,
     "cantrip_actors.loom": 283,
     "cantrip_actors.machine": 70,
-    "cantrip_actors.observe": 103,
+    "cantrip_actors.observe": 76,
     "cantrip_actors.runtime": 253,
     "cantrip_actors.stream": 25,
     "conformance": 137,

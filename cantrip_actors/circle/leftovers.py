@@ -146,12 +146,12 @@ def _is_confined(pid: int, sessions: set[int]) -> bool:
 
 def _kill(processes: Iterator[int]) -> bool:
     """Kill these processes, and return whether there was one."""
-    found = False
+    has_killed = False
     for process in processes:
-        found = True
+        has_killed = True
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(process, signal.SIGKILL)
-    return found
+    return has_killed
 
 
 def main(host: int, folder: Path) -> None:

@@ -125,8 +125,8 @@ def medium(name: str, jail: str | None = None) -> Medium:
     if name == "shell" and sys.platform != "linux":
         raise InvalidCantrip(f'medium "shell" needs Linux: {sys.platform} has no mechanism that confines a shell')
     try:
-        made: Medium = import_module(f"cantrip_actors.circle.{name}.medium").make_medium(*filter(None, (jail,)))
-        return made
+        chosen: Medium = import_module(f"cantrip_actors.circle.{name}.medium").make_medium(*filter(None, (jail,)))
+        return chosen
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("cantrip_actors."):
             raise

@@ -61,14 +61,14 @@ def is_plain(value: object) -> bool:
     level: Iterable[Any] = (value,)
     for _ in range(DEEPEST):
         parts: dict[int, Any] = {}
-        for one in level:
-            kind = type(one)
+        for part in level:
+            kind = type(part)
             if kind is dict:
-                if not _NAMES.issuperset(map(type, one)):
+                if not _NAMES.issuperset(map(type, part)):
                     return False
-                inner: Iterable[Any] = one.values()
+                inner: Iterable[Any] = part.values()
             elif kind is list or kind is tuple:
-                inner = one
+                inner = part
             elif kind in _ATOMS:
                 continue
             else:
@@ -90,8 +90,8 @@ class Pictured(NamedTuple):
 def convert_with_images(value: object) -> Any:
     """Like `plain`, but return a `Pictured` if the value contains images; each image is listed once."""
     walk = Conversion(is_result=True)
-    made = walk.visit(value)
-    return Pictured(made, tuple(walk.images)) if walk.images else made
+    converted = walk.visit(value)
+    return Pictured(converted, tuple(walk.images)) if walk.images else converted
 
 
 def _convert_integer(value: int) -> int | str:
@@ -153,12 +153,12 @@ class Conversion(Meter):
         elif kind is int:
             self.check_length(value.bit_length() // 4)
 
-    def _count_simple(self, made: Any) -> Any:
-        if type(made) is str:
-            self.count_text(made)
-        elif type(made) is dict:  # bytes that are not text
-            self.count_text(made["base64"])
-        return made
+    def _count_simple(self, value: Any) -> Any:
+        if type(value) is str:
+            self.count_text(value)
+        elif type(value) is dict:  # bytes that are not text
+            self.count_text(value["base64"])
+        return value
 
     def _convert_compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, File):
@@ -187,43 +187,43 @@ class Conversion(Meter):
         if isinstance(value, os.PathLike):
             return self.visit(os.fspath(value), depth)
         try:
-            made = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else to_jsonable_python(value)
+            converted = value.model_dump(by_alias=True) if isinstance(value, BaseModel) else to_jsonable_python(value)
         except (PydanticSerializationError, UnicodeDecodeError) as error:
             if isinstance(value, Iterable) and not isinstance(value, type):
                 return self._convert_items(value, depth)  # an array whose items only this file can convert
             raise NotPlain(f"a {type(value).__name__}{self._render_place()}") from error
-        return self.visit(made, depth)
+        return self.visit(converted, depth)
 
     def _convert_items(self, value: Iterable[Any], depth: int) -> list[Any]:
-        made = []
+        items = []
         for index, item in enumerate(islice(value, RESULT_VALUES + 1)):
             self._where.append(f"[{index}]")
-            made.append(self.visit(item, depth))
+            items.append(self.visit(item, depth))
             self._where.pop()
-        return made
+        return items
 
     def _convert_mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, item in value.items():
             if type(key) is str:
                 self.check_length(len(key))
             name = make_encodable(key) if type(key) is str else self._convert_key(key)
             self.count_text(name)
-            if name in made:
+            if name in mapping:
                 raise NotPlain(f"two keys that both read {name!r}{self._render_place()}")
             self._where.append(f"[{name!r}]")
-            made[name] = self.visit(item, depth)
+            mapping[name] = self.visit(item, depth)
             self._where.pop()
-        return made
+        return mapping
 
     def _convert_key(self, key: object) -> str:
         if is_over(key, LONGEST_KEY):  # a key made of shared parts can be huge when written out
             raise TooLarge(f"more than {LONGEST_KEY:,} bytes in one key")
         try:
-            (made,) = to_jsonable_python({key: None})
+            (name,) = to_jsonable_python({key: None})
         except (PydanticSerializationError, UnicodeDecodeError) as error:
             raise NotPlain(f"a key of type {type(key).__name__}{self._render_place()}") from error
-        return make_encodable(str(made))
+        return make_encodable(str(name))
 
     def _render_place(self) -> str:
         if not self._where:

@@ -57,9 +57,9 @@ def make_folder(purpose: str) -> Path:
                 os.close(_own.lock)
             _own.path, _own.lock = _make_own_folder()
             _own.is_watched = False
-        made = Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=_own.path))
-    made.chmod(_MODE)
-    return made
+        folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=_own.path))
+    folder.chmod(_MODE)
+    return folder
 
 
 def watch() -> None:

@@ -70,9 +70,9 @@ def _make_observation(site: GateCall, result: Any, *, is_error: bool = False) ->
     return Observation(site.gate, None, result, is_error, site.call_id)
 
 
-async def _run_step(site: GateCall, report: ReportError | None, step: Callable[..., Any], *given: Any) -> Any:
+async def _run_step(site: GateCall, report: ReportError | None, step: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a step, or the Failure that it raised, which is also reported."""
-    answer = attempt_now(lambda: step(*given))
+    answer = attempt_now(lambda: step(*arguments))
     if inspect.isawaitable(answer):
         awaitable = answer
         answer = await attempt(lambda: awaitable)

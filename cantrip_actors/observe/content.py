@@ -45,13 +45,13 @@ class QueryMessages:
 
         A fold changes the context from its beginning on, and then all of it counts as new.
         """
-        known = self._known
-        same = min(len(known), len(messages))
-        if same and not (messages[0] is known[0][0] and messages[same - 1] is known[same - 1][0]):
-            same = next((n for n in range(same) if messages[n] is not known[n][0]), same)
-        del known[same:]
-        known.extend([(messages[n], self._build_message(messages[n])) for n in range(same, len(messages))])
-        shown = known[same:] if self._only_new else known
+        sent = self._known
+        same = min(len(sent), len(messages))
+        if same and not (messages[0] is sent[0][0] and messages[same - 1] is sent[same - 1][0]):
+            same = next((n for n in range(same) if messages[n] is not sent[n][0]), same)
+        del sent[same:]
+        sent.extend([(messages[n], self._build_message(messages[n])) for n in range(same, len(messages))])
+        shown = sent[same:] if self._only_new else sent
         instructions = [part for message, form in shown if message.role == "system" for part in form["parts"]]
         return instructions, [form for message, form in shown if message.role != "system"]
 
@@ -93,8 +93,8 @@ def build_output(response: Response, redact: RedactFunction) -> list[Part]:
     """Return the output messages of an answer."""
     parts = _build_parts(response.thinking, response.content, response.tool_calls, response.code)
     reason = response.metadata.get("stop_reason") or ("tool_call" if response.tool_calls else "stop")
-    made: list[Part] = redact([{"role": "assistant", "parts": parts, "finish_reason": str(reason)}])
-    return made
+    output: list[Part] = redact([{"role": "assistant", "parts": parts, "finish_reason": str(reason)}])
+    return output
 
 
 def build_definitions(tools: Iterable[ToolDefinition]) -> list[Part]:

@@ -127,21 +127,21 @@ class Counters:
     def count(self, name: str, labels: Labels = ()) -> Count:
         """Return a series of a counter."""
         series = self._counts[name]
-        found = series.get(labels)
-        if found is None:
+        series_count = series.get(labels)
+        if series_count is None:
             labels = self._admit(name, labels)
-            found = series.setdefault(labels, Count())
-        return found
+            series_count = series.setdefault(labels, Count())
+        return series_count
 
     def get_histogram(self, name: str, labels: Labels = ()) -> Histogram:
         """Return a series of a histogram."""
         series = self._histograms[name]
-        found = series.get(labels)
-        if found is None:
+        histogram = series.get(labels)
+        if histogram is None:
             labels = self._admit(name, labels)
             mirror = None if self._mirror is None else self._mirror(name, labels)
-            found = series.setdefault(labels, Histogram(self.metrics[name].buckets, mirror))
-        return found
+            histogram = series.setdefault(labels, Histogram(self.metrics[name].buckets, mirror))
+        return histogram
 
     def add(self, name: str, labels: Labels = (), amount: float = 1) -> None:
         """Add to a counter."""
@@ -154,12 +154,12 @@ class Counters:
     def _admit(self, name: str, labels: Labels) -> Labels:
         admitted = []
         for n, value in enumerate(labels):
-            known = self._known.setdefault((name, n), set())
-            if value not in known:
-                if len(known) >= MOST:
+            values = self._known.setdefault((name, n), set())
+            if value not in values:
+                if len(values) >= MOST:
                     value = OTHER
                 else:
-                    known.add(value)
+                    values.add(value)
             admitted.append(value)
         return tuple(admitted)
 
@@ -171,28 +171,28 @@ class Counters:
 
     def read_all(self) -> dict[str, dict[Labels, float]]:
         """Return the current counters and gauges: by metric, then by labels."""
-        found = {
+        values = {
             metric.name: self.read_values(metric.name) for metric in self.metrics.values() if metric.kind == "counter"
         }
         for name, labels, value in self.read_gauges():
-            found.setdefault(name, {})[labels] = value
-        return found
+            values.setdefault(name, {})[labels] = value
+        return values
 
     def read_values(self, name: str) -> dict[Labels, float]:
         """Return the series of one counter or gauge."""
         self._prepare()
         if self.metrics[name].kind == "counter":
             return {labels: series.value for labels, series in list(self._counts[name].items())}
-        return {labels: value for one, labels, value in self.read_gauges() if one == name}
+        return {labels: value for gauge, labels, value in self.read_gauges() if gauge == name}
 
     def read_gauges(self) -> list[tuple[str, Labels, float]]:
         """Read all gauges. The values of series that have become `other` are added up."""
-        found: dict[tuple[str, Labels], float] = {}
+        values: dict[tuple[str, Labels], float] = {}
         for gauges in self._gauges:
             for name, labels, value in gauges():
                 series = name, self._admit(name, labels)
-                found[series] = found.get(series, 0) + value
-        return [(name, labels, value) for (name, labels), value in found.items()]
+                values[series] = values.get(series, 0) + value
+        return [(name, labels, value) for (name, labels), value in values.items()]
 
     def read_histograms(self) -> dict[str, dict[Labels, Histogram]]:
         """Return the histograms: by metric, then by labels."""
@@ -219,20 +219,20 @@ def _render_buckets(metric: Metric, name: str, labels: Labels, histogram: Histog
         running += count
         edge = "+Inf" if bound == float("inf") else _render_number(bound)
         yield f"{name}_bucket{_render_labels(metric, labels, le=edge)} {running}"
-    told = _render_labels(metric, labels)
-    yield f"{name}_sum{told} {_render_number(histogram.sum)}"
-    yield f"{name}_count{told} {running}"
+    rendered = _render_labels(metric, labels)
+    yield f"{name}_sum{rendered} {_render_number(histogram.sum)}"
+    yield f"{name}_count{rendered} {running}"
 
 
 def _render_labels(metric: Metric, values: Labels, le: str = "") -> str:
-    told = [
+    pairs = [
         f'{label.replace(".", "_")}="{_escape(value)}"'
         for label, value in zip(metric.labels, values, strict=True)
         if value
     ]
     if le:
-        told.append(f'le="{le}"')
-    return f"{{{','.join(told)}}}" if told else ""
+        pairs.append(f'le="{le}"')
+    return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
 def _escape(value: str) -> str:

@@ -98,7 +98,7 @@ class Crashes:
 
     def _report(self, event: ChildEvent, reason: ExitReason) -> CrashReport:
         path = event.ref.path
-        own = islice((told for where, told in reversed(self._events) if where == path), EVENTS)
+        own = islice((event for where, event in reversed(self._events) if where == path), EVENTS)
         report: CrashReport = {
             "id": str(uuid_utils.uuid7()),
             "at": _format_now(),
@@ -124,16 +124,16 @@ class Crashes:
         if self._core is None:
             return {}
         parts = path.split("/")
-        cell = next((one for part in reversed(parts) if (one := self._core.living.get(part)) is not None), None)
+        cell = next((living for part in reversed(parts) if (living := self._core.living.get(part)) is not None), None)
         if cell is None:
             return {}
-        found: CrashReport = {"entity": cell.entity_id, "cantrip": cell.plan.cantrip.name or ""}
+        facts: CrashReport = {"entity": cell.entity_id, "cantrip": cell.plan.cantrip.name or ""}
         try:
             newest = self._core.store.newest(cell.entity_id, NEWEST)
         except LoomError:  # the loom itself may have crashed
-            return found
+            return facts
         turn = next((id for record in reversed(newest) if (id := get_committed_turn(record)) is not None), None)
-        return found if turn is None else found | {"after_turn": turn}
+        return facts if turn is None else facts | {"after_turn": turn}
 
     def _keep(self, folder: Path, report: CrashReport) -> None:
         """Write a report as a file, and delete the oldest beyond the limit. A full disk costs only the file."""
@@ -182,7 +182,7 @@ def _describe_exception(reason: ExitReason) -> CrashReport:
 def _cut(value: Any) -> Any:
     """Cut a text, or the texts of a list. Redact it first: half of a secret is not recognised."""
     if isinstance(value, list):
-        return [_cut(one) for one in value]
+        return [_cut(item) for item in value]
     more = len(value) - LONGEST if isinstance(value, str) else 0
     half = LONGEST // 2
     return value if more <= 0 else f"{value[:half]}… ({more} more characters) …{value[-half:]}"
@@ -190,8 +190,8 @@ def _cut(value: Any) -> Any:
 
 def _list_leaves(error: BaseException) -> Iterable[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _list_leaves(one)
+        for inner in error.exceptions:
+            yield from _list_leaves(inner)
     else:
         yield error
 

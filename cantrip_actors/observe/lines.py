@@ -98,12 +98,12 @@ def _flatten(value: Any, outside: tuple[Any, ...]) -> Any:
     kind = type(value)
     if kind not in (dict, list, tuple):
         return value
-    if len(outside) == DEEPEST or any(one is value for one in outside):
+    if len(outside) == DEEPEST or any(container is value for container in outside):
         return LEFT_OUT
     around = (*outside, value)
     if kind is dict:
-        return {key: _flatten(one, around) for key, one in value.items()}
-    return kind(_flatten(one, around) for one in value)
+        return {key: _flatten(part, around) for key, part in value.items()}
+    return kind(_flatten(part, around) for part in value)
 
 
 class _Named(structlog.PrintLogger):
@@ -123,11 +123,11 @@ def _add_name(logger: Any, _method: str, line: LogLine) -> LogLine:
 
 def _render_json(_logger: Any, _method: str, line: LogLine) -> str:
     """Render a line: surrogates are escaped, other objects written as their `repr`, and long texts cut."""
-    made = json.dumps(line, default=safe_repr)
-    if len(made) > LONGEST:
+    text = json.dumps(line, default=safe_repr)
+    if len(text) > LONGEST:
         room = max(100, LONGEST // (len(line) + 1))
-        made = json.dumps({_cut(name, room): _cut(value, room) for name, value in line.items()}, default=safe_repr)
-    return made
+        text = json.dumps({_cut(name, room): _cut(value, room) for name, value in line.items()}, default=safe_repr)
+    return text
 
 
 def _cut(value: Any, room: int) -> Any:

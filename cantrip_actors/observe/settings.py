@@ -54,11 +54,13 @@ class TracingSettings:
         """Whether content is written anywhere."""
         return self.content != "none" or self.on_content is not None
 
-    def record(self, span: Any, context: Any, said: Mapping[str, Any]) -> None:
+    def record(self, span: Any, context: Any, texts: Mapping[str, Any]) -> None:
         """Write the texts of a query: to its span, as an event, and to the user's function."""
         if self.on_content is not None:
-            self.on_content(span, said.get(names.SYSTEM, ()), said.get(names.INPUTS, ()), said.get(names.OUTPUTS, ()))
-        present = {name: value for name, value in said.items() if value}
+            self.on_content(
+                span, texts.get(names.SYSTEM, ()), texts.get(names.INPUTS, ()), texts.get(names.OUTPUTS, ())
+            )
+        present = {name: value for name, value in texts.items() if value}
         if self.content_on_span and span.is_recording():
             span.set_attributes({name: dump_text(value) for name, value in present.items()})
         if self.content_in_events:
@@ -72,7 +74,11 @@ class TracingSettings:
         if self.content_in_events:
             from opentelemetry._logs import LogRecord, SeverityNumber
 
-            known = {names.OPERATION: names.CHAT, names.EXCEPTION: type(error).__name__, names.EXCEPTION_TEXT: text}
-            event = LogRecord(event_name=names.EXCEPTION_EVENT, attributes=known, context=context)
+            attributes = {
+                names.OPERATION: names.CHAT,
+                names.EXCEPTION: type(error).__name__,
+                names.EXCEPTION_TEXT: text,
+            }
+            event = LogRecord(event_name=names.EXCEPTION_EVENT, attributes=attributes, context=context)
             event.severity_number = SeverityNumber.WARN
             self.logger.emit(event)

@@ -164,7 +164,7 @@ class Telemetry(Instrument):
 
     def captured(self, variables: ContextVariables) -> ContextVariables:
         """Return a caller's context variables, with its current span among them in any case."""
-        if self._settings is None or any(one is self._settings.variable for one, _ in variables):
+        if self._settings is None or any(variable is self._settings.variable for variable, _ in variables):
             return variables
         from opentelemetry import context
 

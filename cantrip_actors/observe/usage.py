@@ -21,21 +21,21 @@ def read_modalities(metadata: Mapping[str, Any], side: str) -> Mapping[str, int]
     counts = both.get(side) if isinstance(both, Mapping) else None
     if not isinstance(counts, Mapping):
         return {}
-    return {one: count for one, count in counts.items() if one in MODALITIES and isinstance(count, int)}
+    return {modality: count for modality, count in counts.items() if modality in MODALITIES and isinstance(count, int)}
 
 
 def build_usage_attributes(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a query's span that its answer gives: the model, the answer's id, and the tokens."""
-    known: dict[str, Any] = {names.INPUT_TOKENS: usage.prompt_tokens, names.OUTPUT_TOKENS: usage.completion_tokens}
+    attributes: dict[str, Any] = {names.INPUT_TOKENS: usage.prompt_tokens, names.OUTPUT_TOKENS: usage.completion_tokens}
     if usage.cached_tokens:
-        known[names.CACHE_READ] = usage.cached_tokens
+        attributes[names.CACHE_READ] = usage.cached_tokens
     for key, name in COUNTED.items():
         if isinstance(metadata.get(key), int):
-            known[name] = metadata[key]
+            attributes[name] = metadata[key]
     for key, name in SAID.items():
         if isinstance(metadata.get(key), str):
-            known[name] = metadata[key]
+            attributes[name] = metadata[key]
     for side in ("input", "output"):
         for modality, count in read_modalities(metadata, side).items():
-            known[names.OF_MODALITY.format(modality, side)] = count
-    return known
+            attributes[names.OF_MODALITY.format(modality, side)] = count
+    return attributes

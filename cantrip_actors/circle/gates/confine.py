@@ -47,17 +47,17 @@ def place(root: str | os.PathLike[str], path: str) -> ConfinedPath:
         raise GateError(f"path {shown}: expected at most {LONGEST} characters, got {len(path)}")
     if not path.isascii() and path.encode("utf-8", "replace").decode() != path:
         raise GateError(f"path {shown}: expected text that can be written as UTF-8")
-    given = Path(path)
-    if ".." in given.parts:
+    requested = Path(path)
+    if ".." in requested.parts:
         raise GateError(f'path {shown}: ".." is not allowed: name the path from the root folder')
     base = Path(root)
     try:
         own = Own.now()
         real = Path(os.path.realpath(base))
-        target = Path(os.path.realpath(base / given))
+        target = Path(os.path.realpath(base / requested))
     except OSError as error:
         raise explain_refusal(error, path) from error
-    if given.is_absolute() and not (given.is_relative_to(base.absolute()) or given.is_relative_to(real)):
+    if requested.is_absolute() and not (requested.is_relative_to(base.absolute()) or requested.is_relative_to(real)):
         raise GateError(f"path {shown} is outside the root folder: expected a path relative to it")
     if not target.is_relative_to(real):
         raise GateError(f"path {shown} leads outside the root folder: expected a path inside it")
@@ -95,7 +95,7 @@ class ConfinedPath:
 
     root: Path
     parts: tuple[str, ...]
-    asked: str
+    requested: str
     """The path as it was given, for messages."""
     own: Own = field(default_factory=Own.now, compare=False, repr=False)
     """The files of the runtime, which are refused."""
@@ -137,7 +137,7 @@ class ConfinedPath:
         except OSError as error:
             if error.errno == errno.ENOTDIR and stat.S_ISLNK(read_mode(part, handle)):
                 error = OSError(errno.ELOOP, "", part)
-            raise explain_refusal(error, self.asked, _suggest_names(handle, part)) from error
+            raise explain_refusal(error, self.requested, _suggest_names(handle, part)) from error
         if self.own.has_folder(deeper):
             os.close(deeper)
             self._refuse_own(True)
@@ -146,8 +146,8 @@ class ConfinedPath:
     def _refuse_own(self, is_own: bool) -> None:  # `is_own` is the result of the check that it wraps
         if is_own:
             raise GateError(
-                f"{_shorten(self.asked)} belongs to the runtime, which keeps its looms, dispatches, recipes and keys "
-                "to itself: name another path"
+                f"{_shorten(self.requested)} belongs to the runtime, which keeps its looms, dispatches, recipes and "
+                "keys to itself: name another path"
             )
 
     def check_target(self, folder: int) -> None:
@@ -158,7 +158,7 @@ class ConfinedPath:
             try:
                 handle = os.open(name, os.O_RDONLY | _FILE, dir_fd=folder)
             except OSError as error:  # the file cannot be inspected
-                raise explain_refusal(error, self.asked) from error
+                raise explain_refusal(error, self.requested) from error
             try:
                 self._refuse_own(self.own.has_file(handle))
             finally:
@@ -170,18 +170,18 @@ class ConfinedPath:
         Raises GateError if there is no such file.
         """
         if not self.parts:
-            raise GateError(f"{_shorten(self.asked)} is a folder, expected a file")
+            raise GateError(f"{_shorten(self.requested)} is a folder, expected a file")
         with self.folder(above=True) as folder:
             self._refuse_own(self.own.has_name(folder, self.parts[-1]))
             try:
                 handle = os.open(self.parts[-1], os.O_RDONLY | _FILE, dir_fd=folder)
             except OSError as error:
-                raise explain_refusal(error, self.asked, _suggest_names(folder, self.parts[-1])) from error
+                raise explain_refusal(error, self.requested, _suggest_names(folder, self.parts[-1])) from error
         kind = os.fstat(handle).st_mode
         if not stat.S_ISREG(kind):
             os.close(handle)
             what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
-            raise GateError(f"{_shorten(self.asked)} is {what}, expected a file")
+            raise GateError(f"{_shorten(self.requested)} is {what}, expected a file")
         if self.own.has_file(handle):
             os.close(handle)
             self._refuse_own(True)

@@ -68,10 +68,10 @@ def _make_tls() -> ssl.SSLContext:
 async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool, most: _Most) -> str | Image:
     for _ in range(HOPS + 1):
         addresses: list[str | None] = [None] if allow_private else await _resolve_public(url)
-        found = await _get(client, url, addresses, most)
-        if not isinstance(found, httpx.URL):
-            return found
-        url = found
+        fetched = await _get(client, url, addresses, most)
+        if not isinstance(fetched, httpx.URL):
+            return fetched
+        url = fetched
     raise GateError(f"more than {HOPS} redirects, the last to {_shorten(url)}")
 
 

@@ -109,25 +109,25 @@ def _read_excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> 
     passed = _Passed(file)
     lines = passed.skip_lines(offset - 1)
     if lines < offset - 1:
-        found = f"has {lines} lines" if lines else "is empty"
-        return "", f"the file {found}, there is no line {offset}"
+        size = f"has {lines} lines" if lines else "is empty"
+        return "", f"the file {size}, there is no line {offset}"
     passed.skip(column)
-    taken: list_[str] = []
+    pieces: list_[str] = []
     room, line, at = CHARACTERS, offset, column
     while room and (limit is None or line < offset + limit):
         piece = file.readline(room)
         if not piece:
-            return "".join(taken), ""
-        taken.append(piece)
+            return "".join(pieces), ""
+        pieces.append(piece)
         room -= len(piece)
         if piece.endswith("\n"):
             line, at = line + 1, 0
         else:
             at += len(piece)
     if not file.read(1):
-        return "".join(taken), ""
+        return "".join(pieces), ""
     onward = f"offset={line}, column={at}" if at else f"offset={line}"
-    return "".join(taken), f"the file has more: read it with {onward}"
+    return "".join(pieces), f"the file has more: read it with {onward}"
 
 
 class _Passed:
@@ -156,9 +156,9 @@ class _Passed:
         while count > skipped:
             at, before = self._file.tell(), piece
             piece = self._read(_PIECE)
-            found = piece.count("\n")
-            if skipped + found < count and len(piece) == _PIECE:
-                skipped += found
+            breaks = piece.count("\n")
+            if skipped + breaks < count and len(piece) == _PIECE:
+                skipped += breaks
                 continue
             self._file.seek(at)
             self._left += len(piece)
@@ -218,16 +218,16 @@ def write(
 def _read_mode(folder: int, where: ConfinedPath) -> int | None:
     """Return the permissions of the file to be replaced; None if there is no such file."""
     try:
-        found = os.stat(where.parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
+        mode = os.stat(where.parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise explain_refusal(error, where.asked) from error
-    if stat.S_ISDIR(found):
-        raise GateError(f'"{where.asked}" is a folder, expected the path of a file')
-    if not stat.S_ISREG(found):
-        raise GateError(f'"{where.asked}" is not a regular file and is not replaced')
-    return stat.S_IMODE(found)
+        raise explain_refusal(error, where.requested) from error
+    if stat.S_ISDIR(mode):
+        raise GateError(f'"{where.requested}" is a folder, expected the path of a file')
+    if not stat.S_ISREG(mode):
+        raise GateError(f'"{where.requested}" is not a regular file and is not replaced')
+    return stat.S_IMODE(mode)
 
 
 def _replace(folder: int, where: ConfinedPath, data: bytes, mode: int | None) -> None:
@@ -244,7 +244,7 @@ def _replace(folder: int, where: ConfinedPath, data: bytes, mode: int | None) ->
     except OSError as error:
         with suppress(OSError):
             os.unlink(draft, dir_fd=folder)
-        raise explain_refusal(error, where.asked) from error
+        raise explain_refusal(error, where.requested) from error
 
 
 @gate(name="list", idempotent=True, read_only=True, risks=["private_data"])
@@ -272,10 +272,10 @@ def _walk(folder: int, where: ConfinedPath, depth: int) -> Iterator[tuple[tuple[
     """
     try:
         with os.scandir(folder) as entries:
-            found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+            listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
     except OSError:  # removed or made unreadable meanwhile: nothing to list
         return
-    for name, is_folder in found:
+    for name, is_folder in listed:
         parts = (*where.parts, name)
         yield parts, is_folder
         if is_folder and depth < DEEPEST and not name.startswith("."):
@@ -321,7 +321,7 @@ class _Hunt:
         wanted = fold(pattern)
         texts = ((name, text) for name, text in self._read_texts() if wanted in fold(text))
         lines = ((name, number, line) for name, text in texts for number, line in enumerate(text.split("\n"), 1))
-        return list_(islice((one for one in lines if wanted in fold(one[2])), limit))
+        return list_(islice((line for line in lines if wanted in fold(line[2])), limit))
 
     def find_by_regex(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
         names: list_[str] = []
@@ -336,7 +336,7 @@ class _Hunt:
             texts.append("\n".join(line[:LONGEST_LINE] for line in text.split("\n")))
         try:
             left = max(0.1, self.ends - time.monotonic())
-            found = grep.find_matching_lines(pattern, texts, ignore_case=ignore_case, limit=limit, seconds=left)
+            matches = grep.find_matching_lines(pattern, texts, ignore_case=ignore_case, limit=limit, seconds=left)
         except grep.TooSlow as error:
             raise GateError(
                 f"the pattern {pattern!r} did not finish within {SECONDS:g} s: expected one without repetitions inside "
@@ -346,17 +346,17 @@ class _Hunt:
             raise GateError(
                 f"pattern {pattern!r} is not a regular expression: {error}; regex=false takes it as it is"
             ) from error
-        return [(names[index], number, line) for index, number, line in found]
+        return [(names[index], number, line) for index, number, line in matches]
 
     def _read_texts(self) -> Iterator[tuple[str, str]]:
         """Yield each text file of the place, by name. Binary, huge and unreadable files are left out."""
         large = 0
-        for one in self._find_files():
+        for entry in self._find_files():
             if time.monotonic() > self.ends:
-                self.notes.append(f'stopped before "{one.name}" after {SECONDS:g} s: narrow the path')
+                self.notes.append(f'stopped before "{entry.name}" after {SECONDS:g} s: narrow the path')
                 break
             try:
-                handle = one.open()
+                handle = entry.open()
             except GateError:
                 continue
             with os.fdopen(handle, "rb") as file:
@@ -365,7 +365,7 @@ class _Hunt:
                     continue
                 data = file.read(LARGEST)
             if b"\0" not in data[:_PEEK]:
-                yield one.name, data.decode("utf-8", "replace")
+                yield entry.name, data.decode("utf-8", "replace")
         if large:
             self.notes.append(f"{large} {'file' if large == 1 else 'files'} of more than {LARGEST:,} bytes left out")
 
@@ -379,7 +379,7 @@ class _Hunt:
         with self.where.folder() as folder:
             for parts, is_folder in _walk(folder, self.where, 0):
                 if not is_folder:
-                    yield replace(self.where, parts=parts, asked="/".join(parts))
+                    yield replace(self.where, parts=parts, requested="/".join(parts))
 
 
 def _clip(line: str) -> str:

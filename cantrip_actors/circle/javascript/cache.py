@@ -90,14 +90,14 @@ def _write(path: Path, code: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_ours(path.parent.lstat(), stat.S_ISDIR):
         return
-    handle, made = tempfile.mkstemp(dir=path.parent, prefix=".")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(code).digest() + code)
-        Path(made).replace(path)
+        Path(temporary).replace(path)
     except OSError:
-        Path(made).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise
-    kept = sorted(path.parent.glob("javascript-*"), key=lambda one: one.lstat().st_mtime, reverse=True)
-    for old in kept[KEPT:]:
+    cached = sorted(path.parent.glob("javascript-*"), key=lambda file: file.lstat().st_mtime, reverse=True)
+    for old in cached[KEPT:]:
         old.unlink(missing_ok=True)

@@ -158,17 +158,17 @@ class _Compiled:
     def instantiate(self, store: wasmtime.Store) -> Any:
         native = wasmtime.Instance(store, self.native, []).exports(store)
         imports: list[Any] = [
-            native[name] if (name := one.name or "") in native else self.linker.get(store, one.module, name)
-            for one in self.module.imports
+            native[name] if (name := imported.name or "") in native else self.linker.get(store, imported.module, name)
+            for imported in self.module.imports
         ]
         guest = wasmtime.Instance(store, self.module, imports).exports(store)
         sources = {"native": native, "guest": guest}
         # instantiated last: a store with an asynchronous import accepts only asynchronous calls
         imports = [
-            sources[one.module][one.name or ""]
-            if one.module in sources
-            else self.linker.get(store, one.module, one.name or "")
-            for one in self.glue.imports
+            sources[imported.module][imported.name or ""]
+            if imported.module in sources
+            else self.linker.get(store, imported.module, imported.name or "")
+            for imported in self.glue.imports
         ]
         wasmtime.Instance(store, self.glue, imports)
         return guest
@@ -486,7 +486,9 @@ def complete(work: GuestWork[T]) -> T:
 
 
 @ffi.wasmtime_func_async_callback_t  # type: ignore[untyped-decorator]
-def _wait(_env: Any, _caller: Any, args: Any, _count: int, results: Any, _one: int, _trap: Any, then: Any) -> None:
+def _wait(
+    _env: Any, _caller: Any, args: Any, _count: int, results: Any, _result_count: int, _trap: Any, then: Any
+) -> None:
     guest: Guest = _entered.guest
     guest.receive(args[0].of.i32, args[1].of.i32, ctypes.addressof(results.contents))
     then[0].callback = _is_answered
@@ -549,7 +551,9 @@ def _compile() -> _Compiled:
     if error:
         raise wasmtime.WasmtimeError._from_ptr(error)  # noqa: SLF001
     guest = load_module(engine, _read_wasm(), f"stack {STACK}")
-    results = {one.name: len(one.type.results) for one in guest.exports if isinstance(one.type, wasmtime.FuncType)}
+    results = {
+        export.name: len(export.type.results) for export in guest.exports if isinstance(export.type, wasmtime.FuncType)
+    }
     native, glue = wasmtime.Module(engine, _HOST_FUNCTIONS), wasmtime.Module(engine, _GLUE)
     return _Compiled(engine, guest, linker, native, glue, results)
 
@@ -598,17 +602,17 @@ class Pristine:
 
         `gates` is the argument of the prelude's `arm`. Raises LimitExceeded if the change needs more memory.
         """
-        made = Guest(self.compiled, self.most(memory), host)
+        guest = Guest(self.compiled, self.most(memory), host)
         try:
-            made.patch(self.prelude)
+            guest.patch(self.prelude)
             if change is not None:
-                made.patch(change)
-            made.call("set_memory_limit", min(memory, 0x7FFFFFFF))
-            complete(made.apply(self.functions[3], gates))
+                guest.patch(change)
+            guest.call("set_memory_limit", min(memory, 0x7FFFFFFF))
+            complete(guest.apply(self.functions[3], gates))
         except LimitExceeded:
-            made.close()
+            guest.close()
             raise
-        return made
+        return guest
 
 
 def compute_identity() -> str:
@@ -625,15 +629,15 @@ def _read_prelude() -> str:
 
 
 _lock = threading.Lock()
-_made: list[Pristine] = []
+_prepared: list[Pristine] = []
 
 
 def get_pristine() -> Pristine:
     """Return this process's pristine guest. The first call compiles the engine, or loads it from the cache."""
     with _lock:
-        if not _made:
-            _made.append(_prepare())
-        return _made[0]
+        if not _prepared:
+            _prepared.append(_prepare())
+        return _prepared[0]
 
 
 def _prepare() -> Pristine:

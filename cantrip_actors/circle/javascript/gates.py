@@ -52,8 +52,8 @@ def describe_functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 def _make_identifier(name: str) -> str:
     """Return the gate's name as an identifier."""
-    made = _NO_NAME.sub("_", name)
-    return f"{made}_" if made in _RESERVED else made
+    identifier = _NO_NAME.sub("_", name)
+    return f"{identifier}_" if identifier in _RESERVED else identifier
 
 
 def _get_properties(gate: ToolDefinition) -> Mapping[str, Any]:
@@ -68,7 +68,7 @@ def _may_be_object(shape: Any, definitions: Mapping[str, Any]) -> bool:
         return True
     for key in ("anyOf", "oneOf"):
         if key in shape:
-            return any(_may_be_object(one, definitions) for one in shape[key])
+            return any(_may_be_object(option, definitions) for option in shape[key])
     if "enum" in shape:
         return False
     kind = shape.get("type", "object")
@@ -92,21 +92,21 @@ def _render_type(shape: Any, definitions: Mapping[str, Any], depth: int = 0) -> 
     if "$ref" in shape:
         return _render_type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, depth + 1)
     if "enum" in shape:
-        return " | ".join(orjson.dumps(one).decode() for one in shape["enum"])
+        return " | ".join(orjson.dumps(value).decode() for value in shape["enum"])
     for key in ("anyOf", "oneOf"):
         if key in shape:
-            return " | ".join(dict.fromkeys(_render_type(one, definitions, depth + 1) for one in shape[key]))
+            return " | ".join(dict.fromkeys(_render_type(option, definitions, depth + 1) for option in shape[key]))
     kind = shape.get("type", "any")
     if isinstance(kind, list):
-        return " | ".join(_TYPES.get(one, "any") for one in kind)
+        return " | ".join(_TYPES.get(kind_name, "any") for kind_name in kind)
     if kind == "array":
         inner = _render_type(shape.get("items"), definitions, depth + 1)
         return f"({inner})[]" if " " in inner else f"{inner}[]"
     if kind == "object" and shape.get("properties"):
         required = shape.get("required", ())
         fields = (
-            f"{name}{'' if name in required else '?'}: {_render_type(one, definitions, depth + 1)}"
-            for name, one in shape["properties"].items()
+            f"{name}{'' if name in required else '?'}: {_render_type(field, definitions, depth + 1)}"
+            for name, field in shape["properties"].items()
         )
         return f"{{{', '.join(fields)}}}"
     return _TYPES.get(kind, "any")

@@ -162,11 +162,11 @@ class JavaScriptSandbox(LiveSandbox):
             pristine = self._pristine
             change = unpack(pristine.engine, pristine.memory, image, pristine.most(self.limits.memory))
             try:
-                made = self._make_guest(change)
+                guest = self._make_guest(change)
             except LimitExceeded as problem:
                 raise ValueError("the snapshot needs more memory than this sandbox may have") from problem
             self._discard()
-            self._guest = made
+            self._guest = guest
             self._has_promises = True  # the snapshot does not say
 
     def close(self) -> None:

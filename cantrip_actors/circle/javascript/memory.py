@@ -73,10 +73,10 @@ def unpack(engine: str, pristine: bytes, snapshot: bytes, most: int) -> Differen
         raise ValueError("the snapshot is damaged") from problem
     if len(pages) % step or not inflate.eof or inflate.unused_data:
         raise ValueError("the snapshot is damaged")
-    found = tuple(
+    changed = tuple(
         (_OFFSET.unpack_from(pages, start)[0], pages[start + _OFFSET.size : start + step])
         for start in range(0, len(pages), step)
     )
-    if any(start + _PAGE > size for start, _ in found):
+    if any(start + _PAGE > size for start, _ in changed):
         raise ValueError("the snapshot is damaged")
-    return Difference(size, _PAGE, found)
+    return Difference(size, _PAGE, changed)

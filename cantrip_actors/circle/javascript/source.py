@@ -59,7 +59,7 @@ def prepare(code: str, *, is_watched: bool = False) -> PreparedScript:
     if root is None:
         return PreparedScript(code)
     parts, position = [], 0
-    statements = [one for one in root.named_children if one.type not in ("comment", "hash_bang_line")]
+    statements = [child for child in root.named_children if child.type not in ("comment", "hash_bang_line")]
     dropped = _find_dropped(root, statements) if is_watched else ()
     for start, end, text in sorted([*_find_edits(statements, source), *dropped]):
         parts += [source[position:start], text]
@@ -74,9 +74,9 @@ def _find_edits(statements: list[Node], source: bytes) -> Iterator[tuple[int, in
         if statement.type == "lexical_declaration":
             keyword = statement.children[0]
             yield start, keyword.end_byte, b"var".ljust(keyword.end_byte - start)
-            for one in statement.named_children:
-                name = one.child_by_field_name("name")
-                if name is not None and name.type == "identifier" and one.child_by_field_name("value") is None:
+            for declarator in statement.named_children:
+                name = declarator.child_by_field_name("name")
+                if name is not None and name.type == "identifier" and declarator.child_by_field_name("value") is None:
                     yield name.end_byte, name.end_byte, b" = void 0"  # `var x;` alone would leave x unchanged
         elif statement.type == "class_declaration" and (name := statement.child_by_field_name("name")) is not None:
             yield start, start, b"var " + source[name.start_byte : name.end_byte] + b" = "

@@ -79,9 +79,9 @@ class Inexact(ValueError):
 def _read_exact(value: Any) -> Any:
     """Return the value with its BigInts as integers. Raises Inexact."""
     if isinstance(value, dict):
-        return {key: _read_exact(one) for key, one in value.items()}
+        return {key: _read_exact(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_read_exact(one) for one in value]
+        return [_read_exact(part) for part in value]
     if isinstance(value, str) and value[:1] == "\0":
         return _read_integer(value[2:]) if value[1:2] == "n" else value[1:]
     if isinstance(value, (int, float)) and EXACT < abs(value) < _WRITTEN and value == int(value):
@@ -100,9 +100,9 @@ def _read_integer(digits: str) -> int | str:
 def _mark(value: Any) -> Any:
     """Return the value with integers of more than 53 bits marked as BigInts."""
     if isinstance(value, dict):
-        return {key: _mark(one) for key, one in value.items()}
+        return {key: _mark(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_mark(one) for one in value]
+        return [_mark(part) for part in value]
     if isinstance(value, int) and abs(value) > EXACT:
         return f"\0n{value}"
     return f"\0{value}" if isinstance(value, str) and value[:1] == "\0" else value
@@ -155,8 +155,8 @@ def parse_report(report: bytes, code: str, gates: Collection[str], *, scarce: bo
 
 def _parse_error(text: bytes, code: str, gates: Collection[str], *, scarce: bool) -> Raised:
     try:
-        said = decode_incoming(text)
-        name, message, stack = (str(said[key]) for key in ("name", "message", "stack"))
+        error = decode_incoming(text)
+        name, message, stack = (str(error[key]) for key in ("name", "message", "stack"))
     except (ValueError, TypeError, KeyError):  # a program may have changed the engine's own objects
         name, message, stack = "Error", UNSHOWABLE, ""
     if (name, message) == ("InternalError", "out of memory"):

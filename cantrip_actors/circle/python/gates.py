@@ -32,7 +32,10 @@ def name_callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]
 
 def describe_for_calls(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
     """Return, as JSON, what a worker needs to take gate calls: each gate's own name and its parameters."""
-    return {name: [gate.name, [one for one, _ in _list_parameters(gate.parameters)]] for name, gate in named.items()}
+    return {
+        name: [gate.name, [parameter for parameter, _ in _list_parameters(gate.parameters)]]
+        for name, gate in named.items()
+    }
 
 
 def render(gate: ToolDefinition) -> str:
@@ -65,7 +68,7 @@ def _render_signature(gate: ToolDefinition, *, more: bool) -> str:
 
 def _list_parameters(schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
     required = schema.get("required", ())
-    return sorted(schema.get("properties", {}).items(), key=lambda one: one[0] not in required)
+    return sorted(schema.get("properties", {}).items(), key=lambda parameter: parameter[0] not in required)
 
 
 def _render_type(shape: Any, definitions: Mapping[str, Any], depth: int) -> str:
@@ -76,12 +79,12 @@ def _render_type(shape: Any, definitions: Mapping[str, Any], depth: int) -> str:
         return _render_type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, depth + 1)
     if "const" in shape or "enum" in shape:
         values = shape["enum"] if "enum" in shape else [shape["const"]]
-        if all(isinstance(one, (str, int, bool)) or one is None for one in values):
+        if all(isinstance(value, (str, int, bool)) or value is None for value in values):
             return f"Literal[{', '.join(map(repr, values))}]"
         return "Any"
     for key in ("anyOf", "oneOf"):
         if key in shape:
-            return _join_types(_render_type(one, definitions, depth + 1) for one in shape[key])
+            return _join_types(_render_type(option, definitions, depth + 1) for option in shape[key])
     kinds = shape.get("type", ())
     return _join_types(
         _render_kind(kind, shape, definitions, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)
@@ -95,13 +98,13 @@ def _render_kind(kind: str, shape: Mapping[str, Any], definitions: Mapping[str, 
 
 
 def _join_types(types: Iterator[str]) -> str:
-    made = list(dict.fromkeys(types))
-    return "Any" if not made or "Any" in made else " | ".join(made)
+    names = list(dict.fromkeys(types))
+    return "Any" if not names or "Any" in names else " | ".join(names)
 
 
 def _make_identifier(name: str) -> str:
-    made = name.replace("-", "_")
-    return f"{made}_" if keyword.iskeyword(made) else made
+    identifier = name.replace("-", "_")
+    return f"{identifier}_" if keyword.iskeyword(identifier) else identifier
 
 
 def _is_parameter(name: str) -> bool:
@@ -136,7 +139,7 @@ def write_capability(gates: Sequence[ToolDefinition], limits: ProgramLimits) -> 
         parts.append(_GATES + "\n" + "\n".join(render(gate) for gate in gates) + "\n")
     if any(gate.name == "done" for gate in gates):
         parts.append("Finish with done(answer) or, which is the same, submit_answer(answer). No gate works after it.\n")
-    bounds = ", ".join(limits.describe(one) for one in ("seconds", "memory", "gate_calls"))
+    bounds = ", ".join(limits.describe(limit) for limit in ("seconds", "memory", "gate_calls"))
     parts.append(
         f"Limits of one program: {bounds}. One that exceeds them is ended, and what it did to variables is undone; "
         f"what gates did stays done. Of printed output {limits.output} characters are kept.\n"

@@ -138,13 +138,13 @@ class PythonSandbox:
         return self._read_step(frame, state)
 
     def _read_step(self, frame: WorkerFrame, state: bytes) -> Stepped:
-        reply, made = frame
+        reply, new_state = frame
         if "damaged" in reply:
             raise ValueError(reply["damaged"])
         step: Stepped = convert(reply, Stepped)
         if isinstance(step, Suspended):
-            return replace(step, state=made or state, image=made or state)
-        self._idle = made or self._idle
+            return replace(step, state=new_state or state, image=new_state or state)
+        self._idle = new_state or self._idle
         return step
 
 
@@ -154,7 +154,7 @@ _last: tuple[Sequence[ToolDefinition], orjson.Fragment] | None = None
 def _describe_gates(gates: Sequence[ToolDefinition]) -> orjson.Fragment:
     """Return what a worker needs to know about the gates; cached, because many sandboxes have the same gates."""
     global _last  # noqa: PLW0603  # one assignment, so threads need no lock
-    known = _last
-    if known is None or known[0] is not gates:
-        known = _last = gates, orjson.Fragment(orjson.dumps(describe_for_calls(name_callables(gates))))
-    return known[1]
+    latest = _last
+    if latest is None or latest[0] is not gates:
+        latest = _last = gates, orjson.Fragment(orjson.dumps(describe_for_calls(name_callables(gates))))
+    return latest[1]

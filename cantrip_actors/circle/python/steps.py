@@ -92,7 +92,7 @@ class _ProgramTurn:
     """Seconds that a replay took to reach the program's old position; they do not count against its limit."""
     began: float = 0.0
     """When the step began, by this process's clock."""
-    kept: list[str] = field(default_factory=list)
+    printed_parts: list[str] = field(default_factory=list)
     cut: int = 0
     """Characters of this step's output that were cut."""
 
@@ -109,12 +109,12 @@ class _ProgramTurn:
 
     def print(self, _stream: str, text: str) -> None:
         """Keep printed text up to the limit, and count the rest."""
-        kept = text[: max(0, self.limits.output - self.printed)]
-        self.kept.append(kept)
-        self.printed += len(kept)
-        self.cut += len(text) - len(kept)
-        if kept:
-            self.stream.write(make_encodable(kept).encode())
+        shown = text[: max(0, self.limits.output - self.printed)]
+        self.printed_parts.append(shown)
+        self.printed += len(shown)
+        self.cut += len(text) - len(shown)
+        if shown:
+            self.stream.write(make_encodable(shown).encode())
         if self.cut:  # the next notice, which is at least as long, overwrites this one
             self.stream.seek(-self.stream.write(self.render_notice().encode()), 1)
 
@@ -124,7 +124,7 @@ class _ProgramTurn:
 
     def render_output(self) -> str:
         """Return the output of this step."""
-        return make_encodable("".join(self.kept)) + self.render_notice()
+        return make_encodable("".join(self.printed_parts)) + self.render_notice()
 
 
 class Clock(Protocol):
@@ -180,21 +180,21 @@ class Steps:
         try:
             match request["do"]:
                 case "begin":
-                    step, made = self._begin(turn, request, state)
+                    step, new_state = self._begin(turn, request, state)
                 case "answer":
-                    step, made = self._answer(turn, request["answer"], state)
+                    step, new_state = self._answer(turn, request["answer"], state)
                 case "resume":
-                    step, made = self._resume(turn, state), b""
+                    step, new_state = self._resume(turn, state), b""
                 case _:
                     self._load(state)
-                    step, made = Finished(None), b""
+                    step, new_state = Finished(None), b""
         except DamagedSnapshot as damaged:
             return {"damaged": str(damaged)}, b""
         except LimitExceeded as problem:
-            step, made = problem.end_step(limits, turn.render_output()), b""
+            step, new_state = problem.end_step(limits, turn.render_output()), b""
         except MemoryError:
-            step, made = LimitExceeded("memory").end_step(limits, turn.render_output()), b""
-        return to_builtins(step), made
+            step, new_state = LimitExceeded("memory").end_step(limits, turn.render_output()), b""
+        return to_builtins(step), new_state
 
     def _begin(self, turn: _ProgramTurn, request: Mapping[str, Any], idle: bytes) -> tuple[Stepped, bytes]:
         code, inputs = request["code"], request["inputs"]
@@ -414,16 +414,16 @@ def _read_arguments(gate: tuple[str, list[str]], snapshot: FunctionSnapshot) -> 
         args, kwargs = read_out(lambda: (snapshot.args, snapshot.kwargs))
     except NotPlain as problem:
         raise TypeError(f"{own_name}() got {problem}") from problem
-    made = {}
+    arguments = {}
     conversion = ArgumentsConversion()
     for name, value in _bind(own_name, parameters, args, kwargs).items():
         try:
-            made[conversion.convert_name(name)] = conversion.visit(value)
+            arguments[conversion.convert_name(name)] = conversion.visit(value)
         except TooLarge as problem:
             raise TypeError(f"{own_name}() got {problem}: pass less at once") from problem
         except NotPlain as problem:
             raise TypeError(f"{own_name}() argument '{name}' is not a JSON value: {problem}") from problem
-    return made
+    return arguments
 
 
 def _bind(gate: str, parameters: list[str], args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -431,11 +431,11 @@ def _bind(gate: str, parameters: list[str], args: Any, kwargs: Mapping[str, Any]
     if len(args) > len(parameters):
         takes = "no positional arguments" if not parameters else f"at most {len(parameters)} positional arguments"
         raise TypeError(f"{gate}() takes {takes}, got {len(args)}")
-    made = dict(zip(parameters, args, strict=False))
+    arguments = dict(zip(parameters, args, strict=False))
     for name in kwargs:
-        if name in made:
+        if name in arguments:
             raise TypeError(f"{gate}() got multiple values for argument '{name}'")
-    return {**made, **kwargs}
+    return {**arguments, **kwargs}
 
 
 def _refuse_request(snapshot: FunctionSnapshot) -> MontyResult:
@@ -444,7 +444,7 @@ def _refuse_request(snapshot: FunctionSnapshot) -> MontyResult:
     if not snapshot.is_os_function:
         return {"exc_type": "NameError", "message": f"name {name!r} is not defined"}
     if name == "import":
-        module = next((make_encodable(one) for one in snapshot.args if isinstance(one, str)), "?")
+        module = next((make_encodable(arg) for arg in snapshot.args if isinstance(arg, str)), "?")
         return {"exc_type": "ModuleNotFoundError", "message": f"there is no module {module!r} in this Python"}
     return {"exc_type": "PermissionError", "message": f"{name}: the sandbox has no files, environment or clock"}
 
@@ -467,4 +467,6 @@ def _make_seed(code: str, variables: Mapping[str, Any]) -> str:
 def _are_results(awaited: object) -> TypeGuard[dict[str, MontyResult]]:
     """Return whether these are awaited results, as `_ProgramTurn` writes them."""
     forms = ({"return_value"}, {"exc_type", "message"})
-    return isinstance(awaited, dict) and all(isinstance(one, dict) and one.keys() in forms for one in awaited.values())
+    return isinstance(awaited, dict) and all(
+        isinstance(result, dict) and result.keys() in forms for result in awaited.values()
+    )

@@ -65,7 +65,9 @@ class _Repr(reprlib.Repr):
     def repr_MontyClassProxy(self, value: MontyClassProxy, level: int) -> str:  # noqa: N802  # reprlib's names
         if level <= 0:
             return f"{value.name}(...)"
-        fields = [f"{name}={self.repr1(one, level - 1)}" for name, one in list(value.attributes.items())[:20]]
+        fields = [
+            f"{name}={self.repr1(attribute, level - 1)}" for name, attribute in list(value.attributes.items())[:20]
+        ]
         return f"{value.name}({', '.join(fields)})"
 
     def repr_MontyStdTypeProxy(self, value: MontyStdTypeProxy, _level: int) -> str:  # noqa: N802
@@ -108,9 +110,9 @@ class ArgumentsConversion(Conversion):
 
     def convert_name(self, name: str) -> str:
         """Return the name of an argument. Raises TooLarge."""
-        made = make_encodable(name)
-        self.count_text(made)
-        return made
+        encodable = make_encodable(name)
+        self.count_text(encodable)
+        return encodable
 
     def visit(self, value: Any, depth: int = 0) -> Any:
         """Return an argument as JSON. Raises NotPlain if it has no JSON form, and TooLarge if it exceeds a bound."""
@@ -129,13 +131,13 @@ class ArgumentsConversion(Conversion):
         if isinstance(value, _INSIDE):
             raise NotPlain(_repr.repr(value))
         self._inside.append(type(value))
-        made = (
+        converted = (
             self._convert_mapping(value.attributes, depth)
             if isinstance(value, MontyClassProxy)
             else super()._convert_compound(value, depth)
         )
         self._inside.pop()
-        return made
+        return converted
 
 
 class _Rendering(Conversion):

@@ -50,10 +50,10 @@ def main(binary: str, *folders: str) -> None:
     gc.freeze()  # modules live as long as the process
     with Steps(binary, printed, clock) as steps:
         while (frame := receive(requests)) is not None:
-            made = steps.compute(frame.data, frame.state)
+            result = steps.compute(frame.data, frame.state)
             clock.stop()
             try:
-                send(answers, *made)
+                send(answers, *result)
             except BrokenPipeError:
                 return
 

@@ -29,7 +29,7 @@ from typing import Any, Final, cast
 
 from pydantic_monty._binary import find_monty_binary
 
-from cantrip_actors.circle.python import worker
+from cantrip_actors.circle.python import worker as worker_program
 from cantrip_actors.circle.python.frames import WorkerFrame, receive, send
 from cantrip_actors.circle.step import Limit
 
@@ -136,7 +136,7 @@ class Worker:
             raise RuntimeError(
                 f"a worker of the Python medium failed: {output.rstrip().rpartition(chr(10))[2][:_QUOTED]}"
             )
-        limit: Limit = "interrupted" if is_killed else "seconds" if code in worker.ENDED_BY_TIME else "crash"
+        limit: Limit = "interrupted" if is_killed else "seconds" if code in worker_program.ENDED_BY_TIME else "crash"
         return WorkerEnded(limit, output)
 
 
@@ -176,20 +176,20 @@ class _Pool:
             self._is_closed = True
             idle, self._idle = self._idle, []
             script, self.script = self.script, None
-            for one in self._busy:
-                one.kill()
-        for one in idle:
-            one.ask_to_end()
-        for one in idle:
-            one.end()
+            for worker in self._busy:
+                worker.kill()
+        for worker in idle:
+            worker.ask_to_end()
+        for worker in idle:
+            worker.end()
         if script is not None:
             shutil.rmtree(script.parent, ignore_errors=True)
 
     def forget(self) -> None:
         """Close a forked process's handles of these workers, which belong to its parent."""
-        for one in (*self._idle, *self._busy):
-            one.process.returncode = 0
-            one.forget()
+        for worker in (*self._idle, *self._busy):
+            worker.process.returncode = 0
+            worker.forget()
 
     def _take(self) -> Worker:
         with self._lock:
@@ -202,10 +202,10 @@ class _Pool:
 
     def _take_idle(self) -> Worker | None:
         while self._idle:
-            one = self._idle.pop()
-            if one.process.poll() is None:
-                return one
-            one.end()
+            worker = self._idle.pop()
+            if worker.process.poll() is None:
+                return worker
+            worker.end()
         return None
 
     def _start_command(self) -> list[str]:
@@ -217,7 +217,7 @@ class _Pool:
                 )
             binary = find_monty_binary()
             self.script, self._text = _make_script(binary)
-            program = [sys.executable, "-I", "-S", worker.__file__, str(self.script or binary)]
+            program = [sys.executable, "-I", "-S", worker_program.__file__, str(self.script or binary)]
             self._command = [*program, *_list_folders()]
         return self._command
 
@@ -232,7 +232,7 @@ def _list_folders() -> list[str]:
     The folder of the running program is left out: an entity may be able to write there, and a worker starts late.
     """
     needed = [str(Path(file).parents[1]) for name in _NEEDED if (file := sys.modules[name].__file__) is not None]
-    installed = [one for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]
+    installed = [folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")]
     return list(dict.fromkeys([*needed, *installed]))
 
 

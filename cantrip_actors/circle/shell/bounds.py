@@ -42,10 +42,10 @@ class Bounds:
 
     def find_exceeded(self) -> Limit | None:
         """Return the exceeded limit as soon as it can be known; otherwise, and in most checks, None."""
-        taken = self._measure_machine()
-        if time.monotonic() - self._looked < DUE and taken - self._taken < QUICK:
+        machine_use = self._measure_machine()
+        if time.monotonic() - self._looked < DUE and machine_use - self._taken < QUICK:
             return None
-        self._taken = taken
+        self._taken = machine_use
         hidden = self.measure_unnamed()
         exceeded = hidden if isinstance(hidden, str) else "disk" if self._files.has_too_much(hidden) else None
         self._looked = time.monotonic()
@@ -54,10 +54,10 @@ class Bounds:
     def measure_unnamed(self) -> int | Limit:
         """Return the bytes of files without a name, or the exceeded limit."""
         try:
-            found = process_tree.measure_hidden(self._processes(), FILE)
+            hidden = process_tree.measure_hidden(self._processes(), FILE)
         except OSError:  # the files of a process cannot be inspected
             return "disk"
-        return "memory" if found.shares and not self._shares else found.size
+        return "memory" if hidden.shares and not self._shares else hidden.size
 
     def _measure_machine(self) -> int:
         """Return the bytes in use on the files' disk and of shared memory; only differences are meaningful."""

@@ -158,13 +158,13 @@ class Jail:
                     os.close(descriptor)
 
 
-def _read_first(told: int) -> int | None:
+def _read_first(descriptor: int) -> int | None:
     """Return the first process of bubblewrap's namespace, as bubblewrap reports it; None if bubblewrap failed."""
     text = b""
     poll = select.poll()
-    poll.register(told, select.POLLIN)
+    poll.register(descriptor, select.POLLIN)
     ends = time.monotonic() + TELLING
-    while poll.poll(max(ends - time.monotonic(), 0) * 1000) and (part := os.read(told, 4096)):
+    while poll.poll(max(ends - time.monotonic(), 0) * 1000) and (part := os.read(descriptor, 4096)):
         text += part
     try:
         return int(orjson.loads(text)["child-pid"])
@@ -201,11 +201,11 @@ def _get_starter(_process: int) -> ThreadPoolExecutor:
 def jail(name: JailName | None = None) -> Jail:
     """Return the jail of that name, or the strongest one that works. Raises InvalidCantrip with the reasons."""
     reasons = []
-    for one in (name,) if name is not None else ("bubblewrap", "landlock"):
-        found = _look(one)
-        if isinstance(found, Jail):
-            return found
-        reasons.append(f"{one}: {found}")
+    for candidate in (name,) if name is not None else ("bubblewrap", "landlock"):
+        result = _look(candidate)
+        if isinstance(result, Jail):
+            return result
+        reasons.append(f"{candidate}: {result}")
     raise InvalidCantrip(f'medium "shell" found no mechanism here that confines a shell; {"; ".join(reasons)}')
 
 
@@ -219,19 +219,19 @@ def _look(name: JailName) -> Jail | str:
         return f"this kernel has version {max(version, 0)} of Landlock, {shell_landlock.ABI} is needed (Linux 6.12)"
     reason = ""
     for own_users in (True, False) if os.getuid() == 0 else (False,):
-        found = _try(Jail(name, program, own_users))
-        if isinstance(found, Jail):
-            return found
-        reason = found
+        result = _try(Jail(name, program, own_users))
+        if isinstance(result, Jail):
+            return result
+        reason = result
     return reason
 
 
-def _try(found: Jail) -> Jail | str:
+def _try(candidate: Jail) -> Jail | str:
     """Return the jail with its bash version, or why it does not work. Runs a shell that checks its confinement."""
-    files = ShellFiles(found.choose_user())
+    files = ShellFiles(candidate.choose_user())
     try:
         pipe = subprocess.PIPE
-        started = found.start(files, stdin=pipe, stdout=pipe, stderr=pipe)
+        started = candidate.start(files, stdin=pipe, stdout=pipe, stderr=pipe)
         process = started.process
         try:
             out, error = process.communicate(_TRIAL, timeout=20)
@@ -246,7 +246,7 @@ def _try(found: Jail) -> Jail | str:
                 started.group.remove()
         confined, _, bash = out.decode(errors="replace").strip().partition(" ")
         if confined == "confined":
-            return replace(found, bash=bash)
+            return replace(candidate, bash=bash)
         lines = error.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         return lines[-1][:300]
     except (OSError, ValueError, subprocess.SubprocessError) as problem:

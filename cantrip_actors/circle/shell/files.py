@@ -149,12 +149,12 @@ class ShellFiles:
                 handle = os.open(top / name, _FOLDER)
                 try:
                     yield _Found(name, -1, os.fstat(handle))
-                    for found in self._walk_below(name, handle, 1):
+                    for entry in self._walk_below(name, handle, 1):
                         entries += 1
-                        size += found.status.st_blocks * 512
+                        size += entry.status.st_blocks * 512
                         if entries > ENTRIES or size > FILES:
                             raise TooMuch
-                        yield found
+                        yield entry
                 finally:
                     os.close(handle)
         except OSError as problem:
@@ -164,23 +164,23 @@ class ShellFiles:
         if depth > DEEPEST:
             raise TooMuch
         with os.scandir(folder) as listed:
-            for one in listed:
+            for item in listed:
                 try:
-                    found = _Found(f"{path}/{one.name}", folder, one.stat(follow_symlinks=False))
+                    entry = _Found(f"{path}/{item.name}", folder, item.stat(follow_symlinks=False))
                 except FileNotFoundError:
                     continue  # the entry was removed meanwhile and takes no space
-                yield found
-                if stat.S_ISDIR(found.status.st_mode):
+                yield entry
+                if stat.S_ISDIR(entry.status.st_mode):
                     try:
-                        handle = self._open(folder, one.name, _FOLDER)
+                        handle = self._open(folder, item.name, _FOLDER)
                     except FileNotFoundError:
                         continue
-                    mode = stat.S_IMODE(found.status.st_mode)
+                    mode = stat.S_IMODE(entry.status.st_mode)
                     hidden = os.getuid() != 0 and mode & 0o700 != 0o700
                     try:
                         if hidden:
                             os.fchmod(handle, mode | 0o700)
-                        yield from self._walk_below(found.path, handle, depth + 1)
+                        yield from self._walk_below(entry.path, handle, depth + 1)
                     finally:
                         if hidden:
                             os.fchmod(handle, mode)
@@ -212,32 +212,32 @@ class ShellFiles:
 
         Files without a name count with `hidden` bytes, but cannot be restored.
         """
-        kept: dict[str, _Kept] = {}
+        files: dict[str, _Kept] = {}
         copies: list[int] = []
         try:
-            for found in self._walk(self._top, hidden):
-                now = self._recall(found, copies)
+            for entry in self._walk(self._top, hidden):
+                now = self._recall(entry, copies)
                 if now is not None:
-                    kept[found.path] = now
+                    files[entry.path] = now
         except (TooMuch, OSError):
             self._forget(set(copies))
             return False
-        self._forget({one.copy for one in self._kept.values()} - {one.copy for one in kept.values()})
-        self._kept = kept
+        self._forget({file.copy for file in self._kept.values()} - {file.copy for file in files.values()})
+        self._kept = files
         return True
 
-    def _recall(self, found: _Found, copies: list[int]) -> _Kept | None:
-        status, before = found.status, self._kept.get(found.path)
-        mode, looks, name = status.st_mode, _read_looks(status), found.path.rpartition("/")[2]
+    def _recall(self, entry: _Found, copies: list[int]) -> _Kept | None:
+        status, before = entry.status, self._kept.get(entry.path)
+        mode, looks, name = status.st_mode, _read_looks(status), entry.path.rpartition("/")[2]
         if stat.S_ISREG(mode):
             if before is not None and before.looks == looks and before.mode == mode:
                 return before
             is_fresh = status.st_ctime_ns > time.time_ns() - FRESH
-            copy = self._make_copy(found.folder, name)
+            copy = self._make_copy(entry.folder, name)
             copies.append(copy)
             return _Kept(mode, status.st_mtime_ns, () if is_fresh else looks, copy)
         if stat.S_ISLNK(mode):
-            return _Kept(mode, status.st_mtime_ns, looks, target=os.readlink(name, dir_fd=found.folder))
+            return _Kept(mode, status.st_mtime_ns, looks, target=os.readlink(name, dir_fd=entry.folder))
         if stat.S_ISDIR(mode) or stat.S_ISFIFO(mode):
             return _Kept(mode, status.st_mtime_ns, looks)
         return None  # a program cannot create any other kind
@@ -276,18 +276,20 @@ class ShellFiles:
         self._make()
         top = self._top
         folders = dict.fromkeys(FOLDERS)
-        for path, one in self._kept.items():  # a folder comes before its entries
-            if path not in folders and stat.S_ISDIR(one.mode) and path.rpartition("/")[0] in folders:
+        for path, file in self._kept.items():  # a folder comes before its entries
+            if path not in folders and stat.S_ISDIR(file.mode) and path.rpartition("/")[0] in folders:
                 (top / path).mkdir(mode=0o700)
                 folders[path] = None
         moved = set() if aside is None else self._move(aside, top, folders)
-        there = {path: one for path, one in self._kept.items() if path in folders or path.rpartition("/")[0] in folders}
-        for path, one in there.items():
+        there = {
+            path: file for path, file in self._kept.items() if path in folders or path.rpartition("/")[0] in folders
+        }
+        for path, file in there.items():
             if path not in folders:
                 if path not in moved:
-                    self._restore_file(top / path, one)
+                    self._restore_file(top / path, file)
                 # none is fresh: starting the next shell takes longer than a tick of the clock
-                there[path] = one._replace(looks=_read_looks((top / path).lstat()))
+                there[path] = file._replace(looks=_read_looks((top / path).lstat()))
         for path in reversed(folders):
             if path in there:
                 self._finish(top / path, there[path])
@@ -296,73 +298,75 @@ class ShellFiles:
     def _move(self, aside: Path, top: Path, folders: Collection[str]) -> set[str]:
         moved = set()
         try:
-            for found in self._walk(aside):
-                one = self._kept.get(found.path)
-                folder, _, name = found.path.rpartition("/")
-                if one is None or not stat.S_ISREG(one.mode) or folder not in folders:
+            for entry in self._walk(aside):
+                file = self._kept.get(entry.path)
+                folder, _, name = entry.path.rpartition("/")
+                if file is None or not stat.S_ISREG(file.mode) or folder not in folders:
                     continue
-                if one.mode == found.status.st_mode and one.looks == _read_looks(found.status):
-                    os.rename(name, top / found.path, src_dir_fd=found.folder)
-                    moved.add(found.path)
+                if file.mode == entry.status.st_mode and file.looks == _read_looks(entry.status):
+                    os.rename(name, top / entry.path, src_dir_fd=entry.folder)
+                    moved.add(entry.path)
         except TooMuch:
             pass  # the rest is copied
         return moved
 
-    def _restore_file(self, path: Path, one: _Kept) -> None:
-        if stat.S_ISLNK(one.mode):
-            path.symlink_to(one.target)
+    def _restore_file(self, path: Path, file: _Kept) -> None:
+        if stat.S_ISLNK(file.mode):
+            path.symlink_to(file.target)
             self._give(path)
-            os.utime(path, ns=(one.time, one.time), follow_symlinks=False)
+            os.utime(path, ns=(file.time, file.time), follow_symlinks=False)
             return
-        if stat.S_ISFIFO(one.mode):
+        if stat.S_ISFIFO(file.mode):
             os.mkfifo(path, 0o600)
         else:
-            source = os.open(self._copies / str(one.copy), _FILE)
+            source = os.open(self._copies / str(file.copy), _FILE)
             try:
                 self._copy(source, path)
             finally:
                 os.close(source)
-        self._finish(path, one)
+        self._finish(path, file)
 
-    def _finish(self, path: Path, one: _Kept) -> None:
+    def _finish(self, path: Path, file: _Kept) -> None:
         self._give(path)
-        path.chmod(stat.S_IMODE(one.mode))
-        os.utime(path, ns=(one.time, one.time))
+        path.chmod(stat.S_IMODE(file.mode))
+        os.utime(path, ns=(file.time, file.time))
 
     # --------------------------------------------------------------------------------------------------------- as bytes
 
     def pack(self) -> bytes | None:
         """Return the state that `keep` saved last as a snapshot; None if it is too large for one."""
         rows, parts, size = [], [], 0
-        for path, one in self._kept.items():
+        for path, file in self._kept.items():
             length = 0
-            if stat.S_ISREG(one.mode):
-                copy = self._copies / str(one.copy)
+            if stat.S_ISREG(file.mode):
+                copy = self._copies / str(file.copy)
                 length = copy.stat().st_size
                 size += length
                 if size > IMAGE:
                     return None
                 parts.append(copy.read_bytes())
-            rows.append(_Packed(_encode_path(path), one.mode, one.time, length, _encode_path(one.target)))
+            rows.append(_Packed(_encode_path(path), file.mode, file.time, length, _encode_path(file.target)))
         return msgspec.json.encode(rows) + b"\n" + b"".join(parts)
 
     def unpack(self, image: bytes) -> None:
         """Restore the state of a `pack`. No process may run in the folders. Raises ValueError for other bytes."""
         head, _, rest = image.partition(b"\n")
-        kept: dict[str, _Kept] = {}
+        files: dict[str, _Kept] = {}
         at = 0
-        for one in msgspec.json.decode(head, type=list[_Packed]):
+        for packed in msgspec.json.decode(head, type=list[_Packed]):
             copy = 0
-            if stat.S_ISREG(one.mode):
+            if stat.S_ISREG(packed.mode):
                 self._copied += 1
                 copy = self._copied
-                (self._copies / str(copy)).write_bytes(rest[at : at + one.length])
-                at += one.length
-            kept[_decode_path(one.path)] = _Kept(one.mode, one.time, (), copy, target=_decode_path(one.target))
+                (self._copies / str(copy)).write_bytes(rest[at : at + packed.length])
+                at += packed.length
+            files[_decode_path(packed.path)] = _Kept(
+                packed.mode, packed.time, (), copy, target=_decode_path(packed.target)
+            )
         if at != len(rest):
             raise ValueError("the snapshot is damaged: its files are not as long as it says")
-        self._forget({one.copy for one in self._kept.values()})
-        self._kept = kept
+        self._forget({file.copy for file in self._kept.values()})
+        self._kept = files
         scratch.remove(self._top)
         self._build(None)
 

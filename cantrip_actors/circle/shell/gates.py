@@ -55,8 +55,8 @@ def name_commands(gates: Sequence[ToolDefinition]) -> Mapping[str, str]:
 
 
 def _make_command(name: str) -> str:
-    made = _NO_NAME.sub("_", name)
-    return f"gate_{made}" if made in _OWN else made
+    command = _NO_NAME.sub("_", name)
+    return f"gate_{command}" if command in _OWN else command
 
 
 def name_functions(gates: Sequence[ToolDefinition]) -> Mapping[str, str]:
@@ -170,9 +170,11 @@ def _is_text(shape: Any) -> bool:
         return False
     for key in ("anyOf", "oneOf"):
         if key in shape:
-            kinds = [one for one in shape[key] if not (isinstance(one, Mapping) and one.get("type") == "null")]
+            kinds = [
+                option for option in shape[key] if not (isinstance(option, Mapping) and option.get("type") == "null")
+            ]
             return bool(kinds) and all(map(_is_text, kinds))
-    return shape.get("type") == "string" or ("enum" in shape and all(isinstance(one, str) for one in shape["enum"]))
+    return shape.get("type") == "string" or ("enum" in shape and all(isinstance(value, str) for value in shape["enum"]))
 
 
 def render_result(value: Any) -> str:

@@ -105,9 +105,9 @@ def make_medium(confined: JailName | None = None) -> Medium:
 
     Raises InvalidCantrip if no shell can be confined.
     """
-    found = jail(confined)
-    capability = partial(shell_gates.write_capability, names=not found.is_host)
-    return Medium("shell", f"bash {found.bash} in {found.name}", capability, partial(ShellSandbox, found))
+    chosen = jail(confined)
+    capability = partial(shell_gates.write_capability, names=not chosen.is_host)
+    return Medium("shell", f"bash {chosen.bash} in {chosen.name}", capability, partial(ShellSandbox, chosen))
 
 
 class ShellSandbox(LiveSandbox):
@@ -145,12 +145,12 @@ class ShellSandbox(LiveSandbox):
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
         self._interrupted, self._asks, self._decoder = False, 0, _DECODER("replace")
         state, large = split_large_variables(b"" if self._process else self._state)
-        given = large | _encode_variables(variables)
+        encoded = large | _encode_variables(variables)
         if self._process is None:
             self._files.grant_access()
             self._process = ShellProcess(self._jail, self._files, self._write_greeting, self._list_group_limits())
         self._bounds.begin()
-        self._process.begin(state, given, self._write_program(prepare(code)))
+        self._process.begin(state, encoded, self._write_program(prepare(code)))
         return self._advance(self._process)
 
     def _continue(self, answer: Answer) -> Stepped:
@@ -258,8 +258,8 @@ class ShellSandbox(LiveSandbox):
         # can start no more processes still continues.
         self._flows = self._flows or _FLOWS.search(code) is not None
         text = f'"${{__flow:+builtin eval \\"\\$__flow\\"; }}"{_quote(code)}'
-        held = len(code.encode("utf-8", "replace")) <= HELD
-        given_as = f"/dev/fd/63 63<<<{text}" if held else f"<(\\builtin printf %s {text})"
+        fits = len(code.encode("utf-8", "replace")) <= HELD
+        given_as = f"/dev/fd/63 63<<<{text}" if fits else f"<(\\builtin printf %s {text})"
         lines = [
             self._common,
             f"builtin trap {_quote(self._write_end('exit'))} EXIT",
@@ -334,13 +334,13 @@ class ShellSandbox(LiveSandbox):
 
 def _encode_variables(variables: Mapping[str, Any]) -> dict[str, bytes]:
     """Return variables as text. Raises ValueError for an invalid name."""
-    given = {}
+    encoded = {}
     for name, value in variables.items():
         if not _NAME.match(name):
             raise ValueError(f"{name!r} is not a variable's name")
         text = value.replace("\0", "").encode("utf-8", "replace") if isinstance(value, str) else orjson.dumps(value)
-        given[name] = text
-    return given
+        encoded[name] = text
+    return encoded
 
 
 def _quote(text: str) -> str:

@@ -169,13 +169,13 @@ class ShellProcess:
 
     def _await_start(self) -> None:
         """Wait until the shell has started; then a program's time begins. Raises OSError if it does not start."""
-        said = bytearray()
-        event = self.wait(START, said.extend, lambda: None)
+        output = bytearray()
+        event = self.wait(START, output.extend, lambda: None)
         with contextlib.suppress(OSError):
             if isinstance(event, ShellEnded) and self._find_shell():
                 return
         self.close()
-        raise OSError(f"the shell did not start: {said[:300].decode(errors='replace').strip() or event}")
+        raise OSError(f"the shell did not start: {output[:300].decode(errors='replace').strip() or event}")
 
     def _find_shell(self) -> bool:
         """Find the shell's process. No program has run yet, so no other process can be it."""
@@ -198,7 +198,11 @@ class ShellProcess:
     def list_processes(self) -> Iterator[int]:
         """Yield the jail's processes, without those of the host."""
         top = self._first_pid or self._shell_pid
-        return (one for one in process_tree.walk_descendants(top) if one != self._first_pid and one not in self._fixed)
+        return (
+            process
+            for process in process_tree.walk_descendants(top)
+            if process != self._first_pid and process not in self._fixed
+        )
 
     def stop(self) -> bool:
         """Stop the shell, and return True if it can run another program; `begin` continues it.
@@ -213,13 +217,13 @@ class ShellProcess:
             before = None
             while time.monotonic() < ends:
                 # below the shell first: orphans move meanwhile to the first process, which is checked next
-                found = None
+                processes = None
                 if process_tree.is_stopped(self._shell_pid):
-                    found = self._list_below(self._shell_pid) | self._list_below(self._first_pid)
-                    if found == before and all(map(process_tree.is_dead, found)):
+                    processes = self._list_below(self._shell_pid) | self._list_below(self._first_pid)
+                    if processes == before and all(map(process_tree.is_dead, processes)):
                         return self._read_fitness() == self._fitness
-                before = found
-                if found:
+                before = processes
+                if processes:
                     time.sleep(0.001)
         except OSError:
             return False
@@ -233,7 +237,7 @@ class ShellProcess:
             else frozenset(process_tree.list_children(process)) - self._fixed - {self._shell_pid}
         )
 
-    def begin(self, state: bytes, given: Mapping[str, bytes], text: bytes) -> None:
+    def begin(self, state: bytes, variables: Mapping[str, bytes], text: bytes) -> None:
         """Queue the shell's state, its variables and a program, which it reads when `wait` is called.
 
         Drops earlier input that was not requested, and the last output of dying processes of the previous program.
@@ -251,7 +255,7 @@ class ShellProcess:
             self._to_shell += (
                 _write_read_command(b"__program", state) + b'; builtin eval "$__program" &>/dev/null\n' + state
             )
-        for name, value in given.items():
+        for name, value in variables.items():
             self._to_shell += _write_read_command(name.encode(), value) + b"\n" + value
         self._to_shell += _write_read_command(b"__program", text) + b'; builtin eval "$__program"\n' + text
 
@@ -434,7 +438,7 @@ class ShellProcess:
 
     def _await_killer(self) -> None:
         """Wait until the killer has killed all processes; kill them one by one if there is no killer."""
-        killers = [one for one in map(_open_handle, self._fixed) if one is not None]
+        killers = [handle for handle in map(_open_handle, self._fixed) if handle is not None]
         poll = select.poll()
         for killer in killers:
             poll.register(killer, select.POLLIN)

@@ -40,20 +40,20 @@ class Hidden(NamedTuple):
 
 def list_children(process: int) -> tuple[int, ...]:
     """Return the children of all threads of a process, oldest first. Raises OSError if they cannot be read."""
-    found: list[int] = []
+    children: list[int] = []
     for thread in Path(f"/proc/{process}/task").iterdir():
-        found += map(int, (thread / "children").read_bytes().split())
-    return tuple(found)
+        children += map(int, (thread / "children").read_bytes().split())
+    return tuple(children)
 
 
 def walk_descendants(process: int) -> Iterator[int]:
     """Yield a process and all below it. A process that ends meanwhile is left out."""
     waiting = [process]
     while waiting:
-        one = waiting.pop()
-        yield one
+        current = waiting.pop()
+        yield current
         with contextlib.suppress(OSError):
-            waiting += list_children(one)
+            waiting += list_children(current)
 
 
 def is_stopped(process: int) -> bool:
@@ -70,7 +70,7 @@ def _list_threads(process: int) -> tuple[str, ...]:
     """Return the kernel's folder of each thread of a process. The first may be dead while others run."""
     try:
         with os.scandir(f"/proc/{process}/task") as listed:
-            return tuple(one.path for one in listed)
+            return tuple(entry.path for entry in listed)
     except (FileNotFoundError, ProcessLookupError):
         return ()
 
@@ -120,9 +120,9 @@ def measure_hidden(processes: Iterable[int], largest: int) -> Hidden:
 
 def _stat_open_files(thread: str) -> Iterator[os.stat_result]:
     with os.scandir(f"{thread}/fd") as listed:
-        for one in listed:
+        for entry in listed:
             with contextlib.suppress(FileNotFoundError):
-                status = one.stat()
+                status = entry.stat()
                 if stat.S_ISREG(status.st_mode):
                     yield status
 

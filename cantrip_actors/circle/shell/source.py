@@ -32,13 +32,13 @@ _LANGUAGE: Final = Language(tree_sitter_bash.language())
 def prepare(code: str) -> str:
     """Return the program, with the gate's `done` under the name that the shell knows it by."""
     source = code.encode("utf-8", "replace")
-    found = {match.start(): match for match in _COMMANDS.finditer(source)}
-    root = parse(_LANGUAGE, _COMMANDS.sub(_replace_done, source)) if found else None
+    commands = {match.start(): match for match in _COMMANDS.finditer(source)}
+    root = parse(_LANGUAGE, _COMMANDS.sub(_replace_done, source)) if commands else None
     if root is None:
         return code
     parts, position = [], 0
     for word, arguments in sorted(_find_commands(root), key=lambda command: command[0].start_byte):
-        match = found.get(word.start_byte)
+        match = commands.get(word.start_byte)
         name = None if match is None else COMMAND if match.group() == b"done" else _name_trap(arguments)
         if match is not None and name is not None:
             parts += [source[position : match.start()], name.encode()]
@@ -65,7 +65,7 @@ def _find_commands(root: Node) -> Iterator[tuple[Node, list[Node]]]:
 
 def _name_trap(arguments: list[Node]) -> str | None:
     """Return our name for `trap`, if these arguments set an exit trap."""
-    words = [one.text or b"" for one in arguments]
+    words = [argument.text or b"" for argument in arguments]
     words = words[1:] if words[:1] == [b"--"] else words
     is_option = bool(words) and words[0] != b"-" and words[0].startswith(b"-")
     return TRAP if not is_option and any(signal.upper() in _END for signal in words[1:]) else None

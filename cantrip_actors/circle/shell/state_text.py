@@ -23,7 +23,7 @@ def write_restore(first: bytes, functions: bytes, options: bytes, aliases: bytes
     the host's own is restored: a program has made it readonly.
     """
     if any(name in first for name in OWN):
-        first = _DECLARED.sub(lambda found: b"" if found["name"] in OWN else found[0], first)
+        first = _DECLARED.sub(lambda match: b"" if match["name"] in OWN else match[0], first)
     expands = _EXPANDED in first
     return b"".join(
         (
@@ -60,13 +60,13 @@ def split_large_variables(state: bytes) -> tuple[bytes, dict[str, bytes]]:
     if len(state) < LARGE:
         return state, large
     rest, at = [], 0
-    for found in _DECLARED.finditer(state):
-        kind = "ansi" if found["ansi"] is not None else "plain"
-        text = found[kind]
-        if text is not None and len(text) >= LARGE and found["how"] in (b"-", b"x"):
-            large[found["name"].decode()] = _unquote(text) if kind == "ansi" else _ESCAPE.sub(rb"\1", text)
-            rest.append(state[at : found.start(kind)])
-            at = found.end(kind)
+    for match in _DECLARED.finditer(state):
+        kind = "ansi" if match["ansi"] is not None else "plain"
+        text = match[kind]
+        if text is not None and len(text) >= LARGE and match["how"] in (b"-", b"x"):
+            large[match["name"].decode()] = _unquote(text) if kind == "ansi" else _ESCAPE.sub(rb"\1", text)
+            rest.append(state[at : match.start(kind)])
+            at = match.end(kind)
     return b"".join((*rest, state[at:])), large
 
 
@@ -80,5 +80,5 @@ def _unquote(text: bytes) -> bytes:
 
 
 def _decode_letter(escape: re.Match[bytes]) -> bytes:
-    said = escape[1]
-    return bytes((int(said, 8) & 255,)) if said.isdigit() else bytes((_LETTERS.get(said[0], said[0]),))
+    letter = escape[1]
+    return bytes((int(letter, 8) & 255,)) if letter.isdigit() else bytes((_LETTERS.get(letter[0], letter[0]),))

@@ -68,12 +68,12 @@ def compile_filter(*, namespaces: bool, names: bool, shared: bool) -> bytes:
     `namespaces` says whether the shell has its own namespaces, `names` whether it may change files by their names,
     `shared` whether something bounds the memory that processes share.
     """
-    made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    syscall_filter = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     refuse = pyseccomp.ERRNO(errno.EPERM)
 
     def forbid(name: str, *arguments: pyseccomp.Arg) -> None:
         with contextlib.suppress(RuntimeError, OSError, ValueError):  # this machine does not have the call
-            made.add_rule(refuse, name, *arguments)
+            syscall_filter.add_rule(refuse, name, *arguments)
 
     for name in _FORBIDDEN.split():
         forbid(name)
@@ -89,13 +89,15 @@ def compile_filter(*, namespaces: bool, names: bool, shared: bool) -> bytes:
         for name in _NO_NAMES.split():
             forbid(name)
         forbid("utimensat", pyseccomp.Arg(1, pyseccomp.NE, 0))  # without a name it changes an open file
-    made.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")  # its flags cannot be looked at; all fall back to clone
+    syscall_filter.add_rule(
+        pyseccomp.ERRNO(errno.ENOSYS), "clone3"
+    )  # its flags cannot be looked at; all fall back to clone
     for flag in (*_NAMESPACES, _CLONE_PARENT):
         forbid("clone", _match_bits(0, flag))
     for request in _TERMINAL:
         forbid("ioctl", _match_bits(1, request, _ALL_BITS))
     with tempfile.TemporaryFile() as code:
-        made.export_bpf(code)
+        syscall_filter.export_bpf(code)
         code.seek(0)
         return code.read()
 
