@@ -47,7 +47,6 @@ LIMIT = 0.01
 
 CEILINGS: Mapping[str, int] = {
     "bench": 83,
-    "cantrip_actors.crystal": 425,
     "cantrip_actors.http": 23,
     "cantrip_actors.loom": 283,
     "cantrip_actors.machine": 70,

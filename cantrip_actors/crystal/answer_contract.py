@@ -116,9 +116,9 @@ def quote_output(invocation: Invocation, generated: str) -> Invocation:
 
 
 def _append(invocation: Invocation, *more: Message) -> Invocation:
-    given = invocation.messages
-    number = given.query if isinstance(given, View) else 0
-    return Invocation(View(Shared([*given, *more]), query=number), invocation.tools, invocation.tool_choice)
+    messages = invocation.messages
+    number = messages.query if isinstance(messages, View) else 0
+    return Invocation(View(Shared([*messages, *more]), query=number), invocation.tools, invocation.tool_choice)
 
 
 def explain_refusal(name: str, failed: NotAsAsked) -> str:

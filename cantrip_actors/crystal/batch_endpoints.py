@@ -102,17 +102,17 @@ class BatchEndpoint(ABC):
 
         `follow` returns what to append to the path for the page after this one, "" after the last page.
         """
-        found: list[dict[str, Any]] = []
+        wanted_items: list[dict[str, Any]] = []
         more = ""
         for _ in range(PAGES):
             page = await self._get(f"{path}{more}")
-            given = objects(page.get(items))
-            wanted = list(takewhile(is_wanted, given))
-            found += wanted
+            page_items = objects(page.get(items))
+            wanted = list(takewhile(is_wanted, page_items))
+            wanted_items += wanted
             more = follow(page)
-            if not more or len(wanted) < len(given):
+            if not more or len(wanted) < len(page_items):
                 break
-        return found
+        return wanted_items
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         return self._parse_object(await self.crystal.fetch("POST", path, body, headers))
@@ -153,8 +153,8 @@ class AnthropicBatches(BatchEndpoint):
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:
         """Submit requests in one body."""
         items = (b'{"custom_id":%b,"params":%b}' % (encode_json(own), body) for own, body in requests.items())
-        made = await self._post("/v1/messages/batches", b'{"requests":[%b]}' % b",".join(items), headers)
-        return str(made["id"])
+        batch = await self._post("/v1/messages/batches", b'{"requests":[%b]}' % b",".join(items), headers)
+        return str(batch["id"])
 
     async def has_ended(self, batch: str) -> bool:
         """Return whether its status is `ended`."""
@@ -180,17 +180,17 @@ class AnthropicBatches(BatchEndpoint):
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the batches of the workspace, including those of other programs."""
-        found: list[ListedBatch] = []
-        for one in await self._list(
+        batches: list[ListedBatch] = []
+        for batch in await self._list(
             "/v1/messages/batches?limit=1000",
             "data",
             lambda page: f"&after_id={page.get('last_id')}" if page.get("has_more") else "",
-            lambda one: parse_time(one["created_at"]) >= since,
+            lambda batch: parse_time(batch["created_at"]) >= since,
         ):
-            over = one.get("processing_status") == "ended" and one.get("results_url")
-            ids = frozenset(await self.fetch_answers(str(one["id"]))) if over else None
-            found.append(ListedBatch(str(one["id"]), parse_time(one["created_at"]), ids))
-        return found
+            over = batch.get("processing_status") == "ended" and batch.get("results_url")
+            ids = frozenset(await self.fetch_answers(str(batch["id"]))) if over else None
+            batches.append(ListedBatch(str(batch["id"]), parse_time(batch["created_at"]), ids))
+        return batches
 
 
 class OpenAIBatches(BatchEndpoint):
@@ -229,17 +229,17 @@ class OpenAIBatches(BatchEndpoint):
 
     async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in its two files."""
-        told = await self._get(f"/batches/{batch}")
-        if told.get("status") == "failed":
-            problems = objects(mapping(told.get("errors")).get("data"))
+        batch_facts = await self._get(f"/batches/{batch}")
+        if batch_facts.get("status") == "failed":
+            problems = objects(mapping(batch_facts.get("errors")).get("data"))
             problem = problems[0] if problems else {"message": "the batch failed"}
             return {WHOLE: self._make_failure(400, {"error": problem})}
-        found: dict[str, bytes | ProviderError | None] = {}
+        answers: dict[str, bytes | ProviderError | None] = {}
         for name in ("output_file_id", "error_file_id"):
-            if told.get(name):
-                for line in self._parse_lines(await self.crystal.fetch("GET", f"/files/{told[name]}/content")):
-                    found[str(line["custom_id"])] = self._parse_answer(line)
-        return found
+            if batch_facts.get(name):
+                for line in self._parse_lines(await self.crystal.fetch("GET", f"/files/{batch_facts[name]}/content")):
+                    answers[str(line["custom_id"])] = self._parse_answer(line)
+        return answers
 
     def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
         response, error = mapping(line.get("response")), mapping(line.get("error"))
@@ -254,8 +254,8 @@ class OpenAIBatches(BatchEndpoint):
             return ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
         return self._make_failure(None, {"error": error})
 
-    async def _fetch_ids(self, told: Mapping[str, Any]) -> list[str]:
-        body = await self.crystal.fetch("GET", f"/files/{told['input_file_id']}/content")
+    async def _fetch_ids(self, batch_facts: Mapping[str, Any]) -> list[str]:
+        body = await self.crystal.fetch("GET", f"/files/{batch_facts['input_file_id']}/content")
         return [str(line["custom_id"]) for line in self._parse_lines(body)]
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
@@ -269,10 +269,13 @@ class OpenAIBatches(BatchEndpoint):
             "/batches?limit=100",
             "data",
             follow,
-            lambda one: one["created_at"] >= since - 1,  # whole seconds
+            lambda batch: batch["created_at"] >= since - 1,  # whole seconds
         )
-        ours = [one for one in listed if mapping(one.get("metadata")).get("made_by") == MARK]
-        return [ListedBatch(str(one["id"]), one["created_at"], frozenset(await self._fetch_ids(one))) for one in ours]
+        ours = [batch for batch in listed if mapping(batch.get("metadata")).get("made_by") == MARK]
+        return [
+            ListedBatch(str(batch["id"]), batch["created_at"], frozenset(await self._fetch_ids(batch)))
+            for batch in ours
+        ]
 
 
 class GoogleBatches(BatchEndpoint):
@@ -296,28 +299,31 @@ class GoogleBatches(BatchEndpoint):
 
     async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers that came with the batch."""
-        told = await self._get(f"/{batch}")
-        if told.get("error"):
-            return {WHOLE: self._make_failure(None, {"error": told["error"]})}
-        made = mapping(told.get("response")) or mapping(mapping(told.get("metadata")).get("output"))
-        inlined = mapping(made.get("inlinedResponses")).get("inlinedResponses")
-        return {str(mapping(one.get("metadata")).get("key")): self._parse_answer(one) for one in objects(inlined)}
+        operation = await self._get(f"/{batch}")
+        if operation.get("error"):
+            return {WHOLE: self._make_failure(None, {"error": operation["error"]})}
+        output = mapping(operation.get("response")) or mapping(mapping(operation.get("metadata")).get("output"))
+        inlined = mapping(output.get("inlinedResponses")).get("inlinedResponses")
+        return {
+            str(mapping(response.get("metadata")).get("key")): self._parse_answer(response)
+            for response in objects(inlined)
+        }
 
-    def _parse_answer(self, one: Mapping[str, Any]) -> bytes | ProviderError | None:
-        if one.get("error"):
-            return self._make_failure(None, {"error": one["error"]})
-        return encode_json(one["response"]) if one.get("response") else None
+    def _parse_answer(self, item: Mapping[str, Any]) -> bytes | ProviderError | None:
+        if item.get("error"):
+            return self._make_failure(None, {"error": item["error"]})
+        return encode_json(item["response"]) if item.get("response") else None
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the batches that were made by this project."""
-        found: list[ListedBatch] = []
-        for one in await self._list("/batches?pageSize=100", "operations", follow_token):
-            told = mapping(one.get("metadata"))
-            created = parse_time(told["createTime"])
-            if created >= since and told.get("displayName") == MARK and not one.get("error"):
-                ids = frozenset(await self.fetch_answers(str(one["name"]))) if _is_over(one) else None
-                found.append(ListedBatch(str(one["name"]), created, ids))
-        return found
+        batches: list[ListedBatch] = []
+        for operation in await self._list("/batches?pageSize=100", "operations", follow_token):
+            metadata = mapping(operation.get("metadata"))
+            created = parse_time(metadata["createTime"])
+            if created >= since and metadata.get("displayName") == MARK and not operation.get("error"):
+                ids = frozenset(await self.fetch_answers(str(operation["name"]))) if _is_over(operation) else None
+                batches.append(ListedBatch(str(operation["name"]), created, ids))
+        return batches
 
 
 def _is_over(operation: Mapping[str, Any]) -> bool:

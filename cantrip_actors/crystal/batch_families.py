@@ -46,5 +46,5 @@ def make_endpoint(crystal: object, *, bucket: str | None = None, role: str | Non
             raise InvalidCantrip(f"batch: {name}: bucket: expected none: only Vertex and Bedrock use one")
         if endpoint is not None:
             return endpoint(crystal)
-    known = "anthropic, openai, openai-chat, google, vertex or bedrock"
-    raise InvalidCantrip(f"batch: expected a crystal of {known} (batch:anthropic:MODEL), got {name}")
+    families = "anthropic, openai, openai-chat, google, vertex or bedrock"
+    raise InvalidCantrip(f"batch: expected a crystal of {families} (batch:anthropic:MODEL), got {name}")

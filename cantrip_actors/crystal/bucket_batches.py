@@ -152,7 +152,7 @@ class VertexBatches(BucketBatches):
     async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in the files that the job wrote."""
         job = await self._get(f"/batchPredictionJobs/{batch}")
-        found: dict[str, bytes | ProviderError | None] = {}
+        answers: dict[str, bytes | ProviderError | None] = {}
         folder = str(mapping(job.get("outputInfo")).get("gcsOutputDirectory") or "").removeprefix(self.make_address(""))
         if folder:
             prefix = quote(f"{folder.rstrip('/')}/", safe="")
@@ -160,16 +160,16 @@ class VertexBatches(BucketBatches):
             for file in await self._list(where, "items", follow_token):
                 name = str(file.get("name"))
                 if name.endswith(".jsonl"):
-                    found |= {
+                    answers |= {
                         self.read_id(line): self._parse_answer(line)
                         for line in self._parse_lines(await self.read(name))
                     }
         state = str(job.get("state"))
         if state.endswith("CANCELLED"):
-            found[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+            answers[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
         elif state.endswith("FAILED"):
-            found[WHOLE] = self._make_failure(None, {"error": job.get("error") or "the batch failed"})
-        return found
+            answers[WHOLE] = self._make_failure(None, {"error": job.get("error") or "the batch failed"})
+        return answers
 
     def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
         status, response = line.get("status"), line.get("response")
@@ -179,15 +179,15 @@ class VertexBatches(BucketBatches):
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the jobs that were made by this project."""
-        found: list[ListedBatch] = []
+        batches: list[ListedBatch] = []
         wanted = quote(f'displayName="{MARK}"', safe="")
         path = f"/batchPredictionJobs?filter={wanted}&pageSize=100"
-        for one in await self._list(path, "batchPredictionJobs", follow_token):
-            created = parse_time(one["createTime"])
-            uris = mapping(mapping(one.get("inputConfig")).get("gcsSource")).get("uris") or [""]
-            if created >= since and one.get("displayName") == MARK:
-                found.append(ListedBatch(str(one["name"]).rpartition("/")[2], created, await self._read_ids(uris[0])))
-        return found
+        for job in await self._list(path, "batchPredictionJobs", follow_token):
+            created = parse_time(job["createTime"])
+            uris = mapping(mapping(job.get("inputConfig")).get("gcsSource")).get("uris") or [""]
+            if created >= since and job.get("displayName") == MARK:
+                batches.append(ListedBatch(str(job["name"]).rpartition("/")[2], created, await self._read_ids(uris[0])))
+        return batches
 
 
 class BedrockBatches(BucketBatches):
@@ -262,33 +262,35 @@ class BedrockBatches(BucketBatches):
     async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in the file that the job wrote; a job without a file has worked on no request."""
         job = await self._get_job(batch)
-        status, said = job.get("status"), str(job.get("message") or "the batch failed")
+        status, message = job.get("status"), str(job.get("message") or "the batch failed")
         if status == "Failed":
-            return {WHOLE: self._make_failure(400, {"error": {"message": said}})}
+            return {WHOLE: self._make_failure(400, {"error": {"message": message}})}
         file = _find_input_uri(job).rpartition("/")[2]
         output = str(mapping(mapping(job.get("outputDataConfig")).get("s3OutputDataConfig")).get("s3Uri"))
         folder = output.removeprefix(self.make_address("")).rstrip("/")
-        found: dict[str, bytes | ProviderError | None] = {}
+        answers: dict[str, bytes | ProviderError | None] = {}
         try:
             written = await self.read(f"{folder}/{batch.rpartition('/')[2]}/{file}.out")
         except ProviderError as error:
             if error.status != 404:
                 raise
         else:
-            found |= {self.read_id(line): self._parse_answer(line) for line in self._parse_lines(written)}
+            answers |= {self.read_id(line): self._parse_answer(line) for line in self._parse_lines(written)}
         if status == "Stopped":
-            found[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
-        return found
+            answers[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+        return answers
 
     def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
-        error, made = mapping(line.get("error")), line.get("modelOutput")
+        error, output = mapping(line.get("error")), line.get("modelOutput")
         if error.get("expired"):
             return None
         if error:
             status = error.get("errorCode")
-            known = status if isinstance(status, int) and status >= 400 else None
-            return self._make_failure(known, {"error": {"message": str(error.get("errorMessage") or "no message")}})
-        return encode_json(made) if made else None
+            error_status = status if isinstance(status, int) and status >= 400 else None
+            return self._make_failure(
+                error_status, {"error": {"message": str(error.get("errorMessage") or "no message")}}
+            )
+        return encode_json(output) if output else None
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the jobs that were made by this project."""
@@ -300,8 +302,8 @@ class BedrockBatches(BucketBatches):
             lambda page: follow_token(page, "nextToken", "nextToken"),
         )
         return [
-            ListedBatch(str(one["jobArn"]), parse_time(one["submitTime"]), await self._read_ids(_find_input_uri(one)))
-            for one in listed
+            ListedBatch(str(job["jobArn"]), parse_time(job["submitTime"]), await self._read_ids(_find_input_uri(job)))
+            for job in listed
         ]
 
 

@@ -52,10 +52,10 @@ class CachePoints:
         return (not (self.system and system)) if self.tools is None else self.tools
 
 
-def parse_cache_points(given: object, family: str) -> CachePoints | None:
+def parse_cache_points(setting: object, family: str) -> CachePoints | None:
     """Return the marks for a `cache` setting: "5m", "1h", None or CachePoints. Raises InvalidCantrip for others."""
-    if given is None or isinstance(given, CachePoints):
-        return given
-    if given not in ("5m", "1h"):
-        raise InvalidCantrip(f'{family}: cache: expected "5m", "1h" or None, or CachePoints(…), got {given!r}')
-    return CachePoints(ttl="1h" if given == "1h" else "5m")
+    if setting is None or isinstance(setting, CachePoints):
+        return setting
+    if setting not in ("5m", "1h"):
+        raise InvalidCantrip(f'{family}: cache: expected "5m", "1h" or None, or CachePoints(…), got {setting!r}')
+    return CachePoints(ttl="1h" if setting == "1h" else "5m")

@@ -87,10 +87,10 @@ async def check(crystal: Crystal, only: Iterable[str] = (), *, timeout: float = 
     name.
     """
     wanted = list(only)
-    known = {probe.name: probe for probe in PROBES}
+    probes = {probe.name: probe for probe in PROBES}
     for name in wanted:
-        if name not in known:
-            raise InvalidCantrip(f'no probe is called "{name}": {suggest_nearest(name, known)}')
+        if name not in probes:
+            raise InvalidCantrip(f'no probe is called "{name}": {suggest_nearest(name, probes)}')
     return [await _run_probe(crystal, probe, timeout) for probe in PROBES if not wanted or probe.name in wanted]
 
 
@@ -99,7 +99,9 @@ async def _run_probe(crystal: Crystal, probe: Probe, timeout: float) -> ProbeRes
     left_out: list[str] = []
     seen: list[Any] = []
 
-    async def put(messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), **options: Any) -> Response:
+    async def ask_crystal(
+        messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), **options: Any
+    ) -> Response:
         seen.clear()
         choice = options.pop("tool_choice", None)
         query = Query(Invocation(list(messages), list(tools), choice), options, emit=seen.append)
@@ -112,7 +114,7 @@ async def _run_probe(crystal: Crystal, probe: Probe, timeout: float) -> ProbeRes
     why = f"nothing came within {timeout:g} s"
     try:
         with anyio.move_on_after(timeout):
-            why = await probe.run(Tried(put, seen))
+            why = await probe.run(Tried(ask_crystal, seen))
     except CrystalError as error:
         why = str(error)
         used.append(error.usage)
@@ -170,12 +172,12 @@ async def _try_system(tried: Tried) -> str:
 
 @_add_probe("memory", "it remembers earlier messages")
 async def _try_memory(tried: Tried) -> str:
-    said = [
+    messages = [
         _make_message("Remember the word OBELISK."),
         Message("assistant", "I will.", ()),
         _make_message("Which word was it?"),
     ]
-    return _check_words(await tried.ask(said, max_tokens=2000), "obelisk")
+    return _check_words(await tried.ask(messages, max_tokens=2000), "obelisk")
 
 
 @_add_probe("unicode", "characters beyond ASCII come back")
@@ -219,15 +221,15 @@ async def _try_two_calls(tried: Tried) -> str:
 async def _answer_call(
     tried: Tried, result: str, *, is_error: bool = False, images: tuple[Image, ...] = ()
 ) -> Response:
-    asked = [_make_message("Read the file notes.txt with your tool, then tell me in one word what is in it.")]
-    first = await tried.ask(asked, [_READ], max_tokens=2000)
+    messages = [_make_message("Read the file notes.txt with your tool, then tell me in one word what is in it.")]
+    first = await tried.ask(messages, [_READ], max_tokens=2000)
     if not first.tool_calls:
         return first
-    said = Message("assistant", first.content, first.tool_calls, thinking=first.thinking, blocks=first.blocks)
-    told = [
+    utterance = Message("assistant", first.content, first.tool_calls, thinking=first.thinking, blocks=first.blocks)
+    results = [
         Message("tool", result, (), call.id, call.gate, is_error=is_error, images=images) for call in first.tool_calls
     ]
-    return await tried.ask([*asked, said, *told], [_READ], max_tokens=2000)
+    return await tried.ask([*messages, utterance, *results], [_READ], max_tokens=2000)
 
 
 @_add_probe("result", "it reads what a gate returned")
@@ -251,9 +253,11 @@ async def _try_picture_result(tried: Tried) -> str:
 async def _try_history(tried: Tried) -> str:
     block = {"provider": "somebody-else", "model": "m", "content": [{"type": "thinking", "thinking": "?"}]}
     call = ToolCall("call_other/1", "add", {"a": 20, "b": 3})
-    said = Message("assistant", None, (call,), thinking="I add.", blocks=(block,))
-    told = Message("tool", "23", (), "call_other/1", "add")
-    return _check_words(await tried.ask([_make_message("What is 20 + 3?"), said, told], [_ADD], max_tokens=2000), "23")
+    utterance = Message("assistant", None, (call,), thinking="I add.", blocks=(block,))
+    result = Message("tool", "23", (), "call_other/1", "add")
+    return _check_words(
+        await tried.ask([_make_message("What is 20 + 3?"), utterance, result], [_ADD], max_tokens=2000), "23"
+    )
 
 
 @_add_probe("schema", "an answer follows a schema")
@@ -278,13 +282,13 @@ async def _try_thinking(tried: Tried) -> str:
 
 @_add_probe("thinking and calls", "and its thinking goes back to it")
 async def _try_thinking_calls(tried: Tried) -> str:
-    asked = [_make_message("Use your tool to add 17 and 23, and tell me the sum.")]
-    first = await tried.ask(asked, [_ADD], effort="low", max_tokens=4000)
+    messages = [_make_message("Use your tool to add 17 and 23, and tell me the sum.")]
+    first = await tried.ask(messages, [_ADD], effort="low", max_tokens=4000)
     if problem := _check_call(first, "add"):
         return problem
-    said = Message("assistant", first.content, first.tool_calls, thinking=first.thinking, blocks=first.blocks)
-    told = [Message("tool", "40", (), call.id, call.gate) for call in first.tool_calls]
-    return _check_words(await tried.ask([*asked, said, *told], [_ADD], effort="low", max_tokens=4000), "40")
+    utterance = Message("assistant", first.content, first.tool_calls, thinking=first.thinking, blocks=first.blocks)
+    results = [Message("tool", "40", (), call.id, call.gate) for call in first.tool_calls]
+    return _check_words(await tried.ask([*messages, utterance, *results], [_ADD], effort="low", max_tokens=4000), "40")
 
 
 @_add_probe("temperature", "it takes a temperature")

@@ -141,14 +141,16 @@ def _find_redirect_address(response: httpx.Response) -> str | None:
     """Return the address of a redirect: on the same host, and not from https to http; None for any other (R-12)."""
     if response.status_code not in (307, 308):
         return None
-    asked = response.request.url
+    requested_url = response.request.url
     try:
-        moved = asked.join(response.headers.get("location", ""))
+        moved = requested_url.join(response.headers.get("location", ""))
     except httpx.InvalidURL:
         return None
-    is_safe = moved.scheme == asked.scheme or (moved.scheme, asked.scheme) == ("https", "http")
-    is_same_port = moved.port == asked.port or moved.scheme != asked.scheme
-    return str(moved) if moved.host == asked.host and is_safe and is_same_port and moved != asked else None
+    is_safe = moved.scheme == requested_url.scheme or (moved.scheme, requested_url.scheme) == ("https", "http")
+    is_same_port = moved.port == requested_url.port or moved.scheme != requested_url.scheme
+    return (
+        str(moved) if moved.host == requested_url.host and is_safe and is_same_port and moved != requested_url else None
+    )
 
 
 def _parse_xml_error(text: str) -> Mapping[str, Any] | None:
@@ -159,8 +161,8 @@ def _parse_xml_error(text: str) -> Mapping[str, Any] | None:
 
 def _find_secret_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the values of headers with the name of a secret, without the word before them (`Bearer …`)."""
-    found = {name: _SCHEME.sub("", value, count=1) for name, value in headers.items() if _SAYS_SO.search(name)}
-    return {name: value for name, value in found.items() if len(value) >= _SHORTEST}
+    values = {name: _SCHEME.sub("", value, count=1) for name, value in headers.items() if _SAYS_SO.search(name)}
+    return {name: value for name, value in values.items() if len(value) >= _SHORTEST}
 
 
 def _move_password(address: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -310,7 +312,7 @@ class Client:
             return path
         base, _, query = self.base_url.partition("?")
         path, _, more = path.partition("?")
-        queries = "&".join(one for one in (query, more) if one)
+        queries = "&".join(part for part in (query, more) if part)
         return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
 
     @asynccontextmanager
@@ -346,8 +348,8 @@ class Client:
             **self._headers,
         }
         if added := REQUEST_HEADERS.get():
-            given = {name.lower() for name in headers}
-            headers.update({name: value for name, value in added.items() if name not in given})
+            header_names = {name.lower() for name in headers}
+            headers.update({name: value for name, value in added.items() if name not in header_names})
         for name, value in own.items():
             headers[name] = f"{headers[name]},{value}" if name in headers and name != "content-type" else value
         if not key and self._access is not None:
@@ -406,12 +408,12 @@ class Client:
             error = f"{self.provider}: {self.address} sends us to {where}: check the provider's address"
             return ProviderError(error, status=response.status_code, retryable=False)
         try:
-            told: Any = orjson.loads(text)
+            details: Any = orjson.loads(text)
         except orjson.JSONDecodeError:
-            told = text
+            details = text
             if text.lstrip().startswith("<"):
-                told = _parse_xml_error(text) or f"a page with status {response.status_code} instead of an answer"
-        return make_failure(self.provider, response.status_code, told, response.headers, time.time())
+                details = _parse_xml_error(text) or f"a page with status {response.status_code} instead of an answer"
+        return make_failure(self.provider, response.status_code, details, response.headers, time.time())
 
     def _make_stall_error(self, decoder: Decoder) -> ProviderError:
         if decoder.draft.started:
@@ -419,17 +421,17 @@ class Client:
         return ProviderError(f"{self.provider}: nothing came for {self.timeouts.first:g} s (first token)")
 
     def _make_unreachable_error(self, error: httpx.HTTPError) -> ProviderError:
-        said = self._scrub(str(error))
+        message = self._scrub(str(error))
         kind = type(error).__name__
-        told = f"{kind}: {said}" if said else kind
+        description = f"{kind}: {message}" if message else kind
         return ProviderError(
-            f"{self.provider} could not be reached: {told}",
+            f"{self.provider} could not be reached: {description}",
             retryable=False if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)) else None,
         )
 
     def _scrub(self, text: str) -> str:
         secrets = [self._key() or "", *self.secrets.values()]
-        for secret in sorted((one for one in secrets if len(one) >= _SHORTEST), key=len, reverse=True):
+        for secret in sorted((secret for secret in secrets if len(secret) >= _SHORTEST), key=len, reverse=True):
             text = text.replace(secret, _HIDDEN)
         return text
 

@@ -26,29 +26,29 @@ def make_output_item(call: Mapping[str, Any], answer: CallAnswer, parts: Sequenc
     if call.get("type") not in _OURS:  # all results pass here, and most are of other gates
         return None
     named = {"type": f"{call.get('type')}_output", "call_id": answer.id}
-    given = parse_object(answer.content) or {}
+    result = parse_object(answer.content) or {}
     match call.get("type"):
         case "shell_call":
-            printed = given or {"stderr" if answer.is_error else "stdout": answer.content}
-            entries = objects(given.get("output")) or [printed]
+            printed = result or {"stderr" if answer.is_error else "stdout": answer.content}
+            entries = objects(result.get("output")) or [printed]
             most = mapping(call.get("action")).get("max_output_length")
             item = {**named, "output": [_make_command_output(entry, failed=answer.is_error) for entry in entries]}
             return item if most is None else {**item, "max_output_length": most}
         case "local_shell_call":
-            text = answer.content if given else orjson.dumps(answer.text).decode()
+            text = answer.content if result else orjson.dumps(answer.text).decode()
             return {"type": "local_shell_call_output", "id": answer.id, "output": text}
         case "apply_patch_call":
-            failed = answer.is_error or given.get("status") == "failed"
-            told = given.get("output", answer.content)
-            return {**named, "status": "failed" if failed else "completed", "output": str(told)}
+            failed = answer.is_error or result.get("status") == "failed"
+            output = result.get("output", answer.content)
+            return {**named, "status": "failed" if failed else "completed", "output": str(output)}
         case "tool_search_call":
-            found = [] if answer.is_error else _parse_tools(answer.content)
+            tools = [] if answer.is_error else _parse_tools(answer.content)
             return {
                 "type": "tool_search_output",
                 "call_id": answer.id,
                 "execution": "client",
                 "status": "completed",
-                "tools": found,
+                "tools": tools,
             }
         case _:
             image = next((part for part in parts if isinstance(part, Image)), None)
@@ -69,9 +69,9 @@ def _make_command_output(entry: Mapping[str, Any], *, failed: bool) -> dict[str,
 def _parse_tools(content: str) -> list[dict[str, Any]]:
     """Return the found tools: a list, or a mapping with `tools`; a tool without a type is a function."""
     try:
-        found = orjson.loads(content)
+        parsed = orjson.loads(content)
     except orjson.JSONDecodeError:
-        found = []
-    tools = objects(found.get("tools") if isinstance(found, Mapping) else found)
+        parsed = []
+    tools = objects(parsed.get("tools") if isinstance(parsed, Mapping) else parsed)
     function = {"type": "function", "parameters": {"type": "object", "properties": {}}, "strict": False}
     return [tool if "type" in tool else {**function, **tool} for tool in tools if tool.get("type") or tool.get("name")]

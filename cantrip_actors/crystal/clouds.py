@@ -42,8 +42,8 @@ def bedrock(
 
     Raises InvalidCantrip for an invalid setting, and if no region is known.
     """
-    for what, given in (("region", region), ("profile", profile)):
-        check(given is None or is_text(given), f"bedrock: {what}", "a name", given, InvalidCantrip)
+    for what, value in (("region", region), ("profile", profile)):
+        check(value is None or is_text(value), f"bedrock: {what}", "a name", value, InvalidCantrip)
     import_extra("bedrock", "botocore.eventstream")
     region = region or _read_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     region = region or import_extra("bedrock", "botocore.session").Session(profile=profile).get_config_variable(

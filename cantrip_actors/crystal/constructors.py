@@ -183,26 +183,26 @@ def make_crystal(
     for name in settings:
         if name not in names:
             raise InvalidCantrip(f'crystal "{model}": unknown setting "{name}": {suggest_nearest(name, names)}')
-    given: dict[str, Any] = dict(settings)
+    connection: dict[str, Any] = dict(settings)
     for what, kind, expected in _KINDS:
-        check_kind(f'crystal "{model}": {what}', given.get(what), kind | None, expected, InvalidCantrip)
-    headers = given.get("headers")
+        check_kind(f'crystal "{model}": {what}', connection.get(what), kind | None, expected, InvalidCantrip)
+    headers = connection.get("headers")
     if headers is not None and not is_texts_by_name(headers):  # the error shows no value: it may be a secret
         raise InvalidCantrip(f'crystal "{model}": headers: expected texts by name, got {type(headers).__name__}')
     what = f'crystal "{model}": context_window'
-    check_whole(what, given.get("context_window"), 1, error=InvalidCantrip, or_none=True)
-    prices = given.pop("prices", None) or Prices()
-    by_schema = given.pop("tools", "native")
+    check_whole(what, connection.get("context_window"), 1, error=InvalidCantrip, or_none=True)
+    prices = connection.pop("prices", None) or Prices()
+    by_schema = connection.pop("tools", "native")
     check_choice(f'crystal "{model}": tools', by_schema, ("native", "schema"), InvalidCantrip)
-    sees = given.pop("images", True)
+    sees = connection.pop("images", True)
     check(isinstance(sees, bool), f'crystal "{model}": images', "True or False", sees, InvalidCantrip)
-    kinds = given.pop("files", None)
-    fits = kinds is None or (is_list(kinds) and all(isinstance(one, str) and "/" in one for one in kinds))
+    kinds = connection.pop("files", None)
+    fits = kinds is None or (is_list(kinds) and all(isinstance(kind, str) and "/" in kind for kind in kinds))
     check(fits, f'crystal "{model}": files', 'a list of media types as in "audio/*"', kinds, InvalidCantrip)
-    known = prices.model(model, seller=family.seller, address=render_url(given.get("base_url") or family.base_url))
-    made = family(model, known, by_schema=by_schema == "schema", **own)
+    facts = prices.model(model, seller=family.seller, address=render_url(connection.get("base_url") or family.base_url))
+    own_family = family(model, facts, by_schema=by_schema == "schema", **own)
     if not sees:
-        made.show_no_images()
+        own_family.show_no_images()
     if kinds is not None:
-        made.encoder.writer.take_files(kinds)
-    return ProviderCrystal(made, prices=prices, access=access, **given)
+        own_family.encoder.writer.take_files(kinds)
+    return ProviderCrystal(own_family, prices=prices, access=access, **connection)

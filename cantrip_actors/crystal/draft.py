@@ -86,7 +86,7 @@ class DraftItem:
     parts: list[str]
     name: str = ""
     call_id: str = ""
-    given: Mapping[str, Any] | None = None
+    arguments: Mapping[str, Any] | None = None
     """The arguments, if the provider sent an object."""
     open: bool = True
     follows: bool = False
@@ -119,7 +119,7 @@ class Draft:
     """Whether server calls are items of the stream, as they are if the query has an observer."""
     _items: list[DraftItem] = field(default_factory=list)
     _out: list[Payload] = field(default_factory=list)
-    _taken: set[str] = field(default_factory=set)
+    _used_ids: set[str] = field(default_factory=set)
     _careful: bool = False
     _half: dict[str, str] = field(default_factory=dict)
     _served: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Draft:
     def begin(self, kind: Literal["message", "reasoning"]) -> DraftItem:
         """Begin a message or a piece of reasoning."""
         self.start()
-        before = next((one for one in reversed(self._items) if not one.kind.startswith("server")), None)
+        before = next((item for item in reversed(self._items) if not item.kind.startswith("server")), None)
         follows = kind == "message" and before is not None and before.kind == "message"
         item = DraftItem(self._make_number(), kind, [], follows=follows)
         self._items.append(item)
@@ -183,9 +183,9 @@ class Draft:
         own = join_surrogates(call_id) if isinstance(call_id, str) else ""
         if self.utterance:
             own = own or f"call_{self.utterance}_{calls}"
-            while own in self._taken:
+            while own in self._used_ids:
                 own += "_"
-            self._taken.add(own)
+            self._used_ids.add(own)
         item = DraftItem(self._make_number(), "function_call", [], name, own)
         self._items.append(item)
         self._out.append(ItemStart(item.number, "function_call", None, name, own))
@@ -208,7 +208,7 @@ class Draft:
     def serve_whole(self, tool: str, call_id: object, args: Mapping[str, Any], name: str = "") -> str:
         """Begin and end a server call that arrived in one piece; return its id."""
         item = self.serve(tool, call_id, name)
-        item.given = args
+        item.arguments = args
         self.end(item)
         return item.call_id
 
@@ -216,12 +216,12 @@ class Draft:
         """Add the result of a server call. The call may be in an earlier part of the answer."""
         self.start()
         own = str(call_id or "")
-        told = self._served.setdefault(own, {"id": own})
-        if "result" in told:
+        served = self._served.setdefault(own, {"id": own})
+        if "result" in served:
             return
-        told["result"] = result
+        served["result"] = result
         if is_error:
-            told["is_error"] = True
+            served["is_error"] = True
         self._add_output(own, result, is_error=is_error)
 
     def _add_output(self, call_id: str, result: Any, *, is_error: bool) -> None:
@@ -235,10 +235,14 @@ class Draft:
 
     def cite(self, url: object = None, title: object = None, text: object = None) -> None:
         """Add a source that the answer cites."""
-        given = {"url": url, "title": title, "text": text}
-        told = {name: join_surrogates(one) for name, one in given.items() if isinstance(one, str) and one}
-        if told and told not in self.citations:
-            self.citations.append(told)
+        parts = {"url": url, "title": title, "text": text}
+        citation = {
+            name: join_surrogates(text_part)
+            for name, text_part in parts.items()
+            if isinstance(text_part, str) and text_part
+        }
+        if citation and citation not in self.citations:
+            self.citations.append(citation)
 
     def _make_number(self) -> str:
         return str(self.first + len(self._items))
@@ -293,16 +297,16 @@ class Draft:
         elif item.kind == "reasoning":
             final = FinalReasoning(item.text, self.provider)
         else:
-            if item.given is None:
-                item.given = _parse_arguments(item.text)
+            if item.arguments is None:
+                item.arguments = _parse_arguments(item.text)
             elif self._careful:
-                item.given = _repair_surrogates(item.given)
+                item.arguments = _repair_surrogates(item.arguments)
             # the gate refuses arguments that are not an object; an observer of the stream sees no arguments
-            final = FinalFunctionCall(item.name, item.call_id, item.given or {})
+            final = FinalFunctionCall(item.name, item.call_id, item.arguments or {})
             if item.kind == "server_call":
-                told = self._served[item.call_id]
-                told["args"] = dict(item.given or {})
-                final = FinalFunctionCall(told.get("name") or item.name, item.call_id, told["args"])
+                served = self._served[item.call_id]
+                served["args"] = dict(item.arguments or {})
+                final = FinalFunctionCall(served.get("name") or item.name, item.call_id, served["args"])
         if item.kind != "server_call" or self.shows_served:
             self._out.append(ItemDone(item.number, final))
 
@@ -312,33 +316,33 @@ class Draft:
         self.add(item, text)
         self.end(item)
 
-    def add_image(self, given: object) -> str | None:
+    def add_image(self, data: object) -> str | None:
         """Add an image, in base64 or as an address; adding it again changes nothing.
 
         Returns the text that replaces its bytes in recorded blocks. Returns None for an address, and for data that is
         not an image, which is not added. Raises ProviderError if it is too large to be recorded.
         """
-        made = _parse_image(given)
-        if made is None:
+        image = _parse_image(data)
+        if image is None:
             return None
-        if made.size > LARGEST:
-            problem = f"{self.provider} made an image of {made.size:,} bytes: expected at most {LARGEST:,}"
+        if image.size > LARGEST:
+            problem = f"{self.provider} made an image of {image.size:,} bytes: expected at most {LARGEST:,}"
             raise ProviderError(f"{problem}; ask for a smaller one", retryable=False)
-        if made not in self.images:
+        if image not in self.images:
             self.start()
             item = DraftItem(self._make_number(), "image", [], open=False)
-            self.images.append(made)
+            self.images.append(image)
             self._items.append(item)
             self._out.append(ItemStart(item.number, "image"))
-            self._out.append(ItemDone(item.number, FinalImage.of(made)))
-        return f"{KEPT}{made.digest}" if made.digest else None
+            self._out.append(ItemDone(item.number, FinalImage.of(image)))
+        return f"{KEPT}{image.digest}" if image.digest else None
 
     def cut_off(self) -> None:
         """Mark the answer as cut off. The arguments of a call that had not received any are unknown, not empty."""
         last = self._items[-1] if self._items else None
-        if last is not None and last.kind == "function_call" and not last.given and not last.text.strip():
+        if last is not None and last.kind == "function_call" and not last.arguments and not last.text.strip():
             self.end(last)
-            last.given, last.parts = None, ["{"]  # not an object, so that its gate refuses it
+            last.arguments, last.parts = None, ["{"]  # not an object, so that its gate refuses it
 
     def end_all(self) -> None:
         """End all open items."""
@@ -358,11 +362,11 @@ class Draft:
     @property
     def content(self) -> str | None:
         """Return the text, in order."""
-        made = ""
+        content = ""
         for item in self._items:
             if item.kind == "message" and (text := item.text):
-                made += (self.joint if item.follows else "\n\n") + text if made else text
-        return made or None
+                content += (self.joint if item.follows else "\n\n") + text if content else text
+        return content or None
 
     def make_response(
         self,
@@ -378,8 +382,8 @@ class Draft:
         """
         self.start()
         self.end_all()
-        for own, told in self._served.items():
-            if "result" not in told and "tool" in told and not unfinished:
+        for own, served in self._served.items():
+            if "result" not in served and "tool" in served and not unfinished:
                 self._add_output(own, None, is_error=False)
         reason = metadata.get("stop_reason")
         content, calls = self.content, self.calls
@@ -389,39 +393,39 @@ class Draft:
             )
         usage = StreamUsage(counts.prompt, counts.completion, counts.cached, counts.written)
         self._out.append(ResponseDone("completed", reason if isinstance(reason, str) else None, None, usage))
-        kept = {**metadata, "provider": self.provider}
+        own_metadata = {**metadata, "provider": self.provider}
         if counts.reasoning:
-            kept["reasoning_tokens"] = counts.reasoning
+            own_metadata["reasoning_tokens"] = counts.reasoning
         if counts.written:
-            kept["cache_written_tokens"] = counts.written
+            own_metadata["cache_written_tokens"] = counts.written
         if counts.modalities:
-            kept["modality_tokens"] = counts.modalities
+            own_metadata["modality_tokens"] = counts.modalities
         if self._served:
-            kept["server_calls"] = list(self._served.values())
+            own_metadata["server_calls"] = list(self._served.values())
         if self.citations:
-            kept["citations"] = self.citations
+            own_metadata["citations"] = self.citations
         return Response(
             content=content,
             tool_calls=tuple(
-                ToolCall.of({"id": c.call_id, "gate": c.name, "args": c.text if c.given is None else c.given})
+                ToolCall.of({"id": c.call_id, "gate": c.name, "args": c.text if c.arguments is None else c.arguments})
                 for c in calls
             ),
             usage=counts.make_usage(),
             thinking="\n\n".join(self.thoughts) or None,
             blocks=blocks,
-            metadata=kept,
+            metadata=own_metadata,
             images=tuple(self.images),
         )
 
 
-def _parse_image(given: object) -> Image | None:
+def _parse_image(encoded: object) -> Image | None:
     """Return an image from base64, from a data: URL, or from an https address; None for anything else."""
-    if not isinstance(given, str):
+    if not isinstance(encoded, str):
         return None
     try:
-        if given.startswith("https://"):
-            return Image.at(given)
-        data = base64.b64decode(given.partition("base64,")[2] if given.startswith("data:") else given)
+        if encoded.startswith("https://"):
+            return Image.at(encoded)
+        data = base64.b64decode(encoded.partition("base64,")[2] if encoded.startswith("data:") else encoded)
         if len(data) > LARGEST and detect_media_type(data) is not None:
             return Image.from_facts("image/png", "", len(data), None, None)
         return Image(data)
@@ -444,8 +448,8 @@ def _repair_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, Mapping):
-        return {join_surrogates(name): _repair_surrogates(one) for name, one in value.items()}
-    return [_repair_surrogates(one) for one in value] if isinstance(value, list) else value
+        return {join_surrogates(name): _repair_surrogates(part) for name, part in value.items()}
+    return [_repair_surrogates(part) for part in value] if isinstance(value, list) else value
 
 
 def tokens(value: Any) -> int:
@@ -459,11 +463,11 @@ MODALITIES: Final = ("text", "image", "audio")
 """The kinds of tokens that are counted apart."""
 
 
-def count_modalities(read: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def count_modalities(read: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Return the tokens of each modality from details as `{"audio_tokens": 7}`, of what was read and what was made."""
     both = {
-        side: {one: count for one in MODALITIES if (count := tokens(details.get(f"{one}_tokens")))}
-        for side, details in (("input", read), ("output", made))
+        side: {modality: count for modality in MODALITIES if (count := tokens(details.get(f"{modality}_tokens")))}
+        for side, details in (("input", read), ("output", written))
     }
     return {side: counts for side, counts in both.items() if counts}
 
@@ -507,7 +511,7 @@ class Decoder(ABC):
         self._id: str | None = None
         self._is_steady = False
 
-    def is_of_message(self, given: Any, *, begins: bool = True) -> bool:
+    def is_of_message(self, message_id: Any, *, begins: bool = True) -> bool:
         """Return whether a piece with this id belongs to the message, and not to another one after its end (R-04).
 
         Some servers make up an id for each piece, so an id counts only once two pieces in a row had it, or where the
@@ -516,24 +520,24 @@ class Decoder(ABC):
         Raises ProviderError where another message begins before the end of this one: a gateway went over to another
         server, or mixed two streams.
         """
-        if not given or type(given) is not str:
+        if not message_id or type(message_id) is not str:
             return True
-        if given == self._id:
+        if message_id == self._id:
             self._is_steady = True
             return True
         if self._id is None:
-            self._first_id = given
+            self._first_id = message_id
         elif self._is_steady and self.complete:
             return False
-        elif given == self._first_id or (begins and self._is_steady):
+        elif message_id == self._first_id or (begins and self._is_steady):
             raise self.make_second_message_error()
-        self._id, self._is_steady = given, False
+        self._id, self._is_steady = message_id, False
         return True
 
-    def note_beginning(self, given: Any) -> None:
+    def note_beginning(self, message_id: Any) -> None:
         """Handle the beginning of a message with this id. Raises ProviderError if another one has begun (R-04)."""
-        known = self.metadata.get("id")
-        if known and given and known != given:
+        current_id = self.metadata.get("id")
+        if current_id and message_id and current_id != message_id:
             raise self.make_second_message_error()
 
     def make_second_message_error(self) -> ProviderError:

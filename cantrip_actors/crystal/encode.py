@@ -64,9 +64,9 @@ CONTEXTS: Final = 1024
 
 
 class CallAnswer(NamedTuple):
-    """The answer to a call. `said` is the utterance with the call at index `at`, `id` the call's id at the provider."""
+    """The answer to a call: that at index `at` of the `utterance`. `id` is the call's id at the provider."""
 
-    said: Message
+    utterance: Message
     at: int
     id: str
     content: str
@@ -76,7 +76,7 @@ class CallAnswer(NamedTuple):
     @property
     def call(self) -> ToolCall:
         """The call."""
-        return self.said.tool_calls[self.at]
+        return self.utterance.tool_calls[self.at]
 
     @property
     def text(self) -> str:
@@ -169,7 +169,7 @@ class _Transcript:
     system: list[str] = field(default_factory=list)
     done: bytearray = field(default_factory=bytearray)
     run: list[Message] = field(default_factory=list)
-    said: Message | None = None
+    utterance: Message | None = None
     ids: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     open: bool = True  # system messages may still come
@@ -183,11 +183,11 @@ class _Transcript:
             self.count += 1
             if message.role == "assistant":
                 self.open = False
-                heard = self.said is not None or self.run
+                heard = self.utterance is not None or self.run
                 place = self._add(self.write_open_run(writer, last=False)) if heard else None
                 if place is not None:
                     self.runs.append(place)
-                self.said, self.run = message, []
+                self.utterance, self.run = message, []
                 self.ids = [self._make_id(call.id) for call in message.tool_calls]
                 self._add(writer.write_utterance(message, self.ids))
                 if message.images and not writer.can_show_images(message, self.ids):
@@ -201,31 +201,31 @@ class _Transcript:
 
     def _hear(self, message: Message, writer: Writer) -> None:
         self.run.append(message)
-        for one in message.images:
-            if isinstance(one, Image):
+        for image in message.images:
+            if isinstance(image, Image):
                 self.pictured = True
-            elif writer.takes.why_not(one) is not None:
+            elif writer.takes.why_not(image) is not None:
                 self.withheld = True
 
     def write_open_run(self, writer: Writer, *, last: bool, extra: str = "") -> Iterable[bytes]:
         """The open run, its results sorted to their calls."""
-        said, left = self.said, list(self.run)
+        utterance, left = self.utterance, list(self.run)
         texts: list[str | Shown] = []
         answers = []
-        for index, call in enumerate(() if said is None else said.tool_calls):
-            assert said is not None, "a call was said"
-            found = next((n for n, m in enumerate(left) if m.role == "tool" and m.tool_call_id == call.id), None)
-            if found is None:
-                found = next(
+        for index, call in enumerate(() if utterance is None else utterance.tool_calls):
+            assert utterance is not None, "a call was said"
+            position = next((n for n, m in enumerate(left) if m.role == "tool" and m.tool_call_id == call.id), None)
+            if position is None:
+                position = next(
                     (n for n, m in enumerate(left) if m.role == "tool" and not m.tool_call_id and m.gate == call.gate),
                     None,
                 )
-            if found is None:
-                answers.append(CallAnswer(said, index, self.ids[index], UNANSWERED, is_error=True))
+            if position is None:
+                answers.append(CallAnswer(utterance, index, self.ids[index], UNANSWERED, is_error=True))
             else:
-                result = left.pop(found)
-                told, failed = result.content or "", result.is_error
-                answers.append(CallAnswer(said, index, self.ids[index], told, failed, result.images))
+                result = left.pop(position)
+                content, failed = result.content or "", result.is_error
+                answers.append(CallAnswer(utterance, index, self.ids[index], content, failed, result.images))
         for message in left:
             text = message.content or ""
             if message.role == "tool":
@@ -240,10 +240,10 @@ class _Transcript:
             texts.append(GO_ON)
         return writer.write_messages(answers, texts, last=last) if answers or texts else ()
 
-    def _make_id(self, given: str) -> str:
-        own = given
+    def _make_id(self, call_id: str) -> str:
+        own = call_id
         if not _SOUND_ID.fullmatch(own):
-            own = f"call_{hashlib.blake2b(given.encode(), digest_size=9).hexdigest()}"
+            own = f"call_{hashlib.blake2b(call_id.encode(), digest_size=9).hexdigest()}"
         base, n = own[:56], 1
         while own in self.used:
             n += 1
@@ -263,12 +263,12 @@ class _Transcript:
 
     def mark_fragments(self, writer: Writer, *, older: int) -> list[bytes | bytearray]:
         """Return the encoded fragments, with the newest `older` runs marked."""
-        made: list[bytes | bytearray] = []
+        fragments: list[bytes | bytearray] = []
         begin = 0
         for start, end in list(self.runs)[-older:] if older > 0 else ():
-            made += [self.done[begin : max(begin, start - 1)], writer.mark(bytes(self.done[start:end]))]
+            fragments += [self.done[begin : max(begin, start - 1)], writer.mark(bytes(self.done[start:end]))]
             begin = end + 1
-        return [*made, self.done[begin:] if begin else self.done]
+        return [*fragments, self.done[begin:] if begin else self.done]
 
 
 class Encoder:
@@ -324,9 +324,9 @@ class Encoder:
         prefix = messages.prefix
         if anew:
             return _Transcript(prefix)
-        found = self._kept.get(id(prefix[0]))  # the prefix keeps the list alive, so no other list gets its id
-        if found is not None and found.prefix == prefix and found.count <= len(messages):
-            return found
+        transcript = self._kept.get(id(prefix[0]))  # the prefix keeps the list alive, so no other list gets its id
+        if transcript is not None and transcript.prefix == prefix and transcript.count <= len(messages):
+            return transcript
         return _Transcript(prefix)
 
     def _keep(self, transcript: _Transcript, before: int) -> None:
@@ -367,20 +367,20 @@ class SamplingSettings(NamedTuple):
         provider.
         """
         more = dict(options)
-        known = {
+        common = {
             name: more.pop(name, None)
             for name in ("temperature", "top_p", "max_tokens", "stop", "effort", "output_schema")
         }
         typed = {name: value for name in TYPED if (value := more.pop(name, None)) is not None}
         tools = parse_server_tools(more.pop("server_tools", None) or ())
-        stop = known["stop"] or ()
+        stop = common["stop"] or ()
         return cls(
-            known["temperature"],
-            known["top_p"],
-            known["max_tokens"],
+            common["temperature"],
+            common["top_p"],
+            common["max_tokens"],
             (stop,) if isinstance(stop, str) else tuple(stop),
-            known["effort"],
-            known["output_schema"],
+            common["effort"],
+            common["output_schema"],
             more,
             typed,
             tools,
@@ -403,11 +403,11 @@ def restore_bytes(content: Any, images: Sequence[File]) -> Any:
             lost = lost or data is None
             return f"{address}{data}"
         if isinstance(value, Mapping):
-            return {name: visit(one) for name, one in value.items()}
-        return [visit(one) for one in value] if isinstance(value, (list, tuple)) else value
+            return {name: visit(part) for name, part in value.items()}
+        return [visit(part) for part in value] if isinstance(value, (list, tuple)) else value
 
-    made = visit(content)
-    return None if lost else made
+    restored = visit(content)
+    return None if lost else restored
 
 
 def merge(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

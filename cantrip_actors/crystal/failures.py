@@ -113,9 +113,9 @@ def make_failure(
     wait = find_retry_after(headers or {}, now)
     is_retryable = _is_retryable(status, names, details, message, headers or {})
     generated = details.get("failed_generation")
-    said = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
+    text = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
     return ProviderError(
-        _repair_text(said),
+        _repair_text(text),
         status=status,
         retry_after=_find_hint(details, now) if wait is None else wait,
         retryable=is_retryable,
@@ -125,9 +125,9 @@ def make_failure(
     )
 
 
-def _repair_text(told: str) -> str:
+def _repair_text(text: str) -> str:
     """Return a text that can be encoded: half a character, which JSON may contain, is replaced."""
-    return told.encode(errors="replace").decode()
+    return text.encode(errors="replace").decode()
 
 
 def _find_details(body: Any) -> Mapping[str, Any]:
@@ -166,13 +166,13 @@ def _find_status(names: tuple[str, ...], *, is_text: bool) -> int:
 
 
 def _find_message(details: Mapping[str, Any], body: Any) -> str:
-    found = details.get("message") or details.get("detail") or details.get("error_description")
-    if found is None and isinstance(body, str):
-        found = body.strip()
-    if found is not None and not isinstance(found, str):
-        found = orjson.dumps(found, default=str).decode()
+    message = details.get("message") or details.get("detail") or details.get("error_description")
+    if message is None and isinstance(body, str):
+        message = body.strip()
+    if message is not None and not isinstance(message, str):
+        message = orjson.dumps(message, default=str).decode()
     raw = mapping(details.get("metadata")).get("raw")  # OpenRouter: the error of the provider behind it
-    text = f"{found or ''} {raw}".strip() if isinstance(raw, str) and raw else found or ""
+    text = f"{message or ''} {raw}".strip() if isinstance(raw, str) and raw else message or ""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -183,9 +183,9 @@ def _is_retryable(
         return False
     if FLUKES.intersection(names) or _FLUKE.search(message):
         return True
-    told = headers.get("x-should-retry")
-    if told in ("true", "false"):
-        return told == "true"
+    hint = headers.get("x-should-retry")
+    if hint in ("true", "false"):
+        return hint == "true"
     return status in _AGAIN or (status >= 500 and status not in _NEVER)
 
 
@@ -258,19 +258,19 @@ def _parse_duration(duration: str) -> float | None:
     """Return the seconds of a duration in Go's notation, "6m0s", or of a number."""
     if duration.isdecimal():
         return float(duration)
-    found = _DURATION.fullmatch(duration)
-    if not found or not any(found.groups()):
+    match = _DURATION.fullmatch(duration)
+    if not match or not any(match.groups()):
         return None
-    hours, minutes, seconds, milli = (float(part or 0) for part in found.groups())
+    hours, minutes, seconds, milli = (float(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + seconds + milli / 1000
 
 
 def _find_hint(details: Mapping[str, Any], now: float) -> float | None:
     """Return the wait that the body asks for: Google's RetryInfo, OpenRouter's copy of headers, OpenAI's text."""
     for detail in objects(details.get("details")):
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay")))
-        if found:
-            return float(found[1])
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(detail.get("retryDelay")))
+        if match:
+            return float(match[1])
     passed_on = mapping(details.get("metadata")).get("headers")
     if isinstance(passed_on, Mapping):
         return find_retry_after({str(name).lower(): str(value) for name, value in passed_on.items()}, now)

@@ -80,8 +80,8 @@ class Takes:
         if file.url is not None:
             return None if _is_among(kind, self.fetched) else f"this provider fetches no {kind}"
         if not (_is_among(kind, self.files) or file.is_text):
-            known = [one for one in self.files if not one.startswith("text/")]
-            return f"this model takes {', '.join([*known, 'text'])}"
+            types = [file_type for file_type in self.files if not file_type.startswith("text/")]
+            return f"this model takes {', '.join([*types, 'text'])}"
         return _LOST if file.find_data() is None else None
 
     def is_sent_as_text(self, file: File) -> bool:

@@ -85,9 +85,9 @@ class Lessons:
         self._values = {key: until for key, until in self._values.items() if until > now}
         self._values[parameter, value, company] = now + LASTS
 
-    def find_level(self, asked: str) -> str:
+    def find_level(self, wanted: str) -> str:
         """Return the level of thinking to send for this one."""
-        sent, seen = asked, {asked}
+        sent, seen = wanted, {wanted}
         while (lesson := self._levels.get(sent)) is not None and lesson.until > self.clock():
             if lesson.instead is None or lesson.instead in seen:
                 return sent
@@ -95,16 +95,16 @@ class Lessons:
             seen.add(sent)
         return sent
 
-    def note_level(self, refused: str, said: str) -> str | None:
+    def note_level(self, refused: str, refusal: str) -> str | None:
         """Record that the level was refused with this text; return the level to send instead, None if none is left."""
         gone = {level for level, lesson in self._levels.items() if lesson.until > self.clock()} | {refused}
-        instead = find_nearest_level(refused, said, gone)
+        instead = find_nearest_level(refused, refusal, gone)
         if instead is not None:
             self._levels[refused] = _Lesson(self.clock() + LASTS, instead)
         return instead
 
 
-def find_nearest_level(refused: str, said: str, gone: set[str]) -> str | None:
+def find_nearest_level(refused: str, refusal: str, gone: set[str]) -> str | None:
     """Return the level nearest to a refused one, the lower of two: of the levels that the refusal names, else of all.
 
     >>> find_nearest_level("xhigh", "Supported levels: high, low, max, medium", {"xhigh"})
@@ -114,22 +114,24 @@ def find_nearest_level(refused: str, said: str, gone: set[str]) -> str | None:
     """
     if refused not in LEVELS:
         return None
-    words = set(re.findall(r"[a-z]+", said.lower()))
+    words = set(re.findall(r"[a-z]+", refusal.lower()))
     named = [level for level in LEVELS if level in words and level not in gone]
-    if len(named) < 2 and "support" not in said.lower():  # a word such as "none" or "high" may be part of the sentence
+    if (
+        len(named) < 2 and "support" not in refusal.lower()
+    ):  # a word such as "none" or "high" may be part of the sentence
         named = []
     left = named or ([level for level in LEVELS if level not in gone] if len(gone) <= 1 else [])  # one guess
     at = LEVELS.index(refused)
     return min(left, key=lambda level: (abs(LEVELS.index(level) - at), LEVELS.index(level)), default=None)
 
 
-def is_mistake(parameter: str, said: str) -> bool:
+def is_mistake(parameter: str, refusal: str) -> bool:
     """Return whether a refusal is about a mistake of the caller, which must not affect other queries."""
-    if parameter in ("schema", "thinking", "effort") and _TOOLS.search(said):
+    if parameter in ("schema", "thinking", "effort") and _TOOLS.search(refusal):
         return True
-    return parameter in _RANGED and bool(_RANGE.search(said))
+    return parameter in _RANGED and bool(_RANGE.search(refusal))
 
 
-def is_absent(said: str) -> bool:
+def is_absent(refusal: str) -> bool:
     """Return whether a refusal says that the parameter does not exist."""
-    return _ABSENT.search(said) is not None
+    return _ABSENT.search(refusal) is not None

@@ -110,8 +110,8 @@ class Prices:
         check_kind("prices: alone", alone, bool, "True or False", InvalidCantrip)
         self._alone = alone
         self._own: dict[str, Model] = {}
-        for name, given in (models or {}).items():
-            self._own[name] = given if isinstance(given, Model) else _parse_model(name, given)
+        for name, model in (models or {}).items():
+            self._own[name] = model if isinstance(model, Model) else _parse_model(name, model)
 
     @classmethod
     def load(cls, file: str | Path) -> Prices:
@@ -134,9 +134,9 @@ class Prices:
                 own = self._own.get(bare) or self._own.get(_DATED.sub("", bare))
                 if own is not None:
                     return own.at(HALF) if batch else own
-                found = UNKNOWN if self._alone else _look_up(bare, seller, address, batch)
-                if found is not UNKNOWN:
-                    return found
+                listed = UNKNOWN if self._alone else _look_up(bare, seller, address, batch)
+                if listed is not UNKNOWN:
+                    return listed
         return UNKNOWN
 
 
@@ -172,10 +172,10 @@ class _Lookups:
         if minute != self._minute:
             self._minute, self._models = minute, {}
         key = (name, seller, address, batch)
-        found = self._models.get(key)
-        if found is None:
-            found = self._models[key] = _price_model(name, info, batch, now)
-        return found
+        model = self._models.get(key)
+        if model is None:
+            model = self._models[key] = _price_model(name, info, batch, now)
+        return model
 
     def find(self, name: str, seller: str | None, address: str) -> ModelInfo | None:
         from genai_prices.data_snapshot import get_snapshot  # takes 0.2 s, which programs without a provider do not pay
@@ -228,12 +228,16 @@ def _load_traits() -> Mapping[str, Mapping[str, Any]]:
 
 def _parse_model(name: str, row: Any) -> Model:
     check(isinstance(row, Mapping), f"prices: {name}", "a table", row, InvalidCantrip)
-    known = {f.name for f in fields(Model)}
+    names = {f.name for f in fields(Model)}
     for key, value in row.items():
-        if key not in known:
-            raise InvalidCantrip(f"prices: {name}: unknown key {key!r}: {suggest_nearest(key, known)}")
+        if key not in names:
+            raise InvalidCantrip(f"prices: {name}: unknown key {key!r}: {suggest_nearest(key, names)}")
         if key == "above":
-            fits = isinstance(value, Mapping) and "tokens" in value and all(is_finite(one, 0) for one in value.values())
+            fits = (
+                isinstance(value, Mapping)
+                and "tokens" in value
+                and all(is_finite(number, 0) for number in value.values())
+            )
             check(fits, f"prices: {name}: above", "prices and `tokens`", value, InvalidCantrip)
         else:
             check(is_finite(value, 0), f"prices: {name}: {key}", "a number >= 0", value, InvalidCantrip)

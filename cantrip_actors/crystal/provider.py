@@ -175,18 +175,18 @@ class Family(ABC):
     fixed: ClassVar[Mapping[str, str]] = {}
     """The headers of every request."""
 
-    def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
+    def __init__(self, model: str, facts: Model, *, by_schema: bool = False) -> None:
         self.model = model
-        self.known = known
+        self.known = facts
         self.by_schema = by_schema
         """Whether the model has no tools, and writes its calls as JSON."""
         self.lessons_learnt = Lessons()
         self._fits: dict[bytes, Fitted] = {}
         self.refused: set[str] = set()
         """Parameters that are known to be refused."""
-        if not known.sampling:
+        if not facts.sampling:
             self.refused |= {"temperature", "top_p"}
-        if not known.forced:
+        if not facts.forced:
             self.refused.add("tool_choice")
         writer = self.make_writer()
         writer.named = self.provider
@@ -207,7 +207,7 @@ class Family(ABC):
         """Return the writer of contexts for this model."""
 
     @abstractmethod
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields of a request except the messages; fields of one object are merged.
 
         Each has the name of the parameter that a model may refuse, "" if it is always part of the request.
@@ -226,44 +226,44 @@ class Family(ABC):
     def fit_schema(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the schema of an answer, fitted to this family."""
         key = encode_json(schema)
-        found = self._fits.get(key)
-        if found is None:
+        fitted = self._fits.get(key)
+        if fitted is None:
             if len(self._fits) >= SCHEMAS:
                 self._fits.clear()
-            found = self._fits[key] = self.fit(schema)
-        return found
+            fitted = self._fits[key] = self.fit(schema)
+        return fitted
 
-    def encode(self, asked: ProviderQuery) -> Encoded:
+    def encode(self, query: ProviderQuery) -> Encoded:
         """Return the encoded context of a query."""
-        return self.encoder.encode(asked.messages, extra=asked.extra, bare=asked.bare, resumes=asked.resumes)
+        return self.encoder.encode(query.messages, extra=query.extra, bare=query.bare, resumes=query.resumes)
 
-    def make_request(self, asked: ProviderQuery) -> ProviderRequest:
+    def make_request(self, query: ProviderQuery) -> ProviderRequest:
         """Return the request for a query, without the parameters that were refused."""
         adjusted: dict[str, Adjusted] = {}
         inexpressible: tuple[str, ...] = ()
-        if (schema := asked.settings.schema) is not None:
+        if (schema := query.settings.schema) is not None:
             fitted = self.fit_schema(schema)
             if fitted.schema is None:
                 inexpressible = ("schema",)
             elif not fitted.strict:
                 adjusted["schema"] = Adjusted("strict", f"not strict: {fitted.why}")
-            if fitted.schema is None or not self.should_send("schema") or "schema" in self.exclude(asked):
-                asked = asked._replace(extra="\n".join(text for text in (asked.extra, describe_schema(schema)) if text))
-        encoded = self.encode(asked)
-        effort = asked.settings.effort
+            if fitted.schema is None or not self.should_send("schema") or "schema" in self.exclude(query):
+                query = query._replace(extra="\n".join(text for text in (query.extra, describe_schema(schema)) if text))
+        encoded = self.encode(query)
+        effort = query.settings.effort
         if effort is not None and (level := self._choose_level(effort)) != effort:
             adjusted["effort"] = Adjusted(effort, level)
-            asked = asked._replace(settings=asked.settings._replace(effort=level))
-        typed = self._write_typed_settings(asked) if asked.settings.typed else ()
+            query = query._replace(settings=query.settings._replace(effort=level))
+        typed = self._write_typed_settings(query) if query.settings.typed else ()
         parts = [
-            (parameter, given)
-            for parameter, fields in (*typed, *self.write_fields(asked, encoded.system))
-            if (given := {name: value for name, value in fields.items() if value is not None})
+            (parameter, present)
+            for parameter, fields in (*typed, *self.write_fields(query, encoded.system))
+            if (present := {name: value for name, value in fields.items() if value is not None})
         ]
-        values = {parameter: encode_json(given) if parameter in VALUES else b"" for parameter, given in parts}
+        values = {parameter: encode_json(present) if parameter in VALUES else b"" for parameter, present in parts}
         if encoded.pictured:
             values = {IMAGES: b"", **values}
-        wanted, excluded = frozenset(values), self.exclude(asked)
+        wanted, excluded = frozenset(values), self.exclude(query)
         sent = {
             parameter: value
             for parameter, value in values.items()
@@ -275,10 +275,10 @@ class Family(ABC):
         for parameter, part in parts:
             if parameter in sent:
                 merge(body, part if LISTS.isdisjoint(part) else join_lists(body, part))
-        served = self.translate_server_tools(asked)
+        served = self.translate_server_tools(query)
         if served is not NOTHING:
             _add(body, served)
-        merge(body, join_lists(body, asked.settings.more))
+        merge(body, join_lists(body, query.settings.more))
         pieces: list[bytes | bytearray] = [
             encode_json(body)[:-1],
             b"," if body else b"",
@@ -292,11 +292,11 @@ class Family(ABC):
             path=self.path,
             body=b"".join([*pieces, b"]}"]),
             utterance=encoded.utterance,
-            tools=frozenset([tool.name for tool in asked.tools]),
+            tools=frozenset([tool.name for tool in query.tools]),
             sent=sent,
             wanted=wanted,
-            effort=asked.settings.effort,
-            left_out=(*inexpressible, *withheld, *self._find_lacking(asked.settings), *unsent),
+            effort=query.settings.effort,
+            left_out=(*inexpressible, *withheld, *self._find_lacking(query.settings), *unsent),
             adjusted=adjusted,
             headers=served.headers,
             secrets=served.secrets,
@@ -314,7 +314,7 @@ class Family(ABC):
         if effort not in LEVELS and self.has_budget:
             expected = ", ".join(f'"{level}"' for level in LEVELS)
             raise CrystalError(f"{self.name}: effort: expected one of {expected}, got {effort!r:.80}")
-        return self.levels.get(found := self.lessons_learnt.find_level(self.levels.get(effort, effort)), found)
+        return self.levels.get(level := self.lessons_learnt.find_level(self.levels.get(effort, effort)), level)
 
     @property
     def levels(self) -> Mapping[str, str]:
@@ -326,23 +326,23 @@ class Family(ABC):
         """Whether a level is sent as a number of tokens; only levels with a number are allowed then."""
         return False
 
-    def _write_typed_settings(self, asked: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for name, value in asked.settings.typed.items():
+    def _write_typed_settings(self, query: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name, value in query.settings.typed.items():
             if name in self.written:
-                yield name, self.written[name](value, bool(asked.tools))
+                yield name, self.written[name](value, bool(query.tools))
 
-    def translate_server_tools(self, asked: ProviderQuery) -> Translated:
+    def translate_server_tools(self, query: ProviderQuery) -> Translated:
         """Return the server tools of a query in the form of its request."""
-        tools = asked.settings.server_tools
+        tools = query.settings.server_tools
         if not tools:
             return NOTHING
         try:
-            check_server_tools(self.serves or self.provider, self.model, tools, beside=bool(asked.tools))
+            check_server_tools(self.serves or self.provider, self.model, tools, beside=bool(query.tools))
         except InvalidCantrip as error:
             raise CrystalError(str(error)) from error
         return TRANSLATIONS[self.serves](tools)
 
-    def exclude(self, asked: ProviderQuery) -> frozenset[str]:  # noqa: ARG002
+    def exclude(self, query: ProviderQuery) -> frozenset[str]:  # noqa: ARG002
         """Return the parameters that cannot be combined with the others of a query."""
         return frozenset()
 
@@ -357,23 +357,23 @@ class Family(ABC):
             return IMAGES
         if error.status not in (400, 422) or error.retryable:  # a transient error teaches nothing
             return None
-        said = str(error).lower()
+        refusal = str(error).lower()
         typed = {name: PATTERNS[name] for name in self.written if name in request.sent}
         for parameter, pattern in {**typed, **self.lessons}.items():
-            if parameter in request.sent and self.should_send(parameter) and re.search(pattern, said):
+            if parameter in request.sent and self.should_send(parameter) and re.search(pattern, refusal):
                 is_unknown = parameter == self.level and request.effort is not None and request.effort not in LEVELS
-                if is_unknown or is_mistake(parameter, said):
+                if is_unknown or is_mistake(parameter, refusal):
                     return None
-                self._note(parameter, said, request)
+                self._note(parameter, refusal, request)
                 return parameter
         return None
 
-    def _note(self, parameter: str, said: str, request: ProviderRequest) -> None:
+    def _note(self, parameter: str, refusal: str, request: ProviderRequest) -> None:
         learnt = self.lessons_learnt
-        if is_absent(said):
+        if is_absent(refusal):
             learnt.note(parameter)
         elif parameter == self.level and request.effort is not None:
-            if learnt.note_level(request.effort, said) is None:
+            if learnt.note_level(request.effort, refusal) is None:
                 learnt.note(parameter)
         elif parameter in VALUES:
             learnt.note_value(parameter, request.sent[parameter], request.wanted)
@@ -401,8 +401,8 @@ class Family(ABC):
     image_tokens: Callable[[File], int] = staticmethod(estimate_by_pixels)
     """Return an estimate of the tokens of an image."""
 
-    def continue_turn(self, asked: ProviderQuery, response: Response) -> ProviderQuery | None:  # noqa: ARG002
-        """Return the query that continues an interrupted turn, None if the turn is done. `asked` began the turn."""
+    def continue_turn(self, query: ProviderQuery, response: Response) -> ProviderQuery | None:  # noqa: ARG002
+        """Return the query that continues an interrupted turn, None if the turn is done. `query` began the turn."""
         return None
 
 
@@ -434,9 +434,9 @@ class ProviderCrystal(AnsweringCrystal):
         self.access = access
         self._prices = prices
         self._address = render_url(base_url or family.base_url)
-        given, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])
-        self._key: Callable[[], str | None] = given if callable(given) else environment if not given else lambda: given
-        self._variable = given.variable if isinstance(given, EnvironmentKey) else family.keys[0]
+        key, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])
+        self._key: Callable[[], str | None] = key if callable(key) else environment if not key else lambda: key
+        self._variable = key.variable if isinstance(key, EnvironmentKey) else family.keys[0]
         self.estimator = Estimator(self.image_tokens)
         anonymous = connection.get("client") is not None or connection.get("headers") or base_url or access
         self._needs_key = family.needs_key and not anonymous
@@ -499,12 +499,12 @@ class ProviderCrystal(AnsweringCrystal):
 
         Raises AskAgain if the answer teaches that another request has to be sent; otherwise as `invoke` does.
         """
-        asked = 0
+        times = 0
 
         async def hear(request: ProviderRequest, decoder: Decoder, emit: Emit | None) -> Response:
-            nonlocal asked
-            asked += 1
-            if asked > 1:
+            nonlocal times
+            times += 1
+            if times > 1:
                 if isinstance(answer, ProviderError):
                     raise AskAgain(request, f"{self.name}: {answer}")
                 return await self._client.run(request, decoder, emit)
@@ -527,12 +527,14 @@ class ProviderCrystal(AnsweringCrystal):
         """
         counting = self.family.counting
         if counting is None:
-            known = "anthropic, openai, google, bedrock or vertex"
-            raise CrystalError(f"{self.name}: its provider counts tokens only with an answer; expected one of {known}")
+            families = "anthropic, openai, google, bedrock or vertex"
+            raise CrystalError(
+                f"{self.name}: its provider counts tokens only with an answer; expected one of {families}"
+            )
         invocation = Invocation(messages, tools)
         request = self.family.make_request(ProviderQuery(messages, tools, None, SamplingSettings.of(options or {})))
-        given = parse_object(request.body) or {}
-        body = counting.wrapped({name: given[name] for name in counting.fields if name in given})
+        fields = parse_object(request.body) or {}
+        body = counting.wrapped({name: fields[name] for name in counting.fields if name in fields})
         answer = await self.fetch("POST", counting.path, encode_json(body), request.headers)
         counted = tokens((parse_object(answer) or {}).get(counting.answer))
         if not counted:
@@ -560,10 +562,10 @@ class ProviderCrystal(AnsweringCrystal):
     ) -> Response:
         self._check_key()
         tools = invocation.tools
-        asked = ProviderQuery(
+        provider_query = ProviderQuery(
             invocation.messages, tools, invocation.tool_choice if tools else None, SamplingSettings.of(options)
         )
-        query = _Query(self, asked, carry, emit)
+        query = _Query(self, provider_query, carry, emit)
         try:
             response = await query.answer()
         except CrystalError as error:
@@ -576,7 +578,7 @@ class ProviderCrystal(AnsweringCrystal):
             estimate = self.estimator.estimate_usage(invocation, response)
             cost = model.cost(Counts(estimate.prompt_tokens, estimate.completion_tokens))
             response = replace(response, usage=Usage() + replace(estimate, cost=cost))
-        return _fit_to_schema(asked.settings.schema, response)
+        return _fit_to_schema(provider_query.settings.schema, response)
 
     def _sum_usage(self, counts: Sequence[Counts], answered: object = None, *, batch: bool) -> Usage:
         """Return the usage, with its cost. In a batch, only the first answer has the price of a batch."""
@@ -613,11 +615,13 @@ class ProviderCrystal(AnsweringCrystal):
 class _Query:
     """One query on its way to one answer."""
 
-    def __init__(self, crystal: ProviderCrystal, asked: ProviderQuery, carry: Carry, emit: Emit | None) -> None:
+    def __init__(
+        self, crystal: ProviderCrystal, provider_query: ProviderQuery, carry: Carry, emit: Emit | None
+    ) -> None:
         self.crystal = crystal
         self.carry = carry
         self.family = crystal.family
-        self.asked = asked
+        self.asked = provider_query
         self.emit = emit
         self.counts: list[Counts] = []
         self.left_out: list[str] = []
@@ -641,22 +645,22 @@ class _Query:
             response = await self._simulate(native=True)
         return self._report_changes(response)
 
-    async def _ask(self, asked: ProviderQuery, *, shown: bool = True) -> Response:
+    async def _ask(self, query: ProviderQuery, *, shown: bool = True) -> Response:
         """Ask, and continue the answer as often as it is interrupted."""
-        response = await self._ask_once(asked, shown=shown, resumes=False)
+        response = await self._ask_once(query, shown=shown, resumes=False)
         for _ in range(PAUSES):
-            more = self.family.continue_turn(asked, response)
+            more = self.family.continue_turn(query, response)
             if more is None:
                 return response
             rest = await self._ask_once(more, shown=shown, resumes=True)
             response = join_responses(response, rest, self.family.decodes.seam)
         raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
 
-    async def _ask_once(self, asked: ProviderQuery, *, shown: bool, resumes: bool) -> Response:
+    async def _ask_once(self, query: ProviderQuery, *, shown: bool, resumes: bool) -> Response:
         """Ask, without the parameters that are refused."""
         lessons: list[str] = []
         for _ in range(LESSONS):
-            request = self.family.make_request(asked)
+            request = self.family.make_request(query)
             decoder = self.family.make_decoder(request)
             decoder.draft.first, decoder.draft.shows_served = self.items, True
             decoder.resumes = resumes
@@ -664,8 +668,8 @@ class _Query:
                 response = await self.carry(request, decoder, self._emit if shown else None)
             except ProviderError as error:
                 learnt = self.family.learn(error, request)
-                if learnt is None and not asked.bare and error.status == 400 and _ABOUT_BLOCKS.search(str(error)):
-                    asked, learnt = asked._replace(bare=True), "blocks"
+                if learnt is None and not query.bare and error.status == 400 and _ABOUT_BLOCKS.search(str(error)):
+                    query, learnt = query._replace(bare=True), "blocks"
                 if learnt is None:
                     raise
                 lessons.append(learnt)
@@ -684,25 +688,27 @@ class _Query:
 
     async def _simulate(self, *, native: bool) -> Response:
         """Return an answer by a schema. `native`: the server has tools, but cannot be forced to call one."""
-        asked, must_call = self.asked, has_to_call(self.asked.choice)
-        if (gate := find_named_gate(asked.choice)) is not None:
-            asked = asked._replace(tools=tuple(tool for tool in asked.tools if tool.name == gate))
+        query, must_call = self.asked, has_to_call(self.asked.choice)
+        if (gate := find_named_gate(query.choice)) is not None:
+            query = query._replace(tools=tuple(tool for tool in query.tools if tool.name == gate))
         if native:
-            told = asked._replace(choice="none")
-        elif asked.tools and asked.choice != "none":
-            told = asked._replace(tools=(), choice=None)
+            plain = query._replace(choice="none")
+        elif query.tools and query.choice != "none":
+            plain = query._replace(tools=(), choice=None)
         else:
-            return await self._ask(asked._replace(tools=(), choice=None))
-        told = told._replace(
-            settings=asked.settings._replace(schema=make_schema(asked.tools, must_call=must_call)),
-            extra=write_instructions(asked.tools, must_call=must_call, known=native),
+            return await self._ask(query._replace(tools=(), choice=None))
+        plain = plain._replace(
+            settings=query.settings._replace(schema=make_schema(query.tools, must_call=must_call)),
+            extra=write_instructions(query.tools, must_call=must_call, described=native),
         )
-        response = await self._ask(told, shown=False)
-        made, payloads = extract_call(response, asked.tools, self.utterance, first=self.items)
-        made = replace(made, tool_calls=tuple(_drop_nulls(call, asked.tools) for call in made.tool_calls))
+        response = await self._ask(plain, shown=False)
+        simulated, payloads = extract_call(response, query.tools, self.utterance, first=self.items)
+        simulated = replace(
+            simulated, tool_calls=tuple(_drop_nulls(call, query.tools) for call in simulated.tool_calls)
+        )
         for payload in payloads:
             self._emit(payload)
-        return made
+        return simulated
 
     def _emit(self, payload: Payload) -> None:
         if isinstance(payload, ItemStart):
@@ -717,12 +723,12 @@ class _Query:
                 self.emit(ItemError(str(number), StreamError("RETRY", why)))
 
     def _report_changes(self, response: Response) -> Response:
-        told: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if self.left_out:
-            told["left_out"] = tuple(dict.fromkeys(self.left_out))
+            changes["left_out"] = tuple(dict.fromkeys(self.left_out))
         if self.adjusted:
-            told["adjusted"] = {name: one._asdict() for name, one in self.adjusted.items()}
-        return replace(response, metadata={**response.metadata, **told}) if told else response
+            changes["adjusted"] = {name: adjusted._asdict() for name, adjusted in self.adjusted.items()}
+        return replace(response, metadata={**response.metadata, **changes}) if changes else response
 
 
 def _add(body: dict[str, Any], served: Translated) -> None:
@@ -772,16 +778,16 @@ def join_responses(response: Response, rest: Response, seam: str = "\n\n") -> Re
 def _merge_server_calls(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the server calls of two parts: a call may be in the first, and its result in the second."""
     calls: dict[str, dict[str, Any]] = {}
-    for one in (*first.get("server_calls", ()), *second.get("server_calls", ())):
-        calls[one["id"]] = {**calls.get(one["id"], {}), **one}
+    for call in (*first.get("server_calls", ()), *second.get("server_calls", ())):
+        calls[call["id"]] = {**calls.get(call["id"], {}), **call}
     cited = [*first.get("citations", ()), *second.get("citations", ())]
-    return {name: told for name, told in (("server_calls", list(calls.values())), ("citations", cited)) if told}
+    return {name: values for name, values in (("server_calls", list(calls.values())), ("citations", cited)) if values}
 
 
 def sum_usage(counts: Sequence[Counts], model: Model, fees: Mapping[str, float] | None = None) -> Usage:
     """Return the usage of several counts, with its cost. `fees` are US dollars for each use of a server tool."""
     usage = Usage()
-    for one in counts:
-        extra = sum(times * (fees or {}).get(tool, 0.0) for tool, times in one.uses)
-        usage += replace(one.make_usage(), cost=model.cost(one) + extra if one.cost is None else one.cost)
+    for count in counts:
+        extra = sum(times * (fees or {}).get(tool, 0.0) for tool, times in count.uses)
+        usage += replace(count.make_usage(), cost=model.cost(count) + extra if count.cost is None else count.cost)
     return usage

@@ -223,13 +223,13 @@ async def ask(
     Raises ProviderError, with `attempts`, if the last failure is not to be retried or `retry` allows no more attempts;
     CrystalError if the crystal breaks its contract or raises. Both have the `usage` of all attempts.
     """
-    failures, insisted, asked, spent = 0, 0, query, NO_USAGE
+    failures, insisted, current, spent = 0, 0, query, NO_USAGE
     delay: float | None = 0.0
     watch = Watch(query.emit)
     while True:
         if failed is None:
             try:
-                reply = await _attempt_through(crystal, watch.prepare(asked), through)
+                reply = await _attempt_through(crystal, watch.prepare(current), through)
             except CrystalError as error:
                 error.usage = spent + error.usage
                 raise
@@ -248,7 +248,7 @@ async def ask(
             delay = _choose_delay(retry, failures, failed, chance())
             if delay is None:
                 raise _give_up(failed, failures, retry, spent) from failed
-        asked = _prepare_next(failed, query, asked, spent)
+        current = _prepare_next(failed, query, current, spent)
         watch.discard(str(failed))
         if query.retried is not None:
             query.retried(failed, delay or 0.0)
@@ -257,16 +257,16 @@ async def ask(
         failed, delay = None, 0.0
 
 
-def _prepare_next(failed: ProviderError, query: Query, asked: Query, spent: Usage) -> Query:
-    """Return the query after a failed attempt, which asked `asked`."""
+def _prepare_next(failed: ProviderError, query: Query, current: Query, spent: Usage) -> Query:
+    """Return the query after a failed attempt, which asked `current`."""
     if not isinstance(failed, NotAsAsked):
         generated = failed.generated
-        return asked if generated is None else query._replace(invocation=quote_output(query.invocation, generated))
-    asked = query._replace(invocation=ask_again(query.invocation, failed))
+        return current if generated is None else query._replace(invocation=quote_output(query.invocation, generated))
+    current = query._replace(invocation=ask_again(query.invocation, failed))
     if query.handle is None:
-        return asked
+        return current
     # it is posted again, and only its handle knows the cost so far
-    return asked._replace(handle=None, earlier=Earlier(query.handle, spent))
+    return current._replace(handle=None, earlier=Earlier(query.handle, spent))
 
 
 async def _attempt_through(crystal: Crystal, query: Query, through: Through | None) -> Response | ProviderError:
@@ -367,8 +367,8 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
 
 async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
     """Return the result of `invoke`, or the Failure that it raises. A plain function may block, so it gets a thread."""
-    asked = query.invocation
-    offered = {"messages": asked.messages, "tools": asked.tools, "tool_choice": asked.tool_choice}
+    invocation = query.invocation
+    offered = {"messages": invocation.messages, "tools": invocation.tools, "tool_choice": invocation.tool_choice}
     arrange = find_arrangement(invoke)
     args, kwargs = arrange({**offered, "options": query.options, "emit": query.emit})
     call = partial(invoke, *args, **kwargs)
@@ -382,12 +382,12 @@ _estimators: weakref.WeakKeyDictionary[Any, Estimator] = weakref.WeakKeyDictiona
 def _find_estimator(crystal: Crystal) -> Estimator:
     """Return the crystal's estimator, which counts each message of a growing context once."""
     try:
-        found = _estimators.get(crystal)
-        if found is None:
-            found = _estimators[crystal] = find_estimator(crystal)
+        estimator = _estimators.get(crystal)
+        if estimator is None:
+            estimator = _estimators[crystal] = find_estimator(crystal)
     except TypeError:  # it cannot be referred to weakly, or has no hash
-        found = find_estimator(crystal)
-    return found
+        estimator = find_estimator(crystal)
+    return estimator
 
 
 def _unwrap(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:
@@ -413,7 +413,7 @@ def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
     if isinstance(leaf, asyncio.CancelledError):
         return CrystalError(f"{get_crystal_name(crystal)}: something that the crystal waited for was cancelled")
     text = text_of(leaf)
-    said = f"{type(leaf).__name__}: {text}" if text else type(leaf).__name__
+    message = f"{type(leaf).__name__}: {text}" if text else type(leaf).__name__
     httpx = sys.modules.get("httpx")  # not imported for this: an exception of httpx means that httpx is imported
     if httpx is not None and isinstance(leaf, httpx.HTTPStatusError):
         return ProviderError(
@@ -421,8 +421,8 @@ def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
         )
     unreached = (ConnectionError, TimeoutError, *(() if httpx is None else (httpx.TransportError,)))
     if isinstance(leaf, unreached):
-        return ProviderError(f"{get_crystal_name(crystal)} could not be reached: {said}")
-    return CrystalError(f"crystal raised {said}")
+        return ProviderError(f"{get_crystal_name(crystal)} could not be reached: {message}")
+    return CrystalError(f"crystal raised {message}")
 
 
 def _give_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -> ProviderError:

@@ -131,11 +131,11 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
         )
     if family is None:
         family = next(
-            (found for event in events if (found := _detect_family(_parse_value(event.data), event.name))), None
+            (detected for event in events if (detected := _detect_family(_parse_value(event.data), event.name))), None
         )
     if family is None:
-        known = ", ".join(DECODERS)
-        raise InvalidCantrip(f"recording {file}: whose is it? Nothing in it tells; expected one of {known}")
+        families = ", ".join(DECODERS)
+        raise InvalidCantrip(f"recording {file}: whose is it? Nothing in it tells; expected one of {families}")
     if family not in DECODERS:
         raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {suggest_nearest(family, DECODERS)}')
     lines = [_make_line(event) for event in events]
@@ -227,9 +227,11 @@ def _is_beginning(family: str, value: Mapping[str, Any], *, another: bool) -> bo
     if value.get("error") or (another and candidates):
         return True
     for first in objects(candidates)[:1]:
-        said = objects([*objects(mapping(first.get("content")).get("parts")), first.get("delta"), first.get("message")])
+        parts = objects(
+            [*objects(mapping(first.get("content")).get("parts")), first.get("delta"), first.get("message")]
+        )
         # a role alone, or an empty text, may also be the last event
-        return any(value for part in said for name, value in part.items() if name != "role")
+        return any(value for part in parts for name, value in part.items() if name != "role")
     return False
 
 
@@ -239,13 +241,13 @@ def _is_beginning(family: str, value: Mapping[str, Any], *, another: bool) -> bo
 class Replay(AnsweringCrystal):
     """A crystal that answers with recorded responses. Make one with `replay`."""
 
-    def __init__(self, name: str, given: Sequence[Recording], prices: Prices) -> None:
+    def __init__(self, name: str, replies: Sequence[Recording], prices: Prices) -> None:
         self.name = name
         self._given: list[list[Recording]] = []
         """The recordings of each answer: several if the provider interrupted itself."""
         self._prices = prices
         model, goes_on = "", False
-        for recording in given:
+        for recording in replies:
             if goes_on:
                 self._given[-1].append(recording)
             else:
@@ -262,7 +264,7 @@ class Replay(AnsweringCrystal):
         Raises the recorded error, and CrystalError after the last response.
         """
         messages, tools, emit = query.invocation.messages, query.invocation.tools, query.emit
-        at = messages.query if isinstance(messages, View) else sum(one.role == "assistant" for one in messages)
+        at = messages.query if isinstance(messages, View) else sum(message.role == "assistant" for message in messages)
         if at >= len(self._given):
             raise CrystalError(f"{self.name} has {len(self._given)} responses and is asked for number {at + 1}")
         whole: Response | None = None
@@ -302,7 +304,7 @@ def replay(file: str | Path, *, prices: Prices | None = None) -> Replay:
 
 def faults(payloads: Iterable[Payload]) -> list[str]:
     """Return the faults of one response's stream by the rules of `stream/wire.py`; an empty list if it has none."""
-    found: list[str] = []
+    problems: list[str] = []
     begun: dict[str, bool] = {}
     """The items by id, and whether each is still open."""
     started = ended = False
@@ -310,28 +312,28 @@ def faults(payloads: Iterable[Payload]) -> list[str]:
         try:
             Envelope.from_json(Envelope(f"e{n}", "2026-01-01T00:00:00Z", "t", "s", payload).to_json())
         except (InvalidStreamEvent, TypeError) as error:
-            found.append(f"{n}: {error}")
+            problems.append(f"{n}: {error}")
         if ended:
-            found.append(f"{n}: {payload.type} after the end")
+            problems.append(f"{n}: {payload.type} after the end")
         if started is isinstance(payload, ResponseStart):
-            found.append(f"{n}: {payload.type}: a response starts once, and first")
+            problems.append(f"{n}: {payload.type}: a response starts once, and first")
         started = True
         match payload:
             case ItemStart(item_id=item):
                 if item in begun:
-                    found.append(f"{n}: item {item} begins again")
+                    problems.append(f"{n}: item {item} begins again")
                 begun[item] = True
             case (
                 ItemDelta(item_id=item) | ItemDone(item_id=item) | ItemError(item_id=item) | ItemCancelled(item_id=item)
             ):
                 if not begun.get(item):
-                    found.append(f"{n}: {payload.type} of item {item}, which is not open")
+                    problems.append(f"{n}: {payload.type} of item {item}, which is not open")
                 begun[item] = isinstance(payload, ItemDelta)
             case ResponseDone() | ResponseError():
                 ended = True
                 still_open = [item for item, is_open in begun.items() if is_open]
                 if still_open and isinstance(payload, ResponseDone):
-                    found.append(f"{n}: the response is done and items {still_open} are open")
+                    problems.append(f"{n}: the response is done and items {still_open} are open")
     if not ended:
-        found.append("the stream has no end")
-    return found
+        problems.append("the stream has no end")
+    return problems

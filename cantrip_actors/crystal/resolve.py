@@ -45,24 +45,24 @@ def resolve(crystal: Crystal | str) -> Crystal:
 
 def _load_script(file: str) -> Crystal:
     try:
-        given = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        script = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidCantrip(f'crystal "scripted:{file}": cannot read the file: {error.strerror}') from error
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise InvalidCantrip(f'crystal "scripted:{file}": neither YAML nor JSON: {error}') from error
     settings: dict[str, Any] = {}
-    if isinstance(given, Mapping):
-        settings = dict(given)
-        given = settings.pop("responses", None)
-        known = ("usage", "name", "context_window")
+    if isinstance(script, Mapping):
+        settings = dict(script)
+        script = settings.pop("responses", None)
+        names = ("usage", "name", "context_window")
         for name in settings:
-            if name not in known:
-                hint = suggest_nearest(str(name), {*known, "responses"})
+            if name not in names:
+                hint = suggest_nearest(str(name), {*names, "responses"})
                 raise InvalidCantrip(f'crystal "scripted:{file}": unknown key "{name}": {hint}')
-    if not isinstance(given, list):
+    if not isinstance(script, list):
         raise InvalidCantrip(f'crystal "scripted:{file}": expected a list of responses, or a mapping that has one')
     try:
-        return scripted(given, **{"name": f"scripted:{Path(file).name}", **settings})
+        return scripted(script, **{"name": f"scripted:{Path(file).name}", **settings})
     except InvalidCantrip as error:
         raise InvalidCantrip(f'crystal "scripted:{file}": {error}') from error
 
@@ -72,26 +72,26 @@ def _import_crystal(path: str) -> Crystal:
     if not module_name or not name:
         raise InvalidCantrip(f'crystal "python:{path}": expected "python:module:name"')
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise InvalidCantrip(f'crystal "python:{path}": cannot import {module_name}: {error}') from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            known = (one for one in vars(found) if not one.startswith("_"))
+        if not hasattr(target, part):
+            names = (attribute for attribute in vars(target) if not attribute.startswith("_"))
             raise InvalidCantrip(
-                f'crystal "python:{path}": {module_name} has no "{part}": {suggest_nearest(part, known)}'
+                f'crystal "python:{path}": {module_name} has no "{part}": {suggest_nearest(part, names)}'
             )
-        found = getattr(found, part)
-    if isinstance(found, type) and callable(getattr(found, "invoke", None)):
-        found = found()
-    if callable(getattr(found, "invoke", None)):
-        crystal: Crystal = found
+        target = getattr(target, part)
+    if isinstance(target, type) and callable(getattr(target, "invoke", None)):
+        target = target()
+    if callable(getattr(target, "invoke", None)):
+        crystal: Crystal = target
         return crystal
-    if callable(found) and not isinstance(found, type):
-        return scripted(found, name=f"python:{path}")
+    if callable(target) and not isinstance(target, type):
+        return scripted(target, name=f"python:{path}")
     raise InvalidCantrip(
         f'crystal "python:{path}": expected an object with invoke, or a function of the context, '
-        f"got {type(found).__name__}"
+        f"got {type(target).__name__}"
     )
 
 

@@ -62,17 +62,17 @@ def _map_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]
     """Return a schema with `change` applied to each schema in it, the inner ones first."""
     if not isinstance(schema, Mapping):
         return schema
-    made: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for word, value in schema.items():
         if word in _OF_ONE:
-            made[word] = _map_schemas(value, change)
+            changed[word] = _map_schemas(value, change)
         elif word in _OF_MANY and isinstance(value, Sequence):
-            made[word] = [_map_schemas(one, change) for one in value]
+            changed[word] = [_map_schemas(part, change) for part in value]
         elif word in _OF_NAMED and isinstance(value, Mapping):
-            made[word] = {name: _map_schemas(one, change) for name, one in value.items()}
+            changed[word] = {name: _map_schemas(part, change) for name, part in value.items()}
         else:
-            made[word] = value
-    return change(made)
+            changed[word] = value
+    return change(changed)
 
 
 def _list_inner(schema: Schema) -> Iterator[Any]:
@@ -139,24 +139,24 @@ def fit_for_openai(schema: Schema) -> Fitted:
     the schema is sent unchanged, and not strict.
     """
     try:
-        made = _map_schemas(schema, _fit_openai_part)
-        if "anyOf" in made or not _is_object(made):
+        fitted = _map_schemas(schema, _fit_openai_part)
+        if "anyOf" in fitted or not _is_object(fitted):
             raise _Inexpressible("an answer that is not an object")
-        return Fitted(made)
-    except _Inexpressible as found:
-        return Fitted(schema, strict=False, why=str(found))
+        return Fitted(fitted)
+    except _Inexpressible as problem:
+        return Fitted(schema, strict=False, why=str(problem))
 
 
 def _fit_openai_part(schema: dict[str, Any]) -> dict[str, Any]:
     schema = _replace_one_of(schema)
     _refuse(schema, _OPENAI_NEVER)
-    if _is_empty(schema) or any(isinstance(one, bool) for one in _list_inner(_omit(schema, _REST))):
+    if _is_empty(schema) or any(isinstance(part, bool) for part in _list_inner(_omit(schema, _REST))):
         raise _Inexpressible("a part that may be anything")
     if _is_object(schema):
         _refuse_maps(schema)
         required = set(schema.get("required", ()))
         named = schema.get("properties", {})
-        schema["properties"] = {name: one if name in required else _allow_null(one) for name, one in named.items()}
+        schema["properties"] = {name: part if name in required else _allow_null(part) for name, part in named.items()}
         schema["required"] = list(schema["properties"])
         schema["additionalProperties"] = False
     if "const" in schema:
@@ -172,9 +172,9 @@ def _is_plain(schema: Schema) -> bool:
 
 
 def _refuse(schema: Schema, words: frozenset[str]) -> None:
-    found = sorted(words & schema.keys())
-    if found:
-        raise _Inexpressible(found[0])
+    refused = sorted(words & schema.keys())
+    if refused:
+        raise _Inexpressible(refused[0])
 
 
 def _refuse_maps(schema: Schema) -> None:
@@ -194,12 +194,12 @@ def _allow_null(schema: Any) -> Any:
     if "$ref" in schema or "anyOf" in schema or kind is None or "properties" in schema:
         inner = _omit(dict(schema), frozenset({"description"}))
         either = [*inner["anyOf"], {"type": "null"}] if inner.keys() == {"anyOf"} else [inner, {"type": "null"}]
-        told = {"description": schema["description"]} if "description" in schema else {}
-        return {"anyOf": either, **told}
-    made = {**schema, "type": [*([kind] if isinstance(kind, str) else kind), "null"]}
-    if "enum" in made:
-        made["enum"] = [*made["enum"], None]
-    return made
+        described = {"description": schema["description"]} if "description" in schema else {}
+        return {"anyOf": either, **described}
+    nullable = {**schema, "type": [*([kind] if isinstance(kind, str) else kind), "null"]}
+    if "enum" in nullable:
+        nullable["enum"] = [*nullable["enum"], None]
+    return nullable
 
 
 def _can_be_null(schema: Any) -> bool:
@@ -210,7 +210,7 @@ def _can_be_null(schema: Any) -> bool:
         kind == "null"
         or (isinstance(kind, Sequence) and not isinstance(kind, str) and "null" in kind)
         or (kind is None and None in schema.get("enum", ()))
-        or any(_can_be_null(one) for one in schema.get("anyOf", ()))
+        or any(_can_be_null(part) for part in schema.get("anyOf", ()))
     )
 
 
@@ -234,14 +234,14 @@ def fit_for_anthropic(schema: Schema) -> Fitted:
     The provider accepts no maps and no recursion: there is no schema for them.
     """
     try:
-        made = _map_schemas(schema, _fit_anthropic_part)
-        if _is_recursive(made):
+        fitted = _map_schemas(schema, _fit_anthropic_part)
+        if _is_recursive(fitted):
             raise _Inexpressible("a schema that refers to itself")
-        if not made.keys() & {"type", "anyOf", "allOf", "$ref", "enum", "const"}:
+        if not fitted.keys() & {"type", "anyOf", "allOf", "$ref", "enum", "const"}:
             raise _Inexpressible("an answer that may be anything")
-        return Fitted(made)
-    except _Inexpressible as found:
-        return Fitted(None, why=str(found))
+        return Fitted(fitted)
+    except _Inexpressible as problem:
+        return Fitted(None, why=str(problem))
 
 
 def _fit_anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
@@ -252,27 +252,27 @@ def _fit_anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
         schema["additionalProperties"] = False
     if "prefixItems" in schema:
         raise _Inexpressible("prefixItems")
-    kept = {word: value for word, value in schema.items() if word in _ANTHROPIC_WORDS}
-    if kept.get("format") not in _ANTHROPIC_FORMATS:
-        kept.pop("format", None)
-    if kept.get("minItems", 0) not in (0, 1):
-        kept["minItems"] = 1
-    return _describe_limits(schema, kept)
+    sent = {word: value for word, value in schema.items() if word in _ANTHROPIC_WORDS}
+    if sent.get("format") not in _ANTHROPIC_FORMATS:
+        sent.pop("format", None)
+    if sent.get("minItems", 0) not in (0, 1):
+        sent["minItems"] = 1
+    return _describe_limits(schema, sent)
 
 
-def _describe_limits(schema: Schema, kept: dict[str, Any]) -> dict[str, Any]:
+def _describe_limits(schema: Schema, sent: dict[str, Any]) -> dict[str, Any]:
     """State in the description the rules that the sent schema lacks."""
-    lost = {word: schema[word] for word in _LIMITS if word in schema and kept.get(word) != schema[word]}
+    lost = {word: schema[word] for word in _LIMITS if word in schema and sent.get(word) != schema[word]}
     if lost:
-        told = ", ".join(f"{word}: {orjson.dumps(value).decode()}" for word, value in lost.items())
-        kept["description"] = f"{kept['description']} ({told})" if kept.get("description") else told
-    return kept
+        rules = ", ".join(f"{word}: {orjson.dumps(value).decode()}" for word, value in lost.items())
+        sent["description"] = f"{sent['description']} ({rules})" if sent.get("description") else rules
+    return sent
 
 
 def _is_recursive(schema: Schema) -> bool:
     """Return whether a definition refers to itself, or a reference to the whole schema."""
     defs = schema.get("$defs", {})
-    leads: dict[str, set[str]] = {name: set(_list_refs(one)) for name, one in defs.items()}
+    leads: dict[str, set[str]] = {name: set(_list_refs(definition)) for name, definition in defs.items()}
     if "#" in {ref for part in (schema, *defs.values()) for ref in _list_refs(part)}:
         return True
     for name in leads:
@@ -293,8 +293,8 @@ def _list_refs(schema: Any) -> Iterator[str]:
     if isinstance(schema, Mapping):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
-        for one in _list_inner(_omit(dict(schema), frozenset({"$defs"}))):
-            yield from _list_refs(one)
+        for part in _list_inner(_omit(dict(schema), frozenset({"$defs"}))):
+            yield from _list_refs(part)
 
 
 # -------------------------------------------------------------------------------------------------------------- Gemini
@@ -309,14 +309,14 @@ def fit_for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
     """Return the schema for Gemini. `maps`: the model accepts objects with free keys."""
     try:
         return Fitted(_map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=False)))
-    except _Inexpressible as found:
-        return Fitted(None, why=str(found))
+    except _Inexpressible as problem:
+        return Fitted(None, why=str(problem))
 
 
 def fit_gemini_arguments(schema: Schema, *, maps: bool = True) -> Schema:
     """Return the nearest schema that Gemini accepts for a tool's arguments, without unknown keywords."""
-    made: Schema = _map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=True))
-    return made
+    fitted: Schema = _map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=True))
+    return fitted
 
 
 def _fit_gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict[str, Any]:
@@ -326,12 +326,12 @@ def _fit_gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict
     if "const" in schema:
         schema["enum"] = [schema.pop("const")]
     # only texts and numbers may be enumerated
-    if "enum" in schema and not all(isinstance(one, (str, int, float)) or one is None for one in schema["enum"]):
+    if "enum" in schema and not all(isinstance(value, (str, int, float)) or value is None for value in schema["enum"]):
         del schema["enum"]
     if "enum" in schema and None in schema["enum"]:
         kind = schema.get("type")
-        named = {"type": next(one for one in kind if one != "null")} if isinstance(kind, list) else {}
-        values = {**schema, **named, "enum": [one for one in schema["enum"] if one is not None]}
+        named = {"type": next(word_type for word_type in kind if word_type != "null")} if isinstance(kind, list) else {}
+        values = {**schema, **named, "enum": [value for value in schema["enum"] if value is not None]}
         schema = {"anyOf": [_fit_gemini_part(values, maps=maps, loose=loose), {"type": "null"}]}
     for word, bound, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
         if isinstance(schema.get(word), (int, float)) and bound not in schema:
@@ -344,10 +344,10 @@ def _fit_gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict
         and not _is_plain(schema)
     ):
         raise _Inexpressible(_MAP)
-    kept = {word: value for word, value in schema.items() if word in _GEMINI_WORDS}
+    sent = {word: value for word, value in schema.items() if word in _GEMINI_WORDS}
     if not maps or _is_plain(schema):
-        kept.pop("additionalProperties", None)
-    return kept
+        sent.pop("additionalProperties", None)
+    return sent
 
 
 # -------------------------------------------------------------------------------------------------------------- answers
@@ -369,12 +369,12 @@ def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
         value = parse_exactly(bare)
     except ValueError as error:
         return text, f"it is not JSON: {error}"
-    found = find_misfits(value, schema)
-    if found:
+    misfits = find_misfits(value, schema)
+    if misfits:
         whole = drop_nulls(value, schema)
         if whole != value and not find_misfits(whole, schema):
             return dump_exactly(whole).decode(), ""
-        return bare, "; ".join(found[:5])
+        return bare, "; ".join(misfits[:5])
     return bare, ""
 
 
@@ -395,34 +395,36 @@ def _drop_nulls(value: Any, schema: Any, root: Schema, depth: int) -> Any:
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return value
     for word in ("anyOf", "oneOf"):
-        for one in schema.get(word, ()):
-            if isinstance(one, Mapping):
-                made = _drop_nulls(value, one, root, depth + 1)
+        for option in schema.get(word, ()):
+            if isinstance(option, Mapping):
+                candidate = _drop_nulls(value, option, root, depth + 1)
                 if not find_misfits(
-                    made,
+                    candidate,
                     {
-                        **_resolve(one, root),
+                        **_resolve(option, root),
                         "$defs": root.get("$defs", {}),
                         "definitions": root.get("definitions", {}),
                     },
                 ):
-                    return made
-    for one in schema.get("allOf", ()):
-        value = _drop_nulls(value, one, root, depth + 1)
+                    return candidate
+    for option in schema.get("allOf", ()):
+        value = _drop_nulls(value, option, root, depth + 1)
     if isinstance(value, dict):
         required, named = set(schema.get("required", ())), schema.get("properties", {})
         rest = schema.get("additionalProperties")
-        made = {}
-        for name, one in value.items():
+        candidate = {}
+        for name, option in value.items():
             part = named.get(name, rest)
-            if one is None and name in named and name not in required and not _can_be_null(_resolve(part, root)):
+            if option is None and name in named and name not in required and not _can_be_null(_resolve(part, root)):
                 continue
-            made[name] = _drop_nulls(one, part, root, depth + 1)
-        return made
+            candidate[name] = _drop_nulls(option, part, root, depth + 1)
+        return candidate
     if isinstance(value, list):
         first = schema.get("prefixItems", ())
         rest = schema.get("items")
-        return [_drop_nulls(one, first[n] if n < len(first) else rest, root, depth + 1) for n, one in enumerate(value)]
+        return [
+            _drop_nulls(item, first[n] if n < len(first) else rest, root, depth + 1) for n, item in enumerate(value)
+        ]
     return value
 
 

@@ -206,7 +206,7 @@ def scripted(
         return Scripted(None, responses, default, name, context_window, [], record, count())
     expected = "a list of responses or a function of the context"
     check(is_list(responses), "scripted crystal", expected, responses, InvalidCantrip)
-    steps = [_parse_step(one, str(index)) for index, one in enumerate(responses)]
+    steps = [_parse_step(response, str(index)) for index, response in enumerate(responses)]
     return Scripted(steps, None, default, name, context_window, [], record, count())
 
 
@@ -215,45 +215,45 @@ def _is_step(answer: Any) -> bool:
     return isinstance(answer, (dict, Mapping)) and ("error" in answer or "delay" in answer)
 
 
-def _parse_step(given: Any, which: str) -> _ScriptedStep:
-    if isinstance(given, Response):
-        return _ScriptedStep(given)
-    if isinstance(given, str):
-        return _ScriptedStep(Response(content=given))
+def _parse_step(step: Any, which: str) -> _ScriptedStep:
+    if isinstance(step, Response):
+        return _ScriptedStep(step)
+    if isinstance(step, str):
+        return _ScriptedStep(Response(content=step))
     expected = "a mapping such as {'content': …}"
-    check(isinstance(given, Mapping), f"scripted response {which}", expected, given, InvalidCantrip)
-    for field in given:
+    check(isinstance(step, Mapping), f"scripted response {which}", expected, step, InvalidCantrip)
+    for field in step:
         if field not in SHAPES:
             raise _make_error(which, f'unknown field "{field}": {suggest_nearest(str(field), SHAPES)}')
-    delay = _parse_seconds(given.get("delay"), which, "delay") or 0.0
-    if given.get("error") is not None:
-        return _ScriptedStep(None, _parse_failure(given["error"], which), delay)
-    said = {name: value for name, value in given.items() if name not in ("error", "delay")}
+    delay = _parse_seconds(step.get("delay"), which, "delay") or 0.0
+    if step.get("error") is not None:
+        return _ScriptedStep(None, _parse_failure(step["error"], which), delay)
+    response = {name: value for name, value in step.items() if name not in ("error", "delay")}
     try:
-        return _ScriptedStep(Response.unchecked(said), None, delay)
+        return _ScriptedStep(Response.unchecked(response), None, delay)
     except CrystalError as error:
         raise _make_error(which, str(error).removeprefix("crystal ")) from error
 
 
-def _parse_failure(given: Any, which: str) -> tuple[str, int | None, float | None]:
+def _parse_failure(failure: Any, which: str) -> tuple[str, int | None, float | None]:
     where = f"scripted response {which}: error"
-    check(isinstance(given, Mapping), where, "{'status': 429, 'message': …}", given, InvalidCantrip)
-    for field in given:
+    check(isinstance(failure, Mapping), where, "{'status': 429, 'message': …}", failure, InvalidCantrip)
+    for field in failure:
         if field not in _ERROR:
             raise _make_error(which, f'error: unknown field "{field}": {suggest_nearest(str(field), _ERROR)}')
-    status = given.get("status")
+    status = failure.get("status")
     fits = status is None or is_whole(status, 100, 599)
     check(fits, f"{where}: status", "an HTTP status, or none for no answer at all", status, InvalidCantrip)
-    message = given.get("message")
+    message = failure.get("message")
     text = str(message) if message is not None else "scripted failure"
-    return text, status, _parse_seconds(given.get("retry_after"), which, "error: retry_after")
+    return text, status, _parse_seconds(failure.get("retry_after"), which, "error: retry_after")
 
 
-def _parse_seconds(given: Any, which: str, what: str) -> float | None:
-    if given is None:
+def _parse_seconds(seconds: Any, which: str, what: str) -> float | None:
+    if seconds is None:
         return None
-    check(is_finite(given, 0), f"scripted response {which}: {what}", "seconds >= 0", given, InvalidCantrip)
-    return float(given)
+    check(is_finite(seconds, 0), f"scripted response {which}: {what}", "seconds >= 0", seconds, InvalidCantrip)
+    return float(seconds)
 
 
 def _make_error(which: str, problem: str) -> InvalidCantrip:

@@ -79,7 +79,7 @@ def _rename(tool: ServerTool, **names: str) -> dict[str, Any]:
 
 
 def _translate_for_anthropic(tools: Sequence[ServerTool]) -> Translated:
-    made: list[Mapping[str, Any]] = []
+    translated: list[Mapping[str, Any]] = []
     servers: list[Mapping[str, Any]] = []
     secrets: list[str] = []
     betas: list[str] = []
@@ -94,23 +94,25 @@ def _translate_for_anthropic(tools: Sequence[ServerTool]) -> Translated:
             toolset: dict[str, Any] = {"type": "mcp_toolset", "mcp_server_name": name}
             if "allowed_tools" in tool.settings:
                 toolset["default_config"] = {"enabled": False}
-                toolset["configs"] = {one: {"enabled": True} for one in tool.settings["allowed_tools"]}
-            made.append(toolset)
+                toolset["configs"] = {tool_name: {"enabled": True} for tool_name in tool.settings["allowed_tools"]}
+            translated.append(toolset)
             betas.append("mcp-client-2025-11-20")
             continue
         kind, name = _ANTHROPIC[tool.kind]
-        one: dict[str, Any] = {"type": kind, "name": name, **_write_location(tool)}
-        one |= _rename(tool, max_uses="max_uses", allowed_domains="allowed_domains", blocked_domains="blocked_domains")
+        entry: dict[str, Any] = {"type": kind, "name": name, **_write_location(tool)}
+        entry |= _rename(
+            tool, max_uses="max_uses", allowed_domains="allowed_domains", blocked_domains="blocked_domains"
+        )
         if tool.kind == "url_context":
-            one["citations"] = {"enabled": True}
-        made.append(one)
+            entry["citations"] = {"enabled": True}
+        translated.append(entry)
     fields = {"mcp_servers": servers} if servers else {}
     headers = {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
-    return Translated(made, fields, headers, tuple(secrets))
+    return Translated(translated, fields, headers, tuple(secrets))
 
 
 def _translate_for_responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") -> Translated:
-    made: list[Mapping[str, Any]] = []
+    translated: list[Mapping[str, Any]] = []
     include: list[str] = []
     secrets: list[str] = []
     fields: dict[str, Any] = {}
@@ -118,16 +120,16 @@ def _translate_for_responses(tools: Sequence[ServerTool], blocked: str = "blocke
         match tool.kind:
             case "web_search":
                 filters = _rename(tool, allowed_domains="allowed_domains", blocked_domains=blocked)
-                made.append(
+                translated.append(
                     {"type": "web_search", **({"filters": filters} if filters else {}), **_write_location(tool)}
                 )
                 include.append("web_search_call.action.sources")
             case "code_execution":
-                made.append({"type": "code_interpreter", "container": {"type": "auto"}})
+                translated.append({"type": "code_interpreter", "container": {"type": "auto"}})
                 include.append("code_interpreter_call.outputs")
             case "file_search":
                 named = _rename(tool, stores="vector_store_ids", max_results="max_num_results")
-                made.append({"type": "file_search", **named})
+                translated.append({"type": "file_search", **named})
                 include.append("file_search_call.results")
             case _:
                 token = _read_token(tool)
@@ -135,40 +137,40 @@ def _translate_for_responses(tools: Sequence[ServerTool], blocked: str = "blocke
                 if token is not None:
                     server["authorization"] = token
                     secrets.append(token)
-                made.append({"type": "mcp", **server, "require_approval": "never"})
+                translated.append({"type": "mcp", **server, "require_approval": "never"})
         if "max_uses" in tool.settings:  # the tool is the only one then, so this is the limit for all tools
             fields["max_tool_calls"] = tool.settings["max_uses"]
     if include:
         fields["include"] = include
-    return Translated(made, fields, {}, tuple(secrets))
+    return Translated(translated, fields, {}, tuple(secrets))
 
 
 def _translate_for_xai(tools: Sequence[ServerTool]) -> Translated:
     """Translate for xAI, which has OpenAI's interface with some names of its own."""
     translated = _translate_for_responses(tools, blocked="excluded_domains")
     bare = {"container", "require_approval"}
-    made = [{name: value for name, value in tool.items() if name not in bare} for tool in translated.tools]
-    return translated._replace(tools=made)
+    bare_tools = [{name: value for name, value in tool.items() if name not in bare} for tool in translated.tools]
+    return translated._replace(tools=bare_tools)
 
 
 def _translate_for_google(tools: Sequence[ServerTool]) -> Translated:
     names = {"web_search": "googleSearch", "url_context": "urlContext", "code_execution": "codeExecution"}
-    made: list[Mapping[str, Any]] = []
+    translated: list[Mapping[str, Any]] = []
     for tool in tools:
         if tool.kind == "file_search":
-            made.append({"fileSearch": _rename(tool, stores="fileSearchStoreNames", max_results="topK")})
+            translated.append({"fileSearch": _rename(tool, stores="fileSearchStoreNames", max_results="topK")})
         else:
-            made.append({names[tool.kind]: {}})
-    return Translated(made)
+            translated.append({names[tool.kind]: {}})
+    return Translated(translated)
 
 
 def _translate_for_openrouter(tools: Sequence[ServerTool]) -> Translated:
-    made: list[Mapping[str, Any]] = []
+    translated: list[Mapping[str, Any]] = []
     for tool in tools:
         named = _rename(tool, allowed_domains="allowed_domains", blocked_domains="excluded_domains")
         named |= _write_location(tool)
-        made.append({"type": "openrouter:web_search", **({"parameters": named} if named else {})})
-    return Translated(made)
+        translated.append({"type": "openrouter:web_search", **({"parameters": named} if named else {})})
+    return Translated(translated)
 
 
 TRANSLATIONS: Final[Mapping[str, Callable[[Sequence[ServerTool]], Translated]]] = {
@@ -189,11 +191,11 @@ def join_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, An
 
     So `options={"tools": […]}` adds to the gates and does not replace them.
     """
-    made = dict(more)
+    joined = dict(more)
     for name, added in more.items():
         if name not in LISTS or name not in body:
             continue
         if not isinstance(added, (list, tuple)):
             raise CrystalError(f"options: {name}: expected a list, which is added to the call's own, got {added!r:.80}")
-        made[name] = [*body[name], *(one for one in added if one not in body[name])]
-    return made
+        joined[name] = [*body[name], *(item for item in added if item not in body[name])]
+    return joined

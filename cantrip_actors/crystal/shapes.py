@@ -17,13 +17,13 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 def objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects in a value that is a list."""
-    return [one for one in value if isinstance(one, dict)] if value and isinstance(value, (list, tuple)) else []
+    return [item for item in value if isinstance(item, dict)] if value and isinstance(value, (list, tuple)) else []
 
 
 def parse_object(text: str | bytes) -> dict[str, Any] | None:
     """Return the object of a JSON text, None for any other text."""
     try:
-        found = parse_exactly(text)
+        value = parse_exactly(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

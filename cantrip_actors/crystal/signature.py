@@ -27,23 +27,23 @@ class Arrangement(NamedTuple):
 
     def __call__(self, offered: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the positional and the keyword arguments of one call, from the arguments of a query by name."""
-        keywords = {name: offered[given] for name, given in self.keywords.items()}
+        keywords = {name: offered[argument] for name, argument in self.keywords.items()}
         return [offered[name] for name in self.positional], keywords
 
 
-_known: weakref.WeakKeyDictionary[Any, Arrangement] = weakref.WeakKeyDictionary()
+_arrangements: weakref.WeakKeyDictionary[Any, Arrangement] = weakref.WeakKeyDictionary()
 
 
 def find_arrangement(invoke: Callable[..., Any]) -> Arrangement:
     """Return how to call `invoke`: read once for each function, since reading a signature is slow."""
     key = getattr(invoke, "__func__", invoke)
     try:
-        return _known[key]
+        return _arrangements[key]
     except (KeyError, TypeError):  # TypeError: a callable that cannot be referred to weakly, or has no hash
         pass
     arrange = _read(invoke)
     with contextlib.suppress(TypeError):
-        _known[key] = arrange
+        _arrangements[key] = arrange
     return arrange
 
 
@@ -52,22 +52,24 @@ def _read(invoke: Callable[..., Any]) -> Arrangement:
         parameters = list(inspect.signature(invoke).parameters.values())
     except (TypeError, ValueError):  # built in C, or a mock
         return Arrangement(_IN_ORDER[:3], {}, is_async(invoke))
-    ordinary = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    kinds = {one.kind for one in parameters}
-    left = [name for name in _IN_ORDER if all(one.name != name for one in ordinary)]
+    ordinary = [
+        parameter for parameter in parameters if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    kinds = {parameter.kind for parameter in parameters}
+    left = [name for name in _IN_ORDER if all(parameter.name != name for parameter in ordinary)]
     positional: list[str] = []
     keywords: dict[str, str] = {}
     in_order = True  # until a parameter is skipped: later ones have to be passed by name
     for parameter in ordinary:
-        given = parameter.name if parameter.name in _OFFERED else None
-        if given is None and parameter.default is parameter.empty and left:
-            given = left.pop(0)
-        if given is None:
+        offered = parameter.name if parameter.name in _OFFERED else None
+        if offered is None and parameter.default is parameter.empty and left:
+            offered = left.pop(0)
+        if offered is None:
             in_order = in_order and parameter.kind is parameter.KEYWORD_ONLY
         elif in_order and parameter.kind is not parameter.KEYWORD_ONLY:
-            positional.append(given)
+            positional.append(offered)
         elif parameter.kind is not parameter.POSITIONAL_ONLY:
-            keywords[parameter.name] = given
+            keywords[parameter.name] = offered
     if inspect.Parameter.VAR_POSITIONAL in kinds and in_order:
         positional += [name for name in left if name != "options"]
         left = [name for name in left if name == "options"]
@@ -81,5 +83,6 @@ def is_async(function: Callable[..., Any] | None) -> bool:
     """Return whether a function, the function that it wraps, or the `__call__` of an object is an `async def`."""
     if function is None:
         return False
-    asked = (function, inspect.unwrap(function))
-    return any(map(inspect.iscoroutinefunction, (*asked, *(getattr(one, "__call__", None) for one in asked))))  # noqa: B004  # it is the method that is asked
+    functions = (function, inspect.unwrap(function))
+    methods = [getattr(candidate, "__call__", None) for candidate in functions]  # noqa: B004  # it may be async
+    return any(map(inspect.iscoroutinefunction, (*functions, *methods)))

@@ -46,11 +46,11 @@ def make_schema(tools: Sequence[ToolDefinition], *, must_call: bool) -> Mapping[
     return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
 
 
-def write_instructions(tools: Sequence[ToolDefinition], *, must_call: bool, known: bool) -> str:
-    """Return the instructions for the model. `known` if the server already describes the tools to it."""
+def write_instructions(tools: Sequence[ToolDefinition], *, must_call: bool, described: bool) -> str:
+    """Return the instructions for the model. `described` if the server already describes the tools to it."""
     lines = ['[Answer with one JSON object and nothing else: {"tool": <name>, "arguments": <object>} to call a tool']
     lines[0] += "; one has to be called now." if must_call else ', or {"say": <text>} to speak.'
-    if known:
+    if described:
         lines.append(f"The tools are {', '.join(tool.name for tool in tools)}.]")
     else:
         lines.append("The tools, with the JSON Schemas of their arguments:")
@@ -67,19 +67,19 @@ def extract_call(
     draft.first = first
     if response.thinking:
         draft.say("reasoning", response.thinking)
-    found = _find_call(response.content or "", {tool.name for tool in tools})
-    if isinstance(found, str):
-        draft.say("message", found)
-        made = replace(response, content=found)
+    call = _find_call(response.content or "", {tool.name for tool in tools})
+    if isinstance(call, str):
+        draft.say("message", call)
+        changed = replace(response, content=call)
     else:
-        name, arguments = found
+        name, arguments = call
         item = draft.call(name)
-        item.given = arguments
+        item.arguments = arguments
         draft.add(item, dump_exactly(arguments).decode())
         draft.end(item)
-        made = replace(response, content=None, tool_calls=(ToolCall(item.call_id, name, arguments),), blocks=())
+        changed = replace(response, content=None, tool_calls=(ToolCall(item.call_id, name, arguments),), blocks=())
     draft.make_response(Counts(), {}, ())
-    return made, [one for one in draft.take() if not isinstance(one, (ResponseStart, ResponseDone))]
+    return changed, [payload for payload in draft.take() if not isinstance(payload, (ResponseStart, ResponseDone))]
 
 
 def _find_call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
@@ -128,8 +128,8 @@ class PlainWriter(Writer):
         self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
     ) -> Iterable[bytes]:
         """Yield the results, as text with their images."""
-        told: list[str | Shown] = []
+        parts: list[str | Shown] = []
         for answer in answers:
             text = f"[{'error' if answer.is_error else 'result'} of {answer.call.gate}]\n{answer.content}"
-            told.append(Shown(text, answer.images) if answer.images else text)
-        return self._inner.write_messages((), [*told, *texts], last=last)
+            parts.append(Shown(text, answer.images) if answer.images else text)
+        return self._inner.write_messages((), [*parts, *texts], last=last)

@@ -62,18 +62,18 @@ class Reply:
 
 def events(*values: Any, names: bool = True, done: bool = False) -> bytes:
     """Return server-sent events with these values as JSON, each named by its `type` if it has one."""
-    made = []
+    lines = []
     for value in values:
         data = value if isinstance(value, bytes) else dump_exactly(value)
         name = value.get("type") if names and isinstance(value, Mapping) else None
-        made.append((b"event: %b\n" % str(name).encode() if name else b"") + b"data: %b\n\n" % data)
-    return b"".join(made) + (b"data: [DONE]\n\n" if done else b"")
+        lines.append((b"event: %b\n" % str(name).encode() if name else b"") + b"data: %b\n\n" % data)
+    return b"".join(lines) + (b"data: [DONE]\n\n" if done else b"")
 
 
 def rate_limited(retry_after: float | None = None, **headers: str) -> Reply:
     """Return a 429 that asks for a wait, in seconds."""
-    given = dict(headers) if retry_after is None else {"retry-after": f"{retry_after:g}", **headers}
-    return failing(429, {"error": {"type": "rate_limit_error", "message": "slow down"}}, given)
+    all_headers = dict(headers) if retry_after is None else {"retry-after": f"{retry_after:g}", **headers}
+    return failing(429, {"error": {"type": "rate_limit_error", "message": "slow down"}}, all_headers)
 
 
 def failing(status: int, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
@@ -144,16 +144,16 @@ class FaultyServer:
         async with stream:
             received = BufferedByteReceiveStream(stream)
             try:
-                while (asked := await _read_request(received)) is not None:
-                    self.requests.append(asked)
-                    if not await self._answer(stream, self._reply(asked)):
+                while (request := await _read_request(received)) is not None:
+                    self.requests.append(request)
+                    if not await self._answer(stream, self._reply(request)):
                         return
             except (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):
                 return
 
-    def _reply(self, asked: ReceivedRequest) -> Reply:
+    def _reply(self, request: ReceivedRequest) -> Reply:
         if callable(self._script):
-            return self._script(asked)
+            return self._script(request)
         return self._script[min(len(self.requests), len(self._script)) - 1]
 
     async def _answer(self, stream: SocketStream, reply: Reply) -> bool:

@@ -105,30 +105,30 @@ PATTERNS: Final[Mapping[str, str]] = {
 # -------------------------------------------------------------------------------------------------- log probabilities
 
 
-def read_logprobs(given: Any) -> list[list[Any]]:
+def read_logprobs(entries: Any) -> list[list[Any]]:
     """Return the log probabilities that OpenAI's interfaces send: `[token, probability, [[other token, probability],
     …]]` each.
     """
     return [
         [
-            one.get("token"),
-            one.get("logprob"),
-            [[o.get("token"), o.get("logprob")] for o in objects(one.get("top_logprobs"))],
+            entry.get("token"),
+            entry.get("logprob"),
+            [[o.get("token"), o.get("logprob")] for o in objects(entry.get("top_logprobs"))],
         ]
-        for one in objects(given)
+        for entry in objects(entries)
     ]
 
 
-def read_google_logprobs(given: Any) -> list[list[Any]]:
+def read_google_logprobs(content: Any) -> list[list[Any]]:
     """Return the log probabilities that Google sends, in the same form."""
-    result = mapping(given)
-    tops = [objects(one.get("candidates")) for one in objects(result.get("topCandidates"))]
+    result = mapping(content)
+    tops = [objects(top.get("candidates")) for top in objects(result.get("topCandidates"))]
     chosen = objects(result.get("chosenCandidates"))
     return [
         [
-            one.get("token"),
-            one.get("logProbability"),
+            entry.get("token"),
+            entry.get("logProbability"),
             [[o.get("token"), o.get("logProbability")] for o in (tops[n] if n < len(tops) else [])],
         ]
-        for n, one in enumerate(chosen)
+        for n, entry in enumerate(chosen)
     ]

@@ -48,7 +48,7 @@ async def work_of_state(caller: McpCaller, state: str) -> tuple[ToolWork, frozen
 
 
 class ToolCallRun:
-    """A running call. `put` are the ids of requests that its user has seen: each is sent once."""
+    """A running call. `seen_ids` are those of requests that its user has seen: each is sent once."""
 
     def __init__(
         self,

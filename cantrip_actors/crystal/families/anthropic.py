@@ -101,9 +101,9 @@ class AnthropicDecoder(Decoder):
         if isinstance(usage, Mapping):
             self._counted.update((name, amount) for name, amount in usage.items() if amount is not None)
             self.counts = _read_counts(self._counted)
-            for one in objects(self._counted.get("iterations")):
-                if one.get("type") == "compaction":  # billed, and not in the counts above
-                    more = _read_counts(one)
+            for iteration in objects(self._counted.get("iterations")):
+                if iteration.get("type") == "compaction":  # billed, and not in the counts above
+                    more = _read_counts(iteration)
                     self.counts = self.counts._replace(
                         prompt=self.counts.prompt + more.prompt,
                         completion=self.counts.completion + more.completion,
@@ -221,9 +221,9 @@ class AnthropicDecoder(Decoder):
             return
         if item.kind in ("function_call", "server_call"):
             if not item.parts and isinstance(block.get("input"), dict):
-                item.given = block["input"]  # without arguments: none, or all of them at the start (trap 4.1.3)
+                item.arguments = block["input"]  # without arguments: none, or all of them at the start (trap 4.1.3)
             self.draft.end(item)
-            block["input"] = item.given or {}
+            block["input"] = item.arguments or {}
             return
         block["text" if item.kind == "message" else "thinking"] = item.text
         self.draft.end(item)
@@ -273,8 +273,8 @@ class AnthropicWriter(Writer):
             return None
         renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
         content: list[dict[str, Any]] = []
-        for given in blocks:
-            block = dict(given)
+        for original in blocks:
+            block = dict(original)
             kind = block.get("type")
             if kind == "thinking" and not block.get("signature"):
                 continue  # it was interrupted and has no signature (trap 4.1.4)
@@ -348,10 +348,10 @@ def _parse_server_result(block: Mapping[str, Any]) -> tuple[Any, bool]:
         return str(content["error_code"]), True
     if isinstance(content, Mapping):
         document = mapping(content.get("content"))
-        told = {name: content[name] for name in ("url", "stdout", "stderr", "return_code") if name in content}
+        facts = {name: content[name] for name in ("url", "stdout", "stderr", "return_code") if name in content}
         if document.get("title"):
-            told["title"] = document["title"]
-        return told or str(content.get("type") or ""), bool(told.get("return_code"))
+            facts["title"] = document["title"]
+        return facts or str(content.get("type") or ""), bool(facts.get("return_code"))
     if isinstance(content, str):
         return content, bool(block.get("is_error"))
     parts = objects(content)
@@ -416,9 +416,9 @@ class Anthropic(Family):
     writes: ClassVar[type[AnthropicWriter]] = AnthropicWriter
     fit = staticmethod(fit_for_anthropic)
 
-    def __init__(self, model: str, known: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
+    def __init__(self, model: str, facts: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
         self._cache = cache
-        super().__init__(model, known, by_schema=by_schema)
+        super().__init__(model, facts, by_schema=by_schema)
 
     @property
     def path(self) -> str:
@@ -434,9 +434,9 @@ class Anthropic(Family):
         """Return the writer of contexts for this model."""
         return self.writes(self.model, cache=self._cache)
 
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields: tools, system, messages, the order in which the provider caches."""
-        settings = asked.settings
+        settings = query.settings
         most, budget = self._allot_tokens(settings)
         yield "", {"model": self.model, "max_tokens": most, "stream": True}
         yield "stop", {"stop_sequences": list(settings.stop) or None}
@@ -449,25 +449,25 @@ class Anthropic(Family):
         if system:
             marked = {} if self._cache is None or not self._cache.system else {"cache_control": self._cache.mark}
             yield "", {"system": [{"type": "text", "text": system, **marked}]}
-        if asked.tools:
-            tools = self.encoder.encode_tools(asked.tools, write_tools)
+        if query.tools:
+            tools = self.encoder.encode_tools(query.tools, write_tools)
             if self._cache is not None and self._cache.has_tools(system):
                 tools = [*tools[:-1], {**tools[-1], "cache_control": self._cache.mark}]
             yield "", {"tools": tools}
-            if asked.choice == "required":
+            if query.choice == "required":
                 yield "tool_choice", {"tool_choice": {"type": "any"}}
-            elif (gate := find_named_gate(asked.choice)) is not None:
+            elif (gate := find_named_gate(query.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "tool", "name": gate}}
-            elif asked.choice == "none":  # also for models that refuse to be forced to call
+            elif query.choice == "none":  # also for models that refuse to be forced to call
                 yield "", {"tool_choice": {"type": "none"}}
 
-    def _write_typed_settings(self, asked: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_typed_settings(self, query: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the settings, without a summary if there is no thinking, and without those of calls if none are
         allowed.
         """
-        idle = frozenset() if self._is_thinking(asked.settings) else frozenset({"reasoning_summary"})
-        idle |= {"parallel_tool_calls"} if asked.choice == "none" else frozenset()
-        yield from ((name, fields) for name, fields in super()._write_typed_settings(asked) if name not in idle)
+        idle = frozenset() if self._is_thinking(query.settings) else frozenset({"reasoning_summary"})
+        idle |= {"parallel_tool_calls"} if query.choice == "none" else frozenset()
+        yield from ((name, fields) for name, fields in super()._write_typed_settings(query) if name not in idle)
 
     def _allot_tokens(self, settings: SamplingSettings) -> tuple[int, int]:
         """Return the limit to send, and how many of its tokens are for thinking if the model takes a budget.
@@ -513,10 +513,10 @@ class Anthropic(Family):
         is_budgeted = settings.effort not in (None, "none") and not self._is_adaptive
         return frozenset({"thinking"}) if is_budgeted and not self._allot_tokens(settings)[1] else frozenset()
 
-    def exclude(self, asked: ProviderQuery) -> frozenset[str]:
+    def exclude(self, query: ProviderQuery) -> frozenset[str]:
         """Return the parameters to leave out: with thinking, sampling; with a budget, a forced call (trap 4.1.6)."""
-        if not self._is_thinking(asked.settings):
-            return self._exclude_thinking(asked.settings)
+        if not self._is_thinking(query.settings):
+            return self._exclude_thinking(query.settings)
         return frozenset({"temperature", "top_p"} if self.known.adaptive else {"temperature", "top_p", "tool_choice"})
 
     def _write_thinking(self, effort: str, budget: int) -> Mapping[str, Any]:
@@ -524,9 +524,9 @@ class Anthropic(Family):
             return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
-    def continue_turn(self, asked: ProviderQuery, response: Response) -> ProviderQuery | None:
+    def continue_turn(self, query: ProviderQuery, response: Response) -> ProviderQuery | None:
         """Return the query with the interrupted turn, unchanged (trap 4.1.10)."""
         if response.metadata.get("stop_reason") not in PAUSED:
             return None
-        said = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
-        return asked._replace(messages=[*asked.messages, said], resumes=True)
+        utterance = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
+        return query._replace(messages=[*query.messages, utterance], resumes=True)

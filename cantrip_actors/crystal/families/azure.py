@@ -27,8 +27,8 @@ class AzureResponses(Responses):
     counts: ClassVar[bool] = False
     key_header: ClassVar[tuple[str, str]] = ("api-key", "")
 
-    def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
-        super().__init__(model, known, by_schema=by_schema)
+    def __init__(self, model: str, facts: Model, *, by_schema: bool = False) -> None:
+        super().__init__(model, facts, by_schema=by_schema)
         self.refused.discard("include")  # the name does not tell whether it reasons: if not, it refuses the field
 
 
@@ -43,14 +43,14 @@ class AzureChat(Chat):
 
 def make_entra_access(credential: Any = None) -> TokenAccess:
     """Return the access of a `credential` of azure-identity, or of its `DefaultAzureCredential`."""
-    found: list[Any] = [] if credential is None else [credential]
+    credentials: list[Any] = [] if credential is None else [credential]
 
     def fetch() -> BearerToken:
         exceptions = import_extra("azure", "azure.core.exceptions")
-        if not found:
-            found.append(import_extra("azure", "azure.identity").DefaultAzureCredential())
+        if not credentials:
+            credentials.append(import_extra("azure", "azure.identity").DefaultAzureCredential())
         try:
-            token = found[0].get_token(SCOPE)
+            token = credentials[0].get_token(SCOPE)
         except exceptions.ClientAuthenticationError as error:
             raise CrystalError(
                 f"azure: no credentials: {error}; set AZURE_OPENAI_API_KEY, or run `az login`"

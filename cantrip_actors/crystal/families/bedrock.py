@@ -105,8 +105,8 @@ class BedrockDecoder(Decoder):
         if "output" in value:
             self._read_body(value)
             return
-        for kind, given in value.items():
-            event = mapping(given)
+        for kind, content in value.items():
+            event = mapping(content)
             self.moves = kind.startswith("contentBlock")
             if kind == "contentBlockDelta":
                 self._extend_block(_read_index(event), mapping(event.get("delta")))
@@ -140,8 +140,8 @@ class BedrockDecoder(Decoder):
                 self._start(index, {"toolUse": call})
                 self._extend_block(index, {"toolUse": {"input": encode_json(call.get("input") or {}).decode()}})
             elif thought:
-                told = mapping(thought.get("reasoningText"))
-                for name, part in {**told, "redactedContent": thought.get("redactedContent")}.items():
+                reasoning = mapping(thought.get("reasoningText"))
+                for name, part in {**reasoning, "redactedContent": thought.get("redactedContent")}.items():
                     self._extend_block(index, {"reasoningContent": {name: part}})
             elif "text" in block:
                 self._extend_block(index, block)
@@ -155,7 +155,9 @@ class BedrockDecoder(Decoder):
     def _count_tokens(self, usage: Mapping[str, Any]) -> None:
         read, written = tokens(usage.get("cacheReadInputTokens")), tokens(usage.get("cacheWriteInputTokens"))
         long = sum(
-            tokens(one.get("inputTokens")) for one in objects(usage.get("cacheDetails")) if one.get("ttl") == "1h"
+            tokens(detail.get("inputTokens"))
+            for detail in objects(usage.get("cacheDetails"))
+            if detail.get("ttl") == "1h"
         )
         self.counts = Counts(
             prompt=tokens(usage.get("inputTokens")) + read + written,  # `inputTokens` does not include them
@@ -186,28 +188,32 @@ class BedrockDecoder(Decoder):
             item = self._items[index] = self.draft.call(call.get("name"), call.get("toolUseId"))
             self._blocks[index] = {"toolUse": {"toolUseId": item.call_id, "name": item.name, "input": {}}}
         else:
-            self._blocks[index] = {name: {**mapping(one)} for name, one in start.items()}
+            self._blocks[index] = {name: {**mapping(part)} for name, part in start.items()}
 
     def _extend_block(self, index: int, delta: Mapping[str, Any]) -> None:
-        for kind, given in delta.items():
+        for kind, content in delta.items():
             block, item = self._blocks.setdefault(index, {}), self._items.get(index)
             if kind == "text":
                 if item is None:
                     item = self._items[index] = self.draft.begin("message")
-                self.draft.add(item, given)
+                self.draft.add(item, content)
             elif kind == "toolUse":
                 if item is not None:
-                    self.draft.add(item, mapping(given).get("input"))
+                    self.draft.add(item, mapping(content).get("input"))
                 elif isinstance(theirs := block.get("toolUse"), dict):
-                    theirs["input"] = str(theirs.get("input") or "") + str(mapping(given).get("input") or "")
+                    theirs["input"] = str(theirs.get("input") or "") + str(mapping(content).get("input") or "")
             elif kind == "reasoningContent":
-                self._think(index, mapping(given))
+                self._think(index, mapping(content))
             elif kind == "citation":
-                block.setdefault("citations", []).append(given)
+                block.setdefault("citations", []).append(content)
 
-    def _think(self, index: int, given: Mapping[str, Any]) -> None:
+    def _think(self, index: int, thought_part: Mapping[str, Any]) -> None:
         thought = self._blocks[index].setdefault("reasoningContent", {})
-        text, signature, hidden = given.get("text"), given.get("signature"), given.get("redactedContent")
+        text, signature, hidden = (
+            thought_part.get("text"),
+            thought_part.get("signature"),
+            thought_part.get("redactedContent"),
+        )
         if isinstance(hidden, str) and hidden:
             thought["redactedContent"] = thought.get("redactedContent", "") + hidden
         if isinstance(text, str) and text:
@@ -216,8 +222,8 @@ class BedrockDecoder(Decoder):
                 item = self._items[index] = self.draft.begin("reasoning")
             self.draft.add(item, text)
         if isinstance(signature, str) and signature:
-            told = thought.setdefault("reasoningText", {})
-            told["signature"] = told.get("signature", "") + signature
+            reasoning = thought.setdefault("reasoningText", {})
+            reasoning["signature"] = reasoning.get("signature", "") + signature
 
     def _stop(self, index: int) -> None:
         item, block = self._items.pop(index, None), self._blocks.get(index)
@@ -225,10 +231,10 @@ class BedrockDecoder(Decoder):
             return
         self.draft.end(item)
         if item.kind == "function_call":
-            block["toolUse"]["input"] = item.given or {}
+            block["toolUse"]["input"] = item.arguments or {}
         elif item.kind == "reasoning":
-            told = block["reasoningContent"].setdefault("reasoningText", {})
-            told["text"] = item.text
+            reasoning = block["reasoningContent"].setdefault("reasoningText", {})
+            reasoning["text"] = item.text
         else:
             block["text"] = item.text
 
@@ -292,8 +298,8 @@ class BedrockWriter(Writer):
         """Yield one message with all results and texts."""
         content: list[dict[str, Any]] = []
         for answer in answers:
-            told = [_write_block(part) for part in self.list_result_parts(answer, answer.content or "[nothing]")]
-            result: dict[str, Any] = {"toolUseId": answer.id, "content": told}
+            parts = [_write_block(part) for part in self.list_result_parts(answer, answer.content or "[nothing]")]
+            result: dict[str, Any] = {"toolUseId": answer.id, "content": parts}
             if answer.is_error:
                 result["status"] = "error"
             content.append({"toolResult": result})
@@ -389,9 +395,9 @@ class Bedrock(Anthropic):
         ttl = {} if self._cache.ttl == "5m" else {"ttl": self._cache.ttl}
         return BedrockWriter(self.model, point={"type": "default", **ttl})
 
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield system and tools with cache marks, and sampling in an object of its own."""
-        settings = asked.settings
+        settings = query.settings
         most, budget = self._allot_tokens(settings) if self.is_claude else (settings.max_tokens, 0)
         if most is not None:
             yield "", {"inferenceConfig": {"maxTokens": most}}
@@ -405,33 +411,33 @@ class Bedrock(Anthropic):
         if settings.effort not in (None, "none"):
             yield "thinking", self._write_thinking_fields(str(settings.effort), budget)
         if settings.schema is not None and (schema := self.fit_schema(settings.schema).schema) is not None:
-            told = {"name": "answer", "schema": encode_json(schema).decode()}
-            wanted = {"type": "json_schema", "structure": {"jsonSchema": told}}
+            answer_schema = {"name": "answer", "schema": encode_json(schema).decode()}
+            wanted = {"type": "json_schema", "structure": {"jsonSchema": answer_schema}}
             yield "schema", {"outputConfig": {"textFormat": wanted}}
         point = self.encoder.writer.point if isinstance(self.encoder.writer, BedrockWriter) else None
         if system:
             yield "", {"system": [{"text": system}, *([] if point is None else [{"cachePoint": point}])]}
-        if asked.tools and asked.choice != "none":  # Converse has no value for "none": tools are not offered then
-            yield "", {"toolConfig": {"tools": self.encoder.encode_tools(asked.tools, write_tools)}}
-            gate = find_named_gate(asked.choice)
-            if asked.choice == "required":
+        if query.tools and query.choice != "none":  # Converse has no value for "none": tools are not offered then
+            yield "", {"toolConfig": {"tools": self.encoder.encode_tools(query.tools, write_tools)}}
+            gate = find_named_gate(query.choice)
+            if query.choice == "required":
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"any": {}}}}
             elif gate is not None:
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"tool": {"name": gate}}}}
-        elif names := {call.gate for message in asked.messages for call in message.tool_calls}:
+        elif names := {call.gate for message in query.messages for call in message.tool_calls}:
             gone = [ToolDefinition(name, "Not offered any more.", {"type": "object"}) for name in sorted(names)]
             yield "", {"toolConfig": {"tools": write_tools(gone)}}  # a context with calls is refused without tools
 
-    def exclude(self, asked: ProviderQuery) -> frozenset[str]:
+    def exclude(self, query: ProviderQuery) -> frozenset[str]:
         """Return the parameters that Claude refuses together with thinking; other models report theirs."""
-        return super().exclude(asked) if self.is_claude else frozenset()
+        return super().exclude(query) if self.is_claude else frozenset()
 
     def _write_thinking_fields(self, effort: str, budget: int) -> Mapping[str, Any]:
         if not self.is_claude:
             return {"outputConfig": {"effort": effort}}
-        asked = self._write_thinking(effort, budget)
-        level = mapping(asked.get("output_config")).get("effort")
-        more = {"additionalModelRequestFields": {"thinking": asked["thinking"]}}
+        thinking = self._write_thinking(effort, budget)
+        level = mapping(thinking.get("output_config")).get("effort")
+        more = {"additionalModelRequestFields": {"thinking": thinking["thinking"]}}
         return more if level is None else {**more, "outputConfig": {"effort": level}}
 
     def learn(self, error: ProviderError, request: Any) -> str | None:
@@ -446,7 +452,7 @@ class Bedrock(Anthropic):
         self.encoder.forget()
         return "cache"
 
-    def continue_turn(self, asked: ProviderQuery, response: Response) -> ProviderQuery | None:  # noqa: ARG002
+    def continue_turn(self, query: ProviderQuery, response: Response) -> ProviderQuery | None:  # noqa: ARG002
         """Return None: Converse does not interrupt a turn."""
         return None
 

@@ -141,7 +141,7 @@ class ChatDecoder(Decoder):
             return False
         if type(content) is not str or not content:
             return False
-        if len(delta) > 1 and any(given and name not in ("role", "content") for name, given in delta.items()):
+        if len(delta) > 1 and any(part and name not in ("role", "content") for name, part in delta.items()):
             return False
         self._is_steady = True
         self.draft.extend(text, content)
@@ -168,7 +168,7 @@ class ChatDecoder(Decoder):
             self._close_text()
             if self._searches:  # the server reports their number, and the sources that the text cites
                 searched = self.draft.serve_whole("web_search", None, {"requests": self._searches})
-                self.draft.add_server_result(searched, [dict(one) for one in self.draft.citations] or None)
+                self.draft.add_server_result(searched, [dict(citation) for citation in self.draft.citations] or None)
                 self.counts = self.counts._replace(uses=(("web_search", self._searches),))
             if self._refusal and not (self.draft.content or self._calls):
                 self.draft.say("message", "".join(self._refusal))
@@ -180,17 +180,17 @@ class ChatDecoder(Decoder):
 
     def get_own_content(self) -> Any:
         """Return the fields that a `Response` does not keep: reasoning that has to be sent back, signatures."""
-        kept: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         if self._details:
-            kept["reasoning_details"] = self._details
+            content["reasoning_details"] = self._details
         if self._field:  # without calls, `Response.thinking` has the text, and this field only the name
-            kept[self._field] = "".join(item.text for item in self._reasoned) if self._calls else ""
+            content[self._field] = "".join(item.text for item in self._reasoned) if self._calls else ""
         extras = {call.item.call_id: call.extra for call in self._calls if call.extra and call.item is not None}
         if extras:
-            kept["extra_content"] = extras
+            content["extra_content"] = extras
         if self._images:
-            kept["images"] = list(self._images.values())
-        return kept or None
+            content["images"] = list(self._images.values())
+        return content or None
 
     # A choice
 
@@ -253,29 +253,32 @@ class ChatDecoder(Decoder):
 
     def _add_image(self, part: Mapping[str, Any]) -> None:
         """Add an image of OpenRouter or LiteLLM: in one piece, perhaps repeated."""
-        given = part.get("image_url")
-        url = given.get("url") if isinstance(given, Mapping) else given
+        image_url = part.get("image_url")
+        url = image_url.get("url") if isinstance(image_url, Mapping) else image_url
         if url is not None:
             self.draft.end_flow()
-            kept = self.draft.add_image(url)
-            if kept is not None and self.draft.provider == "openrouter":
-                self._images[kept] = {"type": "image_url", "image_url": {"url": f"{url.partition(',')[0]},{kept}"}}
+            image_text = self.draft.add_image(url)
+            if image_text is not None and self.draft.provider == "openrouter":
+                self._images[image_text] = {
+                    "type": "image_url",
+                    "image_url": {"url": f"{url.partition(',')[0]},{image_text}"},
+                }
 
     # Text and reasoning
 
     def _read_reasoning(self, delta: Mapping[str, Any]) -> None:
-        told = False
+        has_text = False
         for field in _REASONING:
             thought = delta.get(field)
             if isinstance(thought, str) and thought:
-                self._field, told = self._field or field, True
+                self._field, has_text = self._field or field, True
                 self.draft.flow("reasoning", thought)
                 item = self.draft.flowing
                 if item is not None and (not self._reasoned or self._reasoned[-1] is not item):
                     self._reasoned.append(item)
                 break
         for detail in objects(delta.get("reasoning_details")):
-            self._add_detail(detail, told=not told)
+            self._add_detail(detail, has_text=not has_text)
 
     def _say(self, text: str) -> None:
         """Add text, whose beginning may be reasoning in tags."""
@@ -316,7 +319,7 @@ class ChatDecoder(Decoder):
             self.draft.flow("reasoning", self._tail)
             self._tail = ""
 
-    def _add_detail(self, detail: dict[str, Any], *, told: bool) -> None:
+    def _add_detail(self, detail: dict[str, Any], *, has_text: bool) -> None:
         """Add a piece of a detail that OpenRouter requires unmodified; the pieces of one detail are joined.
 
         A piece with another id belongs to another detail, and a message that was not streamed has no pieces.
@@ -325,16 +328,16 @@ class ChatDecoder(Decoder):
         same = last is not None and all(last.get(name) == detail.get(name) for name in ("type", "index"))
         same = same and (last is None or None in (last.get("id"), detail.get("id")) or last["id"] == detail["id"])
         text = detail.get("text") or detail.get("summary")
-        if told and isinstance(text, str) and text:
+        if has_text and isinstance(text, str) and text:
             self.draft.flow("reasoning", text)
         if last is None or not same or detail.get("type") == "reasoning.encrypted":
             self._details.append(dict(detail))
             return
-        for name, given in detail.items():
-            if name in ("text", "summary", "data") and isinstance(given, str) and isinstance(last.get(name), str):
-                last[name] += given
-            elif given is not None:
-                last[name] = given
+        for name, piece in detail.items():
+            if name in ("text", "summary", "data") and isinstance(piece, str) and isinstance(last.get(name), str):
+                last[name] += piece
+            elif piece is not None:
+                last[name] = piece
 
     # Calls
 
@@ -351,11 +354,11 @@ class ChatDecoder(Decoder):
         arguments = function.get("arguments", function.get("input"))
         index = part.get("index")
         if not isinstance(index, int) or isinstance(index, bool):
-            known = next((n for n, call in self._at.items() if own and call.id == own), None)
-            if known is None and not name and alone and self._at:
-                known = self._newest
+            number = next((n for n, call in self._at.items() if own and call.id == own), None)
+            if number is None and not name and alone and self._at:
+                number = self._newest
             fresh = 1 + max(self._at, default=-1)
-            index = known if known is not None else fresh if own and position in self._at else position
+            index = number if number is not None else fresh if own and position in self._at else position
         self._newest = index
         call = self._at.get(index)
         if call is None or self._is_another(call, str(own or ""), str(name or ""), arguments):
@@ -405,11 +408,11 @@ class ChatDecoder(Decoder):
             call.item = self.draft.call(call.name, call.id)
             self._show(call)
         if call.item.open:
-            given = {"input": call.text} if call.custom else repair_arguments(call.text)
-            if isinstance(given, Mapping):
-                call.item.given = given
-            elif given != call.text:
-                call.item.parts = [join_surrogates(str(given))]
+            arguments = {"input": call.text} if call.custom else repair_arguments(call.text)
+            if isinstance(arguments, Mapping):
+                call.item.arguments = arguments
+            elif arguments != call.text:
+                call.item.parts = [join_surrogates(str(arguments))]
             call.item.name = join_surrogates(call.name)
             self.draft.end(call.item)
 
@@ -424,14 +427,14 @@ def list_content_parts(content: Any) -> Iterator[tuple[str, str]]:
             for _, text in list_content_parts(part["thinking"]):
                 yield "thinking", text
         else:
-            found = part.get("text") or part.get("refusal")
-            if isinstance(found, str):
-                yield "text", found
+            words = part.get("text") or part.get("refusal")
+            if isinstance(words, str):
+                yield "text", words
 
 
 def repair_arguments(arguments: str) -> Any:
     """Return the arguments from JSON that is encoded twice, or is several objects of which only one has content."""
-    found: list[Any] = []
+    values: list[Any] = []
     decoder, at = json.JSONDecoder(), 0
     text = arguments.strip()
     while at < len(text):
@@ -439,29 +442,29 @@ def repair_arguments(arguments: str) -> Any:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             return arguments  # the gate refuses it, and quotes the text
-        found.append(value)
+        values.append(value)
         while at < len(text) and text[at].isspace():
             at += 1
-    if len(found) == 1 and isinstance(found[0], str):
-        return found[0]
-    told = [value for value in found if value != {}]
-    if len(found) > 1 and all(isinstance(value, dict) for value in found) and all(one == told[0] for one in told):
-        return told[0] if told else {}
+    if len(values) == 1 and isinstance(values[0], str):
+        return values[0]
+    full = [value for value in values if value != {}]
+    if len(values) > 1 and all(isinstance(value, dict) for value in values) and all(other == full[0] for other in full):
+        return full[0] if full else {}
     return arguments
 
 
-def read_counts(given: Any) -> Counts:
+def read_counts(usage: Any) -> Counts:
     """Return the valid counts of tokens; invalid ones are ignored, so that they do not cost the answer."""
-    if not isinstance(given, Mapping):
+    if not isinstance(usage, Mapping):
         return Counts()
-    details, further = given.get("prompt_tokens_details"), mapping(given.get("completion_tokens_details"))
+    details, further = usage.get("prompt_tokens_details"), mapping(usage.get("completion_tokens_details"))
     if not isinstance(details, Mapping):  # DeepSeek's, or Moonshot's
-        details = {"cached_tokens": given.get("prompt_cache_hit_tokens", given.get("cached_tokens"))}
-    prompt, completion = tokens(given.get("prompt_tokens")), tokens(given.get("completion_tokens"))
+        details = {"cached_tokens": usage.get("prompt_cache_hit_tokens", usage.get("cached_tokens"))}
+    prompt, completion = tokens(usage.get("prompt_tokens")), tokens(usage.get("completion_tokens"))
     reasoning = tokens(further.get("reasoning_tokens"))
-    if reasoning and tokens(given.get("total_tokens")) == prompt + completion + reasoning:
+    if reasoning and tokens(usage.get("total_tokens")) == prompt + completion + reasoning:
         completion += reasoning  # xAI does not include it
-    cost = given.get("cost")
+    cost = usage.get("cost")
     priced = is_finite(cost, 0)
     return Counts(
         prompt,
@@ -502,12 +505,12 @@ class ChatWriter(Writer):
         if not message.content and not ids:
             return
         own = mapping(self.find_own_content(message)) if message.blocks else {}
-        made: dict[str, Any] = {"role": "assistant", "content": self.write_utterance_content(message, own)}
+        utterance: dict[str, Any] = {"role": "assistant", "content": self.write_utterance_content(message, own)}
         if own or self.reasons:
-            made.update(self._list_own_fields(own, message))
+            utterance.update(self._list_own_fields(own, message))
         if ids:
-            made["tool_calls"] = self.write_calls(message, ids, own.get("extra_content") or {})
-        yield encode_json(made)
+            utterance["tool_calls"] = self.write_calls(message, ids, own.get("extra_content") or {})
+        yield encode_json(utterance)
 
     def write_calls(
         self, message: Message, ids: Sequence[str], extras: Mapping[str, Any] = NO_EXTRAS
@@ -515,12 +518,12 @@ class ChatWriter(Writer):
         """Return the calls of an utterance. `extras` are fields of the provider to send back, by the id of a call."""
         return [
             {
-                "id": given,
+                "id": own_id,
                 "type": "function",
                 "function": {"name": call.gate, "arguments": call.arguments if call.args is not None else "{}"},
                 **({"extra_content": extras[call.id]} if call.id in extras else {}),
             }
-            for call, given in zip(message.tool_calls, ids, strict=True)
+            for call, own_id in zip(message.tool_calls, ids, strict=True)
         ]
 
     def write_utterance_content(self, message: Message, own: Mapping[str, Any]) -> Any:  # noqa: ARG002
@@ -529,15 +532,15 @@ class ChatWriter(Writer):
 
     def _list_own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:
         """Return the fields of the answer that are sent back with its utterance."""
-        kept = {name: value for name, value in own.items() if name != "extra_content"}
-        told = next((name for name in _REASONING if name in kept), None)
-        if told is not None and not kept[told]:
-            del kept[told]
+        fields = {name: value for name, value in own.items() if name != "extra_content"}
+        reasoning_field = next((name for name in _REASONING if name in fields), None)
+        if reasoning_field is not None and not fields[reasoning_field]:
+            del fields[reasoning_field]
             if self.reasons and message.thinking:
-                kept[told] = message.thinking
-        if self.reasons and not kept.keys() & set(_REASONING):
-            kept["reasoning_content"] = ""
-        return kept
+                fields[reasoning_field] = message.thinking
+        if self.reasons and not fields.keys() & set(_REASONING):
+            fields["reasoning_content"] = ""
+        return fields
 
     def can_show_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
         """Return whether the message itself has the images."""
@@ -575,10 +578,10 @@ class ChatWriter(Writer):
         """Return an image, a recording, a film or a document."""
         if not isinstance(file, Image):
             return _write_file(file)
-        told: dict[str, Any] = {"url": make_data_url(file)}
+        address: dict[str, Any] = {"url": make_data_url(file)}
         if file.detail is not None:
-            told["detail"] = file.detail
-        return {"type": "image_url", "image_url": told}
+            address["detail"] = file.detail
+        return {"type": "image_url", "image_url": address}
 
 
 def _write_file(file: File) -> dict[str, Any]:
@@ -646,9 +649,9 @@ class Chat(Family):
         """Return the writer of contexts for this model."""
         return self.writes(self.model, self.provider, empty=self.empty, takes=self.files)
 
-    def encode(self, asked: ProviderQuery) -> Encoded:
+    def encode(self, query: ProviderQuery) -> Encoded:
         """Return the encoded context, with the system prompt as its first message."""
-        encoded = super().encode(asked)
+        encoded = super().encode(query)
         if not encoded.system:
             return encoded
         return encoded._replace(parts=(self.write_system(encoded.system), *encoded.parts))
@@ -657,9 +660,9 @@ class Chat(Family):
         """Return the system prompt as a message."""
         return encode_json({"role": "system", "content": text})
 
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields other than the messages."""
-        settings = asked.settings
+        settings = query.settings
         yield "", {"model": self.model, "stream": True}
         yield "temperature", {"temperature": settings.temperature}
         yield "top_p", {"top_p": settings.top_p}
@@ -674,11 +677,11 @@ class Chat(Family):
             fitted = self.fit_schema(settings.schema)
             answer = {"name": "answer", "schema": fitted.schema, "strict": fitted.strict}
             yield "schema", {"response_format": {"type": "json_schema", "json_schema": answer}}
-        if asked.tools:
-            yield "", {"tools": self.encoder.encode_tools(asked.tools, write_functions)}
-            if asked.choice in ("required", "none"):
-                yield "tool_choice", {"tool_choice": asked.choice}
-            elif (gate := find_named_gate(asked.choice)) is not None:
+        if query.tools:
+            yield "", {"tools": self.encoder.encode_tools(query.tools, write_functions)}
+            if query.choice in ("required", "none"):
+                yield "tool_choice", {"tool_choice": query.choice}
+            elif (gate := find_named_gate(query.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "function", "function": {"name": gate}}}
 
     def write_thinking(self, effort: str) -> Mapping[str, Any]:

@@ -105,8 +105,8 @@ class CohereDecoder(Decoder):
             document = mapping(source.get("document"))
             self.draft.cite(document.get("url"), document.get("title") or source.get("id"), citation.get("text"))
 
-    def _finish_message(self, told: Mapping[str, Any]) -> None:
-        reason, usage = told.get("finish_reason"), mapping(told.get("usage"))
+    def _finish_message(self, end: Mapping[str, Any]) -> None:
+        reason, usage = end.get("finish_reason"), mapping(end.get("usage"))
         counted = mapping(usage.get("tokens")) or mapping(usage.get("billed_units"))
         self.counts = Counts(
             prompt=tokens(counted.get("input_tokens")),
@@ -114,7 +114,7 @@ class CohereDecoder(Decoder):
             cached=tokens(usage.get("cached_tokens")),
         )
         if isinstance(reason, str) and reason in FAILED:
-            message = told.get("error") or f"the answer ended with {reason}"
+            message = end.get("error") or f"the answer ended with {reason}"
             raise make_failure(self.draft.provider, FAILED[reason], {"message": message})
         if reason == "MAX_TOKENS":
             self.draft.cut_off()
@@ -135,18 +135,18 @@ class CohereWriter(ChatWriter):
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance: a plan and calls, or a text."""
-        made: dict[str, Any] = {"role": "assistant"}
+        utterance: dict[str, Any] = {"role": "assistant"}
         thoughts = mapping(self.find_own_content(message)).get("thinking") if message.blocks else None
         if thoughts:
-            made["content"] = [{"type": "thinking", "thinking": thoughts}]
+            utterance["content"] = [{"type": "thinking", "thinking": thoughts}]
         if ids:
-            made["tool_calls"] = self.write_calls(message, ids)
+            utterance["tool_calls"] = self.write_calls(message, ids)
             if message.content:
-                made["tool_plan"] = message.content
+                utterance["tool_plan"] = message.content
         elif message.content:
-            made["content"] = message.content
-        if len(made) > 1:
-            yield encode_json(made)
+            utterance["content"] = message.content
+        if len(utterance) > 1:
+            yield encode_json(utterance)
 
 
 class Cohere(Chat):
@@ -177,9 +177,9 @@ class Cohere(Chat):
         """A level is sent as a number of tokens."""
         return True
 
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields except the messages."""
-        settings = asked.settings
+        settings = query.settings
         budget = 0 if settings.effort in (None, "none") else EFFORT[str(settings.effort)]
         most = settings.max_tokens
         yield "", {"model": self.model, "stream": True, "max_tokens": None if most is None else most + budget}
@@ -192,22 +192,22 @@ class Cohere(Chat):
         if settings.schema is not None:
             schema = self.fit_schema(settings.schema).schema
             yield "schema", {"response_format": {"type": "json_object", "json_schema": schema}}
-        if asked.tools:
-            yield from self._write_tools(asked)
+        if query.tools:
+            yield from self._write_tools(query)
 
-    def exclude(self, asked: ProviderQuery) -> frozenset[str]:
+    def exclude(self, query: ProviderQuery) -> frozenset[str]:
         """It holds no answer to a schema while there are tools."""
-        return frozenset({"schema"}) if asked.tools else frozenset()
+        return frozenset({"schema"}) if query.tools else frozenset()
 
-    def _write_tools(self, asked: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _write_tools(self, query: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """One gate is forced by offering no other."""
-        gate, offered = find_named_gate(asked.choice), asked.tools
+        gate, offered = find_named_gate(query.choice), query.tools
         if gate is not None:
             offered = [tool for tool in offered if tool.name == gate] or offered
         yield "", {"tools": self.encoder.encode_tools(offered, write_functions)}
-        if asked.choice == "none":
+        if query.choice == "none":
             yield "tool_choice", {"tool_choice": "NONE"}
-        elif asked.choice == "required" or gate is not None:
+        elif query.choice == "required" or gate is not None:
             yield "tool_choice", {"tool_choice": "REQUIRED"}
 
     image_tokens = staticmethod(estimate_by_pixels)

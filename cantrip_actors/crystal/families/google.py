@@ -88,7 +88,7 @@ class GoogleDecoder(Decoder):
                 raise ProviderError(f"{self.draft.provider}: the prompt was blocked: {reason}", retryable=False)
             return
         self.draft.start(value.get("modelVersion"))
-        candidate = next((one for one in candidates if one.get("index", 0) in (0, None)), None)
+        candidate = next((item for item in candidates if item.get("index", 0) in (0, None)), None)
         if candidate is None:
             return  # another candidate, if several were asked for
         for part in objects(mapping(candidate.get("content")).get("parts")):
@@ -164,8 +164,8 @@ class GoogleDecoder(Decoder):
 
     def _count_tokens(self, usage: Any) -> None:
         """Read the counts. Later chunks may omit some or have 0: the last nonzero value is right (trap 4.4.5)."""
-        for name, given in mapping(usage).items():
-            self._usage[name] = tokens(given) or self._usage.get(name, 0)
+        for name, amount in mapping(usage).items():
+            self._usage[name] = tokens(amount) or self._usage.get(name, 0)
         self._read = _count_by_modality(mapping(usage).get("promptTokensDetails")) or self._read
         self._made = _count_by_modality(mapping(usage).get("candidatesTokensDetails")) or self._made
         count = self._usage.get
@@ -197,30 +197,31 @@ class GoogleDecoder(Decoder):
     def _add_grounding(self) -> None:
         """Add the results of a search and the text that cites them, and the search itself if no part had it."""
         chunks = [
-            mapping(one.get("web") or one.get("retrievedContext"))
-            for one in objects(self._grounding.get("groundingChunks"))
+            mapping(chunk.get("web") or chunk.get("retrievedContext"))
+            for chunk in objects(self._grounding.get("groundingChunks"))
         ]
-        found = [
-            {name: one[key] for name, key in (("url", "uri"), ("title", "title")) if one.get(key)} for one in chunks
+        sources = [
+            {name: chunk[key] for name, key in (("url", "uri"), ("title", "title")) if chunk.get(key)}
+            for chunk in chunks
         ]
         queries = self._grounding.get("webSearchQueries")
         if isinstance(queries, list) and queries:
             if "web_search" not in self._served:
                 searched = self.draft.serve_whole("web_search", None, {"queries": queries})
-                self.draft.add_server_result(searched, found or None)
+                self.draft.add_server_result(searched, sources or None)
             self.counts = self.counts._replace(uses=(("web_search", len(queries)),))
         if self._fetched and "url_context" not in self._served:
-            urls = [one.get("retrievedUrl") for one in self._fetched]
+            urls = [fetch.get("retrievedUrl") for fetch in self._fetched]
             fetched = self.draft.serve_whole("url_context", None, {"urls": urls})
             statuses = [
-                {"url": one.get("retrievedUrl"), "status": one.get("urlRetrievalStatus")} for one in self._fetched
+                {"url": fetch.get("retrievedUrl"), "status": fetch.get("urlRetrievalStatus")} for fetch in self._fetched
             ]
             self.draft.add_server_result(fetched, statuses)
         for support in objects(self._grounding.get("groundingSupports")):
             text = mapping(support.get("segment")).get("text")
             for at in support.get("groundingChunkIndices") or ():
-                if isinstance(at, int) and at < len(found):
-                    self.draft.cite(found[at].get("url"), found[at].get("title"), text)
+                if isinstance(at, int) and at < len(sources):
+                    self.draft.cite(sources[at].get("url"), sources[at].get("title"), text)
 
     # Parts
 
@@ -250,8 +251,8 @@ class GoogleDecoder(Decoder):
         data = mapping(part.get("inlineData"))
         if data and part.get("thought"):
             return  # a draft of the image: it is not sent back
-        kept = self._add_image(data)
-        self._parts.append(dict(part) if kept is None else {**part, "inlineData": {**data, "data": kept}})
+        image_text = self._add_image(data)
+        self._parts.append(dict(part) if image_text is None else {**part, "inlineData": {**data, "data": image_text}})
 
     def _add_image(self, data: Mapping[str, Any]) -> str | None:
         """Add the image of a part; return the text that replaces its bytes in the parts."""
@@ -268,15 +269,15 @@ class GoogleDecoder(Decoder):
             self._arguments = dict(call.get("args") or {})
             if self._arguments:
                 self.draft.add(self._call, encode_json(self._arguments).decode())
-            kept = {key: value for key, value in part.items() if key != "functionCall"}
-            self._parts.append({"functionCall": {"name": name, "args": self._arguments}, **kept})
+            rest = {key: value for key, value in part.items() if key != "functionCall"}
+            self._parts.append({"functionCall": {"name": name, "args": self._arguments}, **rest})
             if call.get("id"):
                 self._parts[-1]["functionCall"]["id"] = call["id"]
         elif self._call is not None and isinstance(call.get("args"), Mapping):
             self._arguments.update(call["args"])
         for piece in objects(call.get("partialArgs")):
             if self._call is not None:
-                _put(self._arguments, piece)
+                _set_argument(self._arguments, piece)
                 self._half = str(piece.get("jsonPath")) if piece.get("willContinue") else ""
         if not call.get("willContinue"):
             self._end_call()
@@ -291,24 +292,27 @@ class GoogleDecoder(Decoder):
             if self._half:  # the rest is unknown: not an object, so that its gate refuses it
                 self._call.parts = ["{"]
             else:
-                self._call.given = self._arguments
+                self._call.arguments = self._arguments
             self.draft.end(self._call)
             self._call, self._half = None, ""
 
 
 def _count_by_modality(details: Any) -> dict[str, Any]:
     """Return Google's counts of each modality with the names of OpenAI's interfaces."""
-    return {f"{one.get('modality')}_tokens".lower(): one.get("tokenCount") for one in map(mapping, objects(details))}
+    return {
+        f"{detail.get('modality')}_tokens".lower(): detail.get("tokenCount")
+        for detail in map(mapping, objects(details))
+    }
 
 
 def _is_bare(part: Mapping[str, Any]) -> bool:
     return "text" in part and not part.get("thoughtSignature") and not part.keys() - {"text", "thought"}
 
 
-def _put(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
+def _set_argument(arguments: dict[str, Any], piece: Mapping[str, Any]) -> None:
     """Set an argument, or a part of it, at its path; pieces of one text are joined."""
-    found = _PATH.findall(str(piece.get("jsonPath") or ""))
-    steps: list[str | int] = [int(index) if index else name or quoted for name, index, quoted in found]
+    names = _PATH.findall(str(piece.get("jsonPath") or ""))
+    steps: list[str | int] = [int(index) if index else name or quoted for name, index, quoted in names]
     if not steps:
         return
     value: Any = next((v for k, v in piece.items() if k in ("stringValue", "numberValue", "boolValue")), None)
@@ -355,10 +359,10 @@ class GoogleWriter(Writer):
         if parts is None:
             parts = [{"text": message.content}] if message.content else []
             for n, call in enumerate(message.tool_calls):
-                made: dict[str, Any] = {"functionCall": {"name": call.gate, "args": call.args or {}}}
+                call_part: dict[str, Any] = {"functionCall": {"name": call.gate, "args": call.args or {}}}
                 if n == 0 and self._signed:
-                    made["thoughtSignature"] = UNSIGNED
-                parts.append(made)
+                    call_part["thoughtSignature"] = UNSIGNED
+                parts.append(call_part)
         if parts:
             yield encode_json({"role": "model", "parts": parts})
 
@@ -382,12 +386,12 @@ class GoogleWriter(Writer):
         for answer in answers:
             content, inside, others = self._split_files(answer)
             result = {"error" if answer.is_error else "output": content}  # has to be an object (trap 4.4.8)
-            told: dict[str, Any] = {"name": answer.call.gate, "response": result}
+            function_response: dict[str, Any] = {"name": answer.call.gate, "response": result}
             if self._has_server_id(answer):
-                told["id"] = answer.call.id
+                function_response["id"] = answer.call.id
             if inside:
-                told["parts"] = inside
-            parts.append({"functionResponse": told})
+                function_response["parts"] = inside
+            parts.append({"functionResponse": function_response})
             beside += others
         parts += beside
         parts += [_write_part(part) for text in texts for part in self.list_parts(text)]
@@ -400,9 +404,9 @@ class GoogleWriter(Writer):
         """
         if not answer.images:
             return answer.content, [], []
-        told = self.list_result_parts(answer, answer.content)
-        text = "\n".join(part for part in told if isinstance(part, str))
-        files = [part for part in told if isinstance(part, File)]
+        parts = self.list_result_parts(answer, answer.content)
+        text = "\n".join(part for part in parts if isinstance(part, str))
+        files = [part for part in parts if isinstance(part, File)]
         fits = [self._signed and file.digest != "" and file.media_type.startswith(_INSIDE) for file in files]
         inside = [_write_part(file) for file, is_inside in zip(files, fits, strict=True) if is_inside]
         others = [_write_part(file) for file, is_inside in zip(files, fits, strict=True) if not is_inside]
@@ -411,7 +415,7 @@ class GoogleWriter(Writer):
 
     def _has_server_id(self, answer: CallAnswer) -> bool:
         """Return whether the server gave the call its id: it accepts only such ids (trap 4.4.2)."""
-        parts = self.find_own_content(answer.said)
+        parts = self.find_own_content(answer.utterance)
         return isinstance(parts, (list, tuple)) and any(
             (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
         )
@@ -429,13 +433,13 @@ def _write_part(part: str | File) -> dict[str, Any]:
 
 def write_declarations(tools: Sequence[ToolDefinition], *, maps: bool = True) -> list[dict[str, Any]]:
     """Return the tools as declarations. `maps`: the model accepts objects with free keys."""
-    made = []
+    declarations = []
     for tool in tools:
-        one: dict[str, Any] = {"name": tool.name, "description": tool.description}
+        declaration: dict[str, Any] = {"name": tool.name, "description": tool.description}
         if tool.parameters.get("properties"):
-            one["parametersJsonSchema"] = fit_gemini_arguments(tool.parameters, maps=maps)
-        made.append(one)
-    return [{"functionDeclarations": made}]
+            declaration["parametersJsonSchema"] = fit_gemini_arguments(tool.parameters, maps=maps)
+        declarations.append(declaration)
+    return [{"functionDeclarations": declarations}]
 
 
 _without_maps: Final = partial(write_declarations, maps=False)
@@ -512,9 +516,9 @@ class Google(Family):
         """Return the writer of contexts for this model."""
         return self.writes(self.model, signed=not self.old)
 
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields; sampling has an object of its own."""
-        settings = asked.settings
+        settings = query.settings
         sampling = {
             "temperature": settings.temperature,
             "topP": settings.top_p,
@@ -537,15 +541,15 @@ class Google(Family):
                 yield "schema", {"generationConfig": wanted}
         if system:
             yield "", {"systemInstruction": {"parts": [{"text": system}]}}
-        if asked.tools:
+        if query.tools:
             yield (
                 "",
-                {"tools": self.encoder.encode_tools(asked.tools, write_declarations if self._maps else _without_maps)},
+                {"tools": self.encoder.encode_tools(query.tools, write_declarations if self._maps else _without_maps)},
             )
-            mode = {"required": "ANY", "none": "NONE"}.get(asked.choice or "")
+            mode = {"required": "ANY", "none": "NONE"}.get(query.choice or "")
             if mode is not None:  # never without tools (trap 4.4.9)
                 yield "tool_choice", {"toolConfig": {"functionCallingConfig": {"mode": mode}}}
-            elif (gate := find_named_gate(asked.choice)) is not None:
+            elif (gate := find_named_gate(query.choice)) is not None:
                 forced = {"mode": "ANY", "allowedFunctionNames": [gate]}
                 yield "tool_choice", {"toolConfig": {"functionCallingConfig": forced}}
             if settings.server_tools:  # its calls have to go back with ours
@@ -555,10 +559,10 @@ class Google(Family):
         """Return the tokens of an image: a constant from Gemini 3 on, before that 258 for each tile of 768 pixels."""
         return estimate_by_tiles(image, edge=768, each=258, most=100) if self.old else 1_120
 
-    def continue_turn(self, asked: ProviderQuery, response: Response) -> ProviderQuery | None:
+    def continue_turn(self, query: ProviderQuery, response: Response) -> ProviderQuery | None:
         """Repeat the query with the token of the interrupted answer, which then continues."""
         token = response.metadata.get("continuation")
         if token is None:
             return None
-        more = {**asked.settings.more, "continuationToken": token}
-        return asked._replace(settings=asked.settings._replace(more=more))
+        more = {**query.settings.more, "continuationToken": token}
+        return query._replace(settings=query.settings._replace(more=more))

@@ -29,9 +29,9 @@ class Local(Chat):
 
     def write_thinking(self, effort: str) -> Mapping[str, object]:
         """Return the fields for the level of thinking; templates of open models have a field for "none"."""
-        made: dict[str, object] = {"reasoning_effort": effort}
+        fields: dict[str, object] = {"reasoning_effort": effort}
         if effort == "none":
-            made = {"chat_template_kwargs": {"enable_thinking": False}}
-        return made
+            fields = {"chat_template_kwargs": {"enable_thinking": False}}
+        return fields
 
     image_tokens = staticmethod(estimate_by_pixels)  # the model behind the server is unknown

@@ -64,7 +64,7 @@ class MistralWriter(ChatWriter):
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance. `ids` are those of its calls, in order."""
-        return super().write_utterance(message, [shorten_id(one) for one in ids])
+        return super().write_utterance(message, [shorten_id(call_id) for call_id in ids])
 
     def write_utterance_content(self, message: Message, own: Mapping[str, Any]) -> Any:
         """Return the content of an utterance: its thoughts, then its text."""
@@ -86,8 +86,13 @@ class MistralWriter(ChatWriter):
         """Results, one message each, with their images and files, then texts."""
         for answer in answers:
             content = self.write_content(self.list_result_parts(answer, answer.text))
-            told = {"role": "tool", "tool_call_id": shorten_id(answer.id), "name": answer.call.gate, "content": content}
-            yield encode_json(told)
+            result = {
+                "role": "tool",
+                "tool_call_id": shorten_id(answer.id),
+                "name": answer.call.gate,
+                "content": content,
+            }
+            yield encode_json(result)
         if answers and texts:  # a user's message must not follow a result
             yield b'{"role":"assistant","content":"OK"}'
         for text in texts:
@@ -127,8 +132,8 @@ class Mistral(Chat):
     empty: ClassVar[str | None] = ""
     decodes: ClassVar[type[Decoder]] = MistralDecoder
 
-    def __init__(self, model: str, known: Any, **more: Any) -> None:
-        super().__init__(model, known, **more)
+    def __init__(self, model: str, facts: Any, **more: Any) -> None:
+        super().__init__(model, facts, **more)
         self.refused.add("stream_options")  # its streams say what was used without being asked
 
     def write_thinking(self, effort: str) -> Mapping[str, Any]:

@@ -46,8 +46,8 @@ class OllamaDecoder(Decoder):
 
     def _add_call(self, function: Mapping[str, Any], call_id: Any) -> None:
         item = self.draft.call(function.get("name"), call_id)
-        given = function.get("arguments")
-        self.draft.add(item, given if isinstance(given, str) else encode_json(given or {}).decode())
+        arguments = function.get("arguments")
+        self.draft.add(item, arguments if isinstance(arguments, str) else encode_json(arguments or {}).decode())
         self.draft.end(item)
 
     def _end_message(self, value: Mapping[str, Any]) -> None:
@@ -71,16 +71,16 @@ class OllamaWriter(ChatWriter):
         """An utterance; the arguments of its calls are objects."""
         if not message.content and not ids:
             return
-        made: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
+        utterance: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
         thoughts = mapping(self.find_own_content(message)).get("thinking") if message.blocks else None
         if thoughts:
-            made["thinking"] = thoughts
+            utterance["thinking"] = thoughts
         if ids:
-            made["tool_calls"] = [
+            utterance["tool_calls"] = [
                 {"function": {"name": call.gate, "arguments": {} if call.args is None else call.args}}
                 for call in message.tool_calls
             ]
-        yield encode_json(made)
+        yield encode_json(utterance)
 
     def write_messages(
         self,
@@ -100,8 +100,8 @@ class OllamaWriter(ChatWriter):
 def _write_content(parts: Sequence[str | File]) -> dict[str, Any]:
     """A text, and its images beside it."""
     images = [part.base64() for part in parts if not isinstance(part, str)]
-    made: dict[str, Any] = {"content": "\n".join(part for part in parts if isinstance(part, str))}
-    return {**made, "images": images} if images else made
+    content: dict[str, Any] = {"content": "\n".join(part for part in parts if isinstance(part, str))}
+    return {**content, "images": images} if images else content
 
 
 class Ollama(Chat):
@@ -121,8 +121,8 @@ class Ollama(Chat):
     decodes: ClassVar[type[Decoder]] = OllamaDecoder
     fit = staticmethod(keep_schema)
 
-    def __init__(self, model: str, known: Any, *, context: int | None = None, **more: Any) -> None:
-        super().__init__(model, known, **more)
+    def __init__(self, model: str, facts: Any, *, context: int | None = None, **more: Any) -> None:
+        super().__init__(model, facts, **more)
         self.context = context
         self.refused.add("tool_choice")
 
@@ -141,9 +141,9 @@ class Ollama(Chat):
         """How much to think."""
         return {"think": effort if self._has_levels and effort != "none" else effort != "none"}
 
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields except the messages."""
-        settings = asked.settings
+        settings = query.settings
         options = {
             "num_ctx": self.context,
             "temperature": settings.temperature,
@@ -151,15 +151,15 @@ class Ollama(Chat):
             "num_predict": settings.max_tokens,
             "stop": list(settings.stop) or None,
         }
-        given = {name: value for name, value in options.items() if value is not None}
-        yield "", {"model": self.model, "stream": True, "options": given or None}
+        present = {name: value for name, value in options.items() if value is not None}
+        yield "", {"model": self.model, "stream": True, "options": present or None}
         if settings.effort is not None:
             yield "effort", self.write_thinking(settings.effort)
         if settings.schema is not None:
             yield "schema", {"format": self.fit_schema(settings.schema).schema}
-        if asked.tools and (asked.choice != "none" or settings.schema is not None):
-            yield "", {"tools": self.encoder.encode_tools(asked.tools, write_functions)}
-        if asked.choice not in (None, "none"):
-            yield "tool_choice", {"tool_choice": asked.choice}
+        if query.tools and (query.choice != "none" or settings.schema is not None):
+            yield "", {"tools": self.encoder.encode_tools(query.tools, write_functions)}
+        if query.choice not in (None, "none"):
+            yield "tool_choice", {"tool_choice": query.choice}
 
     image_tokens = staticmethod(estimate_by_pixels)

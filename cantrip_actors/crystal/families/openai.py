@@ -43,8 +43,8 @@ def normalise_chat(body: Any) -> Response:
         raise CrystalError("crystal returned neither content nor tool_calls: the provider's answer has no choices")
     response, message = decoder.finish(), decoder.message
     is_signed = any(_SIGNED & part.keys() for part in (message, *objects(message.get("tool_calls"))))
-    kept = {own: decoder.metadata[name] for name, own in _METADATA.items() if name in decoder.metadata}
-    return Response.of(replace(response, metadata=kept, blocks=(message,) if is_signed else ()))
+    metadata = {own: decoder.metadata[name] for name, own in _METADATA.items() if name in decoder.metadata}
+    return Response.of(replace(response, metadata=metadata, blocks=(message,) if is_signed else ()))
 
 
 NORMALISERS: Final[Mapping[str, Callable[[Any], Response]]] = {

@@ -53,8 +53,8 @@ class OpenRouterWriter(ChatWriter):
         self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
     ) -> Iterable[bytes]:
         """Yield the messages; the last one before the answer has a cache mark."""
-        *made, newest = super().write_messages(answers, texts, last=last)
-        return [*made, self.mark(newest) if last and self.marks != 0 else newest]
+        *earlier, newest = super().write_messages(answers, texts, last=last)
+        return [*earlier, self.mark(newest) if last and self.marks != 0 else newest]
 
 
 class OpenRouter(Chat):
@@ -73,9 +73,9 @@ class OpenRouter(Chat):
     serves: ClassVar[str] = "openrouter"
     written: ClassVar[Table] = {**CHAT, "reasoning_summary": _write_summary}
 
-    def __init__(self, model: str, known: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
+    def __init__(self, model: str, facts: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
         self._cache = cache
-        super().__init__(model, known, by_schema=by_schema)
+        super().__init__(model, facts, by_schema=by_schema)
 
     def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
@@ -87,15 +87,15 @@ class OpenRouter(Chat):
             return super().write_system(text)
         return _mark(super().write_system(text), self._cache.mark)
 
-    def make_request(self, asked: ProviderQuery) -> ProviderRequest:
+    def make_request(self, query: ProviderQuery) -> ProviderRequest:
         """Return the request, which also asks for the cost."""
-        more: dict[str, Any] = {"usage": {"include": True}, **asked.settings.more}
-        return super().make_request(asked._replace(settings=asked.settings._replace(more=more)))
+        more: dict[str, Any] = {"usage": {"include": True}, **query.settings.more}
+        return super().make_request(query._replace(settings=query.settings._replace(more=more)))
 
-    def exclude(self, asked: ProviderQuery) -> frozenset[str]:
+    def exclude(self, query: ProviderQuery) -> frozenset[str]:
         """Return the parameters to leave out: OpenRouter drops reasoning if a call is forced."""
-        thinks = asked.settings.effort not in (None, "none") or "reasoning" in asked.settings.more
-        return frozenset({"tool_choice"}) if must_call(asked.choice) and thinks else frozenset()
+        thinks = query.settings.effort not in (None, "none") or "reasoning" in query.settings.more
+        return frozenset({"tool_choice"}) if must_call(query.choice) and thinks else frozenset()
 
     def write_thinking(self, effort: str) -> Mapping[str, Any]:
         """Return the field for the level of thinking."""

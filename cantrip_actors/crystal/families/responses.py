@@ -176,14 +176,14 @@ class ResponsesDecoder(Decoder):
 
     def _read_usage(self, usage: Any) -> None:
         if isinstance(usage, Mapping):
-            read, made = mapping(usage.get("input_tokens_details")), mapping(usage.get("output_tokens_details"))
+            read, written = mapping(usage.get("input_tokens_details")), mapping(usage.get("output_tokens_details"))
             self.counts = Counts(
                 prompt=tokens(usage.get("input_tokens")),  # cached ones among them
                 completion=tokens(usage.get("output_tokens")),
                 cached=tokens(read.get("cached_tokens")),
                 written=tokens(read.get("cache_write_tokens")),
-                reasoning=tokens(made.get("reasoning_tokens")),
-                modalities=count_modalities(read, made),
+                reasoning=tokens(written.get("reasoning_tokens")),
+                modalities=count_modalities(read, written),
             )
 
     def _make_failure(self, value: Mapping[str, Any]) -> ProviderError:
@@ -197,12 +197,12 @@ class ResponsesDecoder(Decoder):
 
     def _find_index(self, value: Mapping[str, Any]) -> int:
         index = value.get("output_index")
-        given = value.get("item_id") or mapping(value.get("item")).get("id")
-        known = next((n for n, slot in self._slots.items() if given and slot.id == given), None)
+        item_id = value.get("item_id") or mapping(value.get("item")).get("id")
+        number = next((n for n, slot in self._slots.items() if item_id and slot.id == item_id), None)
         if isinstance(index, int) and not isinstance(index, bool):
             slot = self._slots.get(index)
-            return index if known is None or slot is None or slot.id == given or not slot.done else known
-        return known if known is not None else len(self._slots)
+            return index if number is None or slot is None or slot.id == item_id or not slot.done else number
+        return number if number is not None else len(self._slots)
 
     def _add_item(self, value: Mapping[str, Any]) -> None:
         index, raw = self._find_index(value), mapping(value.get("item"))
@@ -256,7 +256,7 @@ class ResponsesDecoder(Decoder):
         kind = raw.get("type")
         if slot.item is not None and slot.item.kind == "server_call":
             args, result, is_error = _parse_server_call(raw)
-            slot.item.given = args
+            slot.item.arguments = args
             self.draft.end(slot.item)
             self.draft.add_server_result(slot.item.call_id, result, is_error=is_error)
             return
@@ -272,11 +272,11 @@ class ResponsesDecoder(Decoder):
         elif kind == "function_call":
             self._end_call(slot, raw)
         elif kind == "image_generation_call":
-            kept = self.draft.add_image(raw.get("result"))
-            if kept is not None:
-                slot.raw = {**raw, "result": kept}
+            image_text = self.draft.add_image(raw.get("result"))
+            if image_text is not None:
+                slot.raw = {**raw, "result": image_text}
         elif kind == "custom_tool_call" and slot.item is not None:
-            slot.item.given = {"input": raw.get("input") or slot.final or slot.item.text}
+            slot.item.arguments = {"input": raw.get("input") or slot.final or slot.item.text}
             self.draft.end(slot.item)
 
     def _end_message(self, slot: _Slot, raw: Mapping[str, Any], text: str) -> None:
@@ -286,27 +286,31 @@ class ResponsesDecoder(Decoder):
             if part.get("type") == "refusal":
                 self.metadata["refusal"] = text
             self.logprobs += read_logprobs(part.get("logprobs"))
-            for one in objects(part.get("annotations")):
-                self._cite(one, str(part.get("text") or ""))
+            for annotation in objects(part.get("annotations")):
+                self._cite(annotation, str(part.get("text") or ""))
         self.draft.end(slot.item, text or None)
 
     def _is_theirs(self, raw: Mapping[str, Any]) -> bool:
         return raw.get("call_id") == "" and raw.get("name") not in self.tools
 
-    def _cite(self, one: Mapping[str, Any], text: str) -> None:
-        start, end = one.get("start_index"), one.get("end_index")
+    def _cite(self, annotation: Mapping[str, Any], text: str) -> None:
+        start, end = annotation.get("start_index"), annotation.get("end_index")
         quoted = text[start:end] if isinstance(start, int) and isinstance(end, int) else None
-        self.draft.cite(one.get("url") or one.get("file_id"), one.get("title") or one.get("filename"), quoted)
+        self.draft.cite(
+            annotation.get("url") or annotation.get("file_id"),
+            annotation.get("title") or annotation.get("filename"),
+            quoted,
+        )
 
     def _end_call(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
-        given = raw.get("arguments") or slot.final
+        arguments = raw.get("arguments") or slot.final
         if slot.item is None:
-            self._unwrap(slot, raw, str(given or ""))
+            self._unwrap(slot, raw, str(arguments or ""))
             return
         slot.raw = {**raw, "call_id": slot.item.call_id}
-        if isinstance(given, Mapping):
-            slot.item.given = given
-        self.draft.end(slot.item, given if isinstance(given, str) else None)
+        if isinstance(arguments, Mapping):
+            slot.item.arguments = arguments
+        self.draft.end(slot.item, arguments if isinstance(arguments, str) else None)
 
     def _call_built_in(self) -> None:
         """Call the built-in tools that the client runs: their items have a call id, and no output yet."""
@@ -318,9 +322,9 @@ class ResponsesDecoder(Decoder):
                 continue
             if item.get("execution") == "server":
                 continue
-            made = self.draft.call(kind.removesuffix("_call"), call_id)
-            made.given = {name: value for name, value in item.items() if name not in _LABELS}
-            self.draft.end(made)
+            call = self.draft.call(kind.removesuffix("_call"), call_id)
+            call.arguments = {name: value for name, value in item.items() if name not in _LABELS}
+            self.draft.end(call)
 
     def _is_wrapper(self, raw: Mapping[str, Any]) -> bool:
         return raw.get("name") in _WRAPPERS and raw.get("name") not in self.tools
@@ -338,7 +342,7 @@ class ResponsesDecoder(Decoder):
             self.draft.end(slot.item)
         for n, (name, parameters) in enumerate(calls, 1):
             item = self.draft.call(name, f"{raw.get('call_id') or 'call'}_{n}")
-            item.given = parameters
+            item.arguments = parameters
             self.draft.end(item)
         slot.kind, slot.raw = "wrapper", {"type": "wrapper"}
 
@@ -404,20 +408,24 @@ def _parse_server_call(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any,
     match item.get("type"):
         case "web_search_call":
             action = mapping(item.get("action"))
-            found = [{"url": one["url"]} for one in objects(action.get("sources")) if one.get("url")]
+            sources = [{"url": source["url"]} for source in objects(action.get("sources")) if source.get("url")]
             args = {
                 name: value for name, value in action.items() if name not in ("sources", "type") and value is not None
             }
-            return args, found or None, is_error
+            return args, sources or None, is_error
         case "file_search_call":
-            found = [
-                {name: one[name] for name in ("file_id", "filename", "score", "text") if one.get(name) is not None}
-                for one in objects(item.get("results"))
+            sources = [
+                {
+                    name: result[name]
+                    for name in ("file_id", "filename", "score", "text")
+                    if result.get(name) is not None
+                }
+                for result in objects(item.get("results"))
             ]
-            return {"queries": item.get("queries") or []}, found or None, is_error
+            return {"queries": item.get("queries") or []}, sources or None, is_error
         case "code_interpreter_call":
             outputs = objects(item.get("outputs"))
-            logs = "".join(str(one.get("logs") or one.get("url") or "") for one in outputs)
+            logs = "".join(str(output.get("logs") or output.get("url") or "") for output in outputs)
             return {"code": item.get("code") or ""}, logs or None, is_error
         case "mcp_call":
             return (
@@ -468,13 +476,13 @@ class ResponsesWriter(Writer):
         return self._replay_items(message, ids) is not None
 
     def _replay_items(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
-        given = self.find_own_content(message)
-        if not isinstance(given, (list, tuple)):
+        own_content = self.find_own_content(message)
+        if not isinstance(own_content, (list, tuple)):
             return None
         renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
         items: list[dict[str, Any]] = []
-        for one in given:
-            item = {name: value for name, value in one.items() if value is not None}
+        for original in own_content:
+            item = {name: value for name, value in original.items() if value is not None}
             if str(item.get("type")) in _OURS:
                 # the provider stored nothing and knows no ids (trap 4.2.3), but requires those of its own calls
                 item = {name: value for name, value in item.items() if name not in ("id", "status")}
@@ -505,7 +513,7 @@ class ResponsesWriter(Writer):
     ) -> Iterable[bytes]:
         """Yield the results, one item each, then the texts."""
         for answer in answers:
-            if not (answer.said.blocks or answer.images):
+            if not (answer.utterance.blocks or answer.images):
                 yield encode_json({"type": "function_call_output", "call_id": answer.id, "output": answer.text})
                 continue
             call, parts = self._find_call(answer), self.list_result_parts(answer, answer.text)
@@ -519,7 +527,7 @@ class ResponsesWriter(Writer):
 
     def _find_call(self, answer: CallAnswer) -> Mapping[str, Any]:
         """Return the call as the provider sent it, {} if another model made it: the type of a result depends on it."""
-        own = self.find_own_content(answer.said) or ()
+        own = self.find_own_content(answer.utterance) or ()
         return next((item for item in own if item.get("call_id") == answer.call.id), {})
 
 
@@ -532,17 +540,17 @@ def _write_content(parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
     """Return texts, images and files as parts; a single text is a string."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
-    made: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, str):
-            made.append({"type": "input_text", "text": part})
+            content.append({"type": "input_text", "text": part})
         elif part.file_id is not None and part.media_type.startswith("image/"):
-            made.append({"type": "input_image", "file_id": part.file_id, "detail": part.detail or "auto"})
+            content.append({"type": "input_image", "file_id": part.file_id, "detail": part.detail or "auto"})
         elif isinstance(part, Image):
-            made.append({"type": "input_image", "image_url": make_data_url(part), "detail": part.detail or "auto"})
+            content.append({"type": "input_image", "image_url": make_data_url(part), "detail": part.detail or "auto"})
         else:
-            made.append({"type": "input_file", **_write_file(part)})
-    return made
+            content.append({"type": "input_file", **_write_file(part)})
+    return content
 
 
 def _write_file(file: File) -> dict[str, Any]:
@@ -595,8 +603,8 @@ class Responses(Family):
     decodes: ClassVar[type[Decoder]] = ResponsesDecoder
     fit = staticmethod(fit_for_openai)
 
-    def __init__(self, model: str, known: Model, *, by_schema: bool = False) -> None:
-        super().__init__(model, known, by_schema=by_schema)
+    def __init__(self, model: str, facts: Model, *, by_schema: bool = False) -> None:
+        super().__init__(model, facts, by_schema=by_schema)
         if not _REASONS.match(model):
             self.refused.add("include")
 
@@ -610,9 +618,9 @@ class Responses(Family):
         """Return the writer of contexts for this model."""
         return ResponsesWriter(self.model, self.provider)
 
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields. The system prompt is sent as `instructions`; this API has no stop sequences."""
-        settings = asked.settings
+        settings = query.settings
         yield "", {"model": self.model, "stream": True, "store": False, "instructions": system or None}
         yield "", {"max_output_tokens": settings.max_tokens}
         yield "temperature", {"temperature": settings.temperature}
@@ -628,11 +636,11 @@ class Responses(Family):
             fitted = self.fit_schema(settings.schema)
             answer = {"type": "json_schema", "name": "answer", "schema": fitted.schema, "strict": fitted.strict}
             yield "schema", {"text": {"format": answer}}
-        if asked.tools:
-            yield "", {"tools": self.encoder.encode_tools(asked.tools, write_functions)}
-            if asked.choice in ("required", "none"):
-                yield "tool_choice", {"tool_choice": asked.choice}
-            elif (gate := find_named_gate(asked.choice)) is not None:
+        if query.tools:
+            yield "", {"tools": self.encoder.encode_tools(query.tools, write_functions)}
+            if query.choice in ("required", "none"):
+                yield "tool_choice", {"tool_choice": query.choice}
+            elif (gate := find_named_gate(query.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "function", "name": gate}}
 
     image_tokens = staticmethod(estimate_by_patches)

@@ -75,16 +75,16 @@ class VertexClaude(Anthropic):
         path = "/publishers/anthropic/models/count-tokens:rawPredict"
         return Counting(path, COUNTED, "input_tokens", lambda body: {"model": self.model, **body})
 
-    def write_fields(self, asked: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields of the Messages API, and the version, which is a header there."""
         yield "", {"anthropic_version": VERSION}
-        for parameter, given in super().write_fields(asked, system):
-            yield parameter, {name: value for name, value in given.items() if name != "model"}
+        for parameter, fields in super().write_fields(query, system):
+            yield parameter, {name: value for name, value in fields.items() if name != "model"}
 
 
 def make_default_access(credentials: Any = None) -> TokenAccess:
     """Return the access of `credentials` of google-auth, or of the application default credentials."""
-    found: list[Any] = [] if credentials is None else [credentials]
+    fetched: list[Any] = [] if credentials is None else [credentials]
 
     def fetch() -> BearerToken:
         auth, exceptions = import_extra("vertex", "google.auth"), import_extra("vertex", "google.auth.exceptions")
@@ -95,9 +95,9 @@ def make_default_access(credentials: Any = None) -> TokenAccess:
         try:
             with requests.Session() as session:
                 request = transport.Request(session)
-                if not found:
-                    found.append(auth.default(scopes=[SCOPE], request=request)[0])
-                own = found[0]
+                if not fetched:
+                    fetched.append(auth.default(scopes=[SCOPE], request=request)[0])
+                own = fetched[0]
                 own.refresh(request)
         except exceptions.DefaultCredentialsError as error:
             raise CrystalError(

@@ -34,6 +34,6 @@ class Xai(Responses):
     seller: ClassVar[str | None] = "x-ai"
     decodes: ClassVar[type[Decoder]] = XaiDecoder
 
-    def __init__(self, model: str, known: Any, **more: Any) -> None:
-        super().__init__(model, known, **more)
+    def __init__(self, model: str, facts: Any, **more: Any) -> None:
+        super().__init__(model, facts, **more)
         self.refused.discard("include")  # every model takes it

@@ -99,33 +99,33 @@ class Background(CrystalWrapper, PostingCrystal):
         now = anyio.current_time()
         watched = [self._watched.setdefault(handle["response"], _WatchedResponse()) for handle in handles]
         async with anyio.create_task_group() as tasks:
-            for handle, one in zip(handles, watched, strict=True):
-                if not one.is_over and one.at <= now:
-                    tasks.start_soon(self._look_at, handle["response"], one)
-        soonest = min((one.at for one in watched if not one.is_over), default=now)
-        return Look([one.is_over for one in watched], max(0.0, soonest - anyio.current_time()))
+            for handle, state in zip(handles, watched, strict=True):
+                if not state.is_over and state.at <= now:
+                    tasks.start_soon(self._look_at, handle["response"], state)
+        soonest = min((state.at for state in watched if not state.is_over), default=now)
+        return Look([state.is_over for state in watched], max(0.0, soonest - anyio.current_time()))
 
-    async def _look_at(self, response: str, one: _WatchedResponse) -> None:
+    async def _look_at(self, response: str, state: _WatchedResponse) -> None:
         async with self._few:
             try:
                 body = await self._inner.fetch("GET", f"{self._inner.family.path}/{response}")
             except ProviderError as error:
                 if error.status == 404:
-                    one.error = error
+                    state.error = error
                 else:
                     _log.warning("a response cannot be looked at", response=response, why=str(error))
             else:
                 if orjson.loads(body).get("status") not in ("queued", "in_progress"):
-                    one.body = body
-        one.at = anyio.current_time() + one.pause
-        one.pause = min(LATEST, one.pause * 1.5)
+                    state.body = body
+        state.at = anyio.current_time() + state.pause
+        state.pause = min(LATEST, state.pause * 1.5)
 
     async def collect(self, handle: Any, query: Query) -> Response:
         """Return the answer to a query. Raises ProviderError."""
-        one = self._watched.setdefault(handle["response"], _WatchedResponse())
-        if not one.is_over:
-            await self._look_at(handle["response"], one)
-        answer = one.error or one.body
+        state = self._watched.setdefault(handle["response"], _WatchedResponse())
+        if not state.is_over:
+            await self._look_at(handle["response"], state)
+        answer = state.error or state.body
         if answer is None:
             raise ProviderError(f"{self.name}: response {handle['response']} is still worked on", retryable=True)
         attempt = PostedAttempt.of(handle)

@@ -127,10 +127,10 @@ class Batched(CrystalWrapper, PostingCrystal):
         """Return the answer to a query, or its new handle if it had to be submitted again. Raises ProviderError."""
         own, attempt = handle["id"], PostedAttempt.of(handle)
         answers = [await self._fetch_answers(batch) for batch in handle["batches"]]
-        found = [one[own] for one in answers if own in one]
-        if not found and handle.get("unsure"):  # none of the batches that might have contained it does
+        present = [answer[own] for answer in answers if own in answer]
+        if not present and handle.get("unsure"):  # none of the batches that might have contained it does
             return Response(handle=await self._hand_in(query, attempt, is_new=True))
-        answer = found[0] if found else next((one[WHOLE] for one in answers if WHOLE in one), None)
+        answer = present[0] if present else next((answer[WHOLE] for answer in answers if WHOLE in answer), None)
         if answer is None:
             answer = ProviderError(f"{self.name}: the batch ended before it came to this query", retryable=True)
         if isinstance(answer, ProviderError) and answer.retryable:
@@ -154,15 +154,15 @@ class Batched(CrystalWrapper, PostingCrystal):
         """Return the handle of a query; submit the query if it was not. `is_new` says that it certainly was not."""
         own = self._endpoint.make_id(query.key, attempt.number)
         if not is_new:
-            known = self._handles.get(own)
-            if known is not None:
-                return known
+            handle = self._handles.get(own)
+            if handle is not None:
+                return handle
             since = self._unsure.get(own)
             if query.since is not None and own not in self._joined:
                 since = datetime.fromisoformat(query.since).timestamp()
-            found = [] if since is None else await self._find(own, since)
-            if found:
-                return self._handle(own, attempt, found)
+            batches = [] if since is None else await self._find(own, since)
+            if batches:
+                return self._handle(own, attempt, batches)
         group = self._joined.get(own)
         if group is None:
             request = request or await self._inner.prepare(query.invocation, query.options)
@@ -170,9 +170,9 @@ class Batched(CrystalWrapper, PostingCrystal):
         batch = await self._submit(own, group)
         return self._handle(own, attempt, [ListedBatch(batch, 0.0, frozenset((own,)))])
 
-    def _handle(self, own: str, attempt: PostedAttempt, found: Sequence[ListedBatch]) -> Any:
-        handle: dict[str, Any] = {"batches": [one.batch for one in found], "id": own, **attempt.list_fields()}
-        if any(one.ids is None for one in found):
+    def _handle(self, own: str, attempt: PostedAttempt, batches: Sequence[ListedBatch]) -> Any:
+        handle: dict[str, Any] = {"batches": [batch.batch for batch in batches], "id": own, **attempt.list_fields()}
+        if any(batch.ids is None for batch in batches):
             handle["unsure"] = True
         self._unsure.pop(own, None)
         self._handles[own] = handle
@@ -183,12 +183,12 @@ class Batched(CrystalWrapper, PostingCrystal):
     async def _find(self, own: str, since: float) -> list[ListedBatch]:
         """Return the batch that contains a query, or all that may contain it; an empty list if no batch does."""
         async with self._listing:
-            at, earliest, found = self._list
+            at, earliest, batches = self._list
             if anyio.current_time() - at > LISTED or earliest > since:
-                found = await self._endpoint.list_batches(since - CLOCKS)
-                self._list = (anyio.current_time(), since, found)
-        sure = [one for one in found if one.ids is not None and own in one.ids]
-        return sure[:1] or [one for one in found if one.ids is None and one.created >= since - CLOCKS]
+                batches = await self._endpoint.list_batches(since - CLOCKS)
+                self._list = (anyio.current_time(), since, batches)
+        sure = [batch for batch in batches if batch.ids is not None and own in batch.ids]
+        return sure[:1] or [batch for batch in batches if batch.ids is None and batch.created >= since - CLOCKS]
 
     def _join(self, own: str, request: ProviderRequest) -> _Group:
         body, kind = self._endpoint.make_body(request), frozenset(request.headers.items())
@@ -225,7 +225,7 @@ class Batched(CrystalWrapper, PostingCrystal):
         return group.batch
 
     async def _send(self, group: _Group) -> None:
-        for kind in [kind for kind, one in self._open.items() if one is group]:
+        for kind in [kind for kind, open_group in self._open.items() if open_group is group]:
             del self._open[kind]
         group.is_sent, began = True, time.time()
         group.error = ProviderError(f"{self.name}: the batch was interrupted while it was submitted", retryable=True)
@@ -246,13 +246,13 @@ class Batched(CrystalWrapper, PostingCrystal):
 
     async def _fetch_answers(self, batch: str) -> BatchAnswers:
         async with self._fetching:
-            found = self._answers.get(batch)
-            if found is None:
-                found = self._answers[batch] = await self._endpoint.fetch_answers(batch)
+            answers = self._answers.get(batch)
+            if answers is None:
+                answers = self._answers[batch] = await self._endpoint.fetch_answers(batch)
                 if len(self._answers) > KEPT:
                     self._answers.popitem(last=False)
             self._answers.move_to_end(batch)
-            return found
+            return answers
 
     def __repr__(self) -> str:
         return f"<crystal {self.name}>"

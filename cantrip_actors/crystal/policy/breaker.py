@@ -110,12 +110,12 @@ class Circuit:
         self.probing += 1
         return Pass(self.epoch, probe=True)
 
-    def end(self, given: Pass, outcome: AttemptOutcome, now: float, why: str = "") -> bool:
+    def end(self, ticket: Pass, outcome: AttemptOutcome, now: float, why: str = "") -> bool:
         """Record the outcome of a call that had a pass. Return whether it opened the circuit."""
-        if given.epoch != self.epoch:
+        if ticket.epoch != self.epoch:
             return False
         failed = outcome == "failed"
-        if given.probe:
+        if ticket.probe:
             self.probing = max(0, self.probing - 1)
             self.proved += outcome == "answered"
             if self.proved >= self.breaker.probes:

@@ -92,9 +92,9 @@ class Estimator:
         # the underlying list is kept with its count, so that no other list gets its address in memory
         prefix = messages.prefix
         key = (id(prefix[0]), prefix[1])
-        known = self._counted.pop(key, None)
-        fits = known is not None and known[0] == prefix and known[1] <= len(messages)
-        length, count, images = known[1:] if known is not None and fits else (0, 0, 0)
+        counted = self._counted.pop(key, None)
+        fits = counted is not None and counted[0] == prefix and counted[1] <= len(messages)
+        length, count, images = counted[1:] if counted is not None and fits else (0, 0, 0)
         for at in range(length, len(messages)):
             message = messages[at]
             count += _count_characters(message)
@@ -107,16 +107,18 @@ class Estimator:
 
     def _count_image_tokens(self, message: Message) -> int:
         images = message.images
-        return sum(self._image_tokens(one) if isinstance(one, Image) else estimate_file_tokens(one) for one in images)
+        return sum(
+            self._image_tokens(image) if isinstance(image, Image) else estimate_file_tokens(image) for image in images
+        )
 
     def _count_definitions(self, tools: Sequence[ToolDefinition]) -> int:
-        known = self._tools.get(id(tools))
-        if known is None:
+        counted = self._tools.get(id(tools))
+        if counted is None:
             count = sum(len(tool.name) + len(tool.description) + len(as_text(tool.parameters)) for tool in tools)
-            known = self._tools[id(tools)] = (tools, count)
+            counted = self._tools[id(tools)] = (tools, count)
             if len(self._tools) > _KEPT:
                 self._tools.popitem(last=False)
-        return known[1]
+        return counted[1]
 
 
 def _count_characters(message: Message) -> int:

@@ -46,43 +46,43 @@ class Fallback(AnsweringCrystal):
 
     def __init__(
         self,
-        given: Sequence[Crystal | str],
+        members: Sequence[Crystal | str],
         when: Callable[[CrystalError], bool],
         crystals: tuple[Crystal, ...] | None = None,
     ) -> None:
-        self.given = tuple(given)
-        self.crystals = tuple(map(resolve, given)) if crystals is None else crystals
+        self.given = tuple(members)
+        self.crystals = tuple(map(resolve, members)) if crystals is None else crystals
         self.when = when
         self.name = f"fallback({', '.join(map(get_crystal_name, self.crystals))})"
-        windows = [getattr(one, "context_window", None) for one in self.crystals]
+        windows = [getattr(crystal, "context_window", None) for crystal in self.crystals]
         # the smallest, so that folding happens in time for every crystal
-        self.context_window = min((one for one in windows if isinstance(one, int)), default=None)
+        self.context_window = min((window for window in windows if isinstance(window, int)), default=None)
         # a budget in dollars might never be exhausted if one crystal has no prices
-        self.has_prices = not any(getattr(one, "has_prices", None) is False for one in self.crystals)
+        self.has_prices = not any(getattr(crystal, "has_prices", None) is False for crystal in self.crystals)
         self._bound: dict[int, Crystal] = {}
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
         """Raise InvalidCantrip if one of the crystals does not accept one of the tools."""
-        for one in self.crystals:
-            check = getattr(one, "check_server_tools", None)
+        for crystal in self.crystals:
+            check = getattr(crystal, "check_server_tools", None)
             if callable(check):
                 check(tools)
 
     def why_not(self, file: File) -> str | None:
         """Return why one of the crystals does not accept a file, or None if all do: any of them may receive it."""
-        asked = (getattr(one, "why_not", None) for one in self.crystals)
-        return next((why for ask_one in asked if callable(ask_one) and (why := ask_one(file)) is not None), None)
+        questions = (getattr(crystal, "why_not", None) for crystal in self.crystals)
+        return next((why for ask_one in questions if callable(ask_one) and (why := ask_one(file)) is not None), None)
 
     @property
     def secrets(self) -> Mapping[str, str]:
         """The secrets of all the crystals."""
-        found: dict[str, str] = {}
-        for number, one in enumerate(self.crystals):
-            known = getattr(one, "secrets", None)
-            for name, text in known.items() if isinstance(known, Mapping) else ():
+        secrets: dict[str, str] = {}
+        for number, crystal in enumerate(self.crystals):
+            own = getattr(crystal, "secrets", None)
+            for name, text in own.items() if isinstance(own, Mapping) else ():
                 # two crystals may use one name for different keys
-                found[name if found.get(name, text) == text else f"{name} of crystal {number}"] = text
-        return found
+                secrets[name if secrets.get(name, text) == text else f"{name} of crystal {number}"] = text
+        return secrets
 
     def bind(self) -> Fallback:
         """Return this crystal for one entity. The first member is bound now, in request order; others when queried."""
@@ -92,12 +92,12 @@ class Fallback(AnsweringCrystal):
 
     def member(self, number: int) -> Crystal:
         """Return one of the crystals, bound if it has a `bind`."""
-        found = self._bound.get(number)
-        if found is None:
+        bound = self._bound.get(number)
+        if bound is None:
             crystal = self.crystals[number]
             bind = getattr(crystal, "bind", None)
-            found = self._bound[number] = crystal if bind is None else bind()
-        return found
+            bound = self._bound[number] = crystal if bind is None else bind()
+        return bound
 
     async def answer(self, query: Query, ask_one: AskOne) -> Response | CrystalError:
         """Return the first response; else the first error that ends the fallback, or one error for all crystals."""
@@ -107,10 +107,10 @@ class Fallback(AnsweringCrystal):
             name = get_crystal_name(crystal)
             reply = await ask_one(number, self.member(number), watch.prepare(query))
             if isinstance(reply, Response):
-                told: dict[str, Any] = {**reply.metadata, "crystal": name}
+                metadata: dict[str, Any] = {**reply.metadata, "crystal": name}
                 if failed:
-                    told["fell_back"] = [{"crystal": which, "error": str(error)} for which, error in failed]
-                return replace(reply, metadata=told, usage=_sum_usage(failed) + reply.usage)
+                    metadata["fell_back"] = [{"crystal": which, "error": str(error)} for which, error in failed]
+                return replace(reply, metadata=metadata, usage=_sum_usage(failed) + reply.usage)
             failed.append((name, reply))
             if not self.when(reply):
                 break
@@ -145,13 +145,17 @@ def fallback(*crystals: Crystal | str, when: Callable[[CrystalError], bool] = wo
     """
     if len(crystals) < 2:
         raise InvalidCantrip("fallback: expected at least two crystals: fallback('anthropic:…', 'openai:…')")
-    for one in crystals:
-        if isinstance(one, Fallback):
+    for crystal in crystals:
+        if isinstance(crystal, Fallback):
             raise InvalidCantrip("fallback: name all crystals in one fallback(…), in their order")
-        posts = one.startswith(("batch:", "background:")) if isinstance(one, str) else isinstance(one, PostingCrystal)
+        posts = (
+            crystal.startswith(("batch:", "background:"))
+            if isinstance(crystal, str)
+            else isinstance(crystal, PostingCrystal)
+        )
         if posts:
             raise InvalidCantrip("fallback: expected crystals that answer at once: a batch takes hours to fail")
-        check_crystal("fallback", one)
+        check_crystal("fallback", crystal)
     return Fallback(crystals, when)
 
 
@@ -161,15 +165,15 @@ def _sum_usage(failed: Sequence[tuple[str, CrystalError]]) -> Usage:
 
 def _make_error(failed: Sequence[tuple[str, CrystalError]]) -> ProviderError:
     """Return one error for all crystals, with the status of the last; not retryable, because each one was retried."""
-    said = "; ".join(f"{name}: {error}" for name, error in failed)
+    reasons = "; ".join(f"{name}: {error}" for name, error in failed)
     errors = [error for _, error in failed]
     last = errors[-1]
-    made = ProviderError(
-        f"none of {len(failed)} crystals answered: {said}",
+    failure = ProviderError(
+        f"none of {len(failed)} crystals answered: {reasons}",
         status=last.status if isinstance(last, ProviderError) else None,
         attempts=sum(error.attempts if isinstance(error, ProviderError) else 1 for error in errors),
         retryable=False,
         usage=_sum_usage(failed),
     )
-    made.__cause__ = last
-    return made
+    failure.__cause__ = last
+    return failure

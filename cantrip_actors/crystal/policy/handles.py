@@ -27,10 +27,10 @@ class PostedAttempt:
 
     def list_fields(self) -> dict[str, Any]:
         """Return the handle's fields for this attempt."""
-        told: dict[str, Any] = {"attempt": self.number} if self.number else {}
+        fields: dict[str, Any] = {"attempt": self.number} if self.number else {}
         if self.spent != NO_USAGE:
-            told["spent"] = {name: getattr(self.spent, name) for name in self.spent.__struct_fields__}
-        return told
+            fields["spent"] = {name: getattr(self.spent, name) for name in self.spent.__struct_fields__}
+        return fields
 
 
 def begin_attempt(name: str, query: Query) -> PostedAttempt:
@@ -54,6 +54,6 @@ def repeat(attempt: PostedAttempt, why: ProviderError) -> PostedAttempt:
     """
     spent = attempt.spent + why.usage
     if attempt.number + 1 >= ATTEMPTS:
-        said = f"{why}; it was tried {ATTEMPTS} times"
-        raise ProviderError(said, status=why.status, retryable=False, usage=spent)
+        message = f"{why}; it was tried {ATTEMPTS} times"
+        raise ProviderError(message, status=why.status, retryable=False, usage=spent)
     return PostedAttempt(attempt.number + 1, spent)

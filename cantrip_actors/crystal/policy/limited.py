@@ -138,6 +138,6 @@ def limited(
         limits = Limits(*fields)
     fits = deadline is None or is_positive(deadline)
     check(fits, "limited: deadline", "seconds > 0", deadline, InvalidCantrip)
-    for name, given, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker), ("hedge", hedge, Hedge)):
-        check_kind(f"limited: {name}", given, kind | None, f"a {kind.__name__}", InvalidCantrip)
+    for name, value, kind in (("limits", limits, Limits), ("breaker", breaker, Breaker), ("hedge", hedge, Hedge)):
+        check_kind(f"limited: {name}", value, kind | None, f"a {kind.__name__}", InvalidCantrip)
     return Limited(inner, LimitTerms(limits, breaker, deadline, hedge))

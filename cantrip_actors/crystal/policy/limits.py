@@ -220,11 +220,11 @@ class AttemptQueue:
 
     def copy_for_restart(self) -> AttemptQueue:
         """Return a queue with the same buckets and nothing in flight, for a restart of the crystal's actor."""
-        made = AttemptQueue(self.limits)
+        queue = AttemptQueue(self.limits)
         if self.limits.shared is None:
-            made.requests, made.tokens = copy(self.requests), copy(self.tokens)
-        made.paused_until, made.window, made.epoch = self.paused_until, self.window, self.epoch
-        return made
+            queue.requests, queue.tokens = copy(self.requests), copy(self.tokens)
+        queue.paused_until, queue.window, queue.epoch = self.paused_until, self.window, self.epoch
+        return queue
 
     def ask(self, attempt: Attempt, now: float) -> float | None:
         """Add an attempt to the queue."""

@@ -68,7 +68,7 @@ def make_ask(queue: AttemptQueue, holder: str, now: float, since: float) -> Acco
     """Return what a queue asks of its account, None for nothing; `since` is the time of its last grant."""
     limits, waiting = queue.limits, queue.waiting
     is_old = now > since + FRESH
-    left = [one.left if one.rate is not None else 0.0 for one in (queue.requests, queue.tokens)]
+    left = [bucket.left if bucket.rate is not None else 0.0 for bucket in (queue.requests, queue.tokens)]
     ask = AccountRequest(
         holder, running=queue.running, returned_requests=left[0], returned_tokens=left[1], pause=queue.heard
     )
@@ -85,8 +85,8 @@ def make_ask(queue: AttemptQueue, holder: str, now: float, since: float) -> Acco
         rate = limits.tokens_per_minute
         most = max(first, 0.0 if rate is None else rate / _MINUTE)
         tokens = first
-        for one in waiting[1:many]:
-            tokens += one.tokens if tokens + one.tokens <= most else 0.0
+        for attempt in waiting[1:many]:
+            tokens += attempt.tokens if tokens + attempt.tokens <= most else 0.0
         return ask._replace(requests=many, tokens=tokens, least=first)
     has_more = any(left) or (is_limited and (queue.places or 0) > queue.running)
     is_held = is_limited and queue.running > 0 and now > since + HOLD / 3
@@ -95,13 +95,13 @@ def make_ask(queue: AttemptQueue, holder: str, now: float, since: float) -> Acco
 
 def add(queue: AttemptQueue, ask: AccountRequest, grant: Grant, now: float) -> float | None:
     """Give a queue what its account granted; return as `AttemptQueue.admit`."""
-    for one, returned, given in (
+    for bucket, returned, granted in (
         (queue.requests, ask.returned_requests, grant.requests),
         (queue.tokens, ask.returned_tokens, grant.tokens),
     ):
-        if isinstance(one, Slice) and one.rate is not None:
-            one.left += given - returned
-            one.until = now + FRESH
+        if isinstance(bucket, Slice) and bucket.rate is not None:
+            bucket.left += granted - returned
+            bucket.until = now + FRESH
     if grant.places is not None:
         queue.places = grant.places
     queue.heard = 0.0 if queue.heard <= ask.pause else queue.heard
@@ -124,8 +124,8 @@ class _SharedAccount(NamedTuple):
 
 def draw(text: str | None, limits: Limits, ask: AccountRequest, now: float) -> tuple[str, Grant]:
     """Return the account and the grant after an `ask`. The account is a text, None for a new one."""
-    known: dict[str, Any] = json.loads(text) if text else {}
-    account = _SharedAccount(**known)
+    stored: dict[str, Any] = json.loads(text) if text else {}
+    account = _SharedAccount(**stored)
     requests = _refill(account.requests, limits.requests_per_minute, ask.returned_requests, account.at, now)
     tokens = _refill(account.tokens, limits.tokens_per_minute, ask.returned_tokens, account.at, now)
     places = {
@@ -150,8 +150,8 @@ def draw(text: str | None, limits: Limits, ask: AccountRequest, now: float) -> t
             paused_until, is_tried = now + TRIES, True
     if grant.places:
         places[ask.holder] = [grant.places, now + HOLD]
-    made = _SharedAccount(requests, tokens, now, paused_until, is_tried, places)
-    return json.dumps(made._asdict()), grant
+    changed = _SharedAccount(requests, tokens, now, paused_until, is_tried, places)
+    return json.dumps(changed._asdict()), grant
 
 
 def _refill(left: float | None, rate: float | None, returned: float, at: float, now: float) -> float:
@@ -175,12 +175,12 @@ def _grant(ask: AccountRequest, limits: Limits, requests: float, tokens: float, 
         if requests < 1 - _NEARLY:
             wait = (1 - requests) * _MINUTE / rate
         wanted = min(wanted, max(1, int(requests + _NEARLY)))
-    rate, given = limits.tokens_per_minute, ask.tokens
+    rate, granted = limits.tokens_per_minute, ask.tokens
     if rate is not None:
         needed = min(ask.least, max(1.0, rate))  # a request larger than the bucket waits for a full one
         if tokens < needed * (1 - _NEARLY):
             wait = max(wait, (needed - tokens) * _MINUTE / rate)
-        given = max(ask.least, min(ask.tokens, tokens))
+        granted = max(ask.least, min(ask.tokens, tokens))
     if wait:
         return Grant(places=None if places is None else min(ask.running, places), wait=wait)
-    return Grant(wanted, given, places)
+    return Grant(wanted, granted, places)

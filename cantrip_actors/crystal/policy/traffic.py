@@ -88,8 +88,8 @@ class Traffic:
         Raises the attempt's own error, or CircuitOpen if the breaker is open.
         """
         now = anyio.current_time()
-        given = self._circuit.enter(now)
-        if given is None:
+        passed = self._circuit.enter(now)
+        if passed is None:
             raise self._make_open_error(now)
         tokens = self._estimator.estimate_tokens(query.invocation, query.options) if self._counts_tokens else 0.0
         place, ended = Attempt(tokens, since), _NOT_BEGUN
@@ -108,7 +108,7 @@ class Traffic:
             ended = self._record_answer(query, response.usage)
             return response
         finally:
-            self._end_attempt(place, given, ended)
+            self._end_attempt(place, passed, ended)
 
     def tick(self) -> None:
         """Handle the end of the wait that was passed to `wake`."""
@@ -150,12 +150,12 @@ class Traffic:
         if place.epoch is None:
             raise self._make_open_error(anyio.current_time())
 
-    def _end_attempt(self, place: Attempt, given: Pass, ended: AttemptEnd) -> None:
+    def _end_attempt(self, place: Attempt, passed: Pass, ended: AttemptEnd) -> None:
         now = anyio.current_time()
-        if self._circuit.end(given, ended.outcome, now, ended.why):
-            for one in self._queue.clear():  # the waiting attempts would wait for nothing
-                if one.wake is not None:
-                    one.wake()
+        if self._circuit.end(passed, ended.outcome, now, ended.why):
+            for attempt in self._queue.clear():  # the waiting attempts would wait for nothing
+                if attempt.wake is not None:
+                    attempt.wake()
         begun = place.epoch is not None
         self._note(self._queue.end(place, ended, now) if begun else self._queue.leave(place, now), now)
 

@@ -29,5 +29,5 @@ class CrystalWrapper:
     @property
     def secrets(self) -> Mapping[str, str]:
         """The secrets of the inner crystal."""
-        found = getattr(self.crystal, "secrets", None)
-        return found if isinstance(found, Mapping) else {}
+        secrets = getattr(self.crystal, "secrets", None)
+        return secrets if isinstance(secrets, Mapping) else {}
