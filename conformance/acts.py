@@ -94,22 +94,22 @@ class Acts:
         del wanted
         self._cantrip()
 
-    async def _cast(self, given: Mapping[str, Any]) -> None:
-        cantrip, runtime = self._cantrip(given.get("crystal")), await self._open_runtime()
-        runs = [Run(None) for _ in range(given.get("at_once", 1))]
+    async def _cast(self, step: Mapping[str, Any]) -> None:
+        cantrip, runtime = self._cantrip(step.get("crystal")), await self._open_runtime()
+        runs = [Run(None) for _ in range(step.get("at_once", 1))]
 
-        async def one(run: Run) -> None:
-            await self._await_run(run, lambda: runtime.cast(cantrip, given["intent"], **_context(given)))
+        async def cast(run: Run) -> None:
+            await self._await_run(run, lambda: runtime.cast(cantrip, step["intent"], **_context(step)))
 
         if len(runs) == 1:
             try:
-                await one(runs[0])
+                await cast(runs[0])
             finally:
                 self._keep(runs)
             return
         async with anyio.create_task_group() as casts:
             for run in runs:
-                casts.start_soon(self._hold_run, one, run)
+                casts.start_soon(self._hold_run, cast, run)
         self._keep(runs)
         for run in runs:
             if run.error is not None:
@@ -139,10 +139,10 @@ class Acts:
         run.episodes.append(episode)
         self.story.outcomes.append(episode)
 
-    async def _invoke(self, given: Mapping[str, Any]) -> None:
-        cantrip, runtime = self._cantrip(given.get("crystal")), await self._open_runtime()
+    async def _invoke(self, step: Mapping[str, Any]) -> None:
+        cantrip, runtime = self._cantrip(step.get("crystal")), await self._open_runtime()
         events = runtime.events()
-        entity = await runtime.invoke(cantrip, given["intent"], name=given.get("name"), **_context(given))
+        entity = await runtime.invoke(cantrip, step["intent"], name=step.get("name"), **_context(step))
         self._keep([Run(entity.id, live=entity)])
         async for event in events:  # the first intent is over when its last turn is committed, or the entity ends
             if event.entity_id != entity.id:
@@ -152,10 +152,10 @@ class Acts:
                 break
         events.close()
 
-    async def _send(self, given: Mapping[str, Any]) -> None:
+    async def _send(self, step: Mapping[str, Any]) -> None:
         lasting = [run for run in self.story.runs if run.live is not None]
-        run = lasting[given.get("to", 0)]
-        await self._await_run(run, lambda: run.live.send(given["intent"], **_context(given)))
+        run = lasting[step.get("to", 0)]
+        await self._await_run(run, lambda: run.live.send(step["intent"], **_context(step)))
 
     async def _mutate_call(self, changes: Mapping[str, Any]) -> None:
         for name, value in changes.items():
@@ -168,18 +168,18 @@ class Acts:
         turn = self._turn(index)
         self.story.read[turn] = self.story.read[turn]  # type: ignore[index]  # likewise
 
-    async def _reward(self, given: Mapping[str, Any]) -> None:
+    async def _reward(self, step: Mapping[str, Any]) -> None:
         runtime = await self._open_runtime()
-        await runtime.loom.reward(self._turn(given["turn"], given.get("of", 0)), given["reward"])
+        await runtime.loom.reward(self._turn(step["turn"], step.get("of", 0)), step["reward"])
 
-    async def _fork(self, given: Mapping[str, Any]) -> None:
+    async def _fork(self, step: Mapping[str, Any]) -> None:
         runtime, run = await self._open_runtime(), Run(None)
-        turn_id = self._turn(given["from_turn"] - 1, given.get("of", 0))
-        settings = _context(given)
-        if "crystal" in given:
-            settings["crystal"] = self._stage.crystals[given["crystal"]]
+        turn_id = self._turn(step["from_turn"] - 1, step.get("of", 0))
+        settings = _context(step)
+        if "crystal" in step:
+            settings["crystal"] = self._stage.crystals[step["crystal"]]
         try:
-            await self._await_run(run, lambda: runtime.fork(turn_id, intent=given["intent"], **settings))
+            await self._await_run(run, lambda: runtime.fork(turn_id, intent=step["intent"], **settings))
         finally:
             self._keep([run])
 
@@ -202,5 +202,5 @@ class Acts:
         return turn_id
 
 
-def _context(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"context": given["context"]} if "context" in given else {}
+def _context(step: Mapping[str, Any]) -> dict[str, Any]:
+    return {"context": step["context"]} if "context" in step else {}

@@ -129,8 +129,8 @@ _STEPS: Mapping[str, frozenset[str] | None] = {
 def steps(action: Any) -> Iterator[tuple[str, Any]]:
     """Yield the steps of an action, in order: a mapping's keys, then those below `then`, or a list of such mappings."""
     if isinstance(action, list):
-        for one in action:
-            yield from steps(one)
+        for step in action:
+            yield from steps(step)
     elif isinstance(action, Mapping):
         for key, value in action.items():
             if key == "then":
@@ -157,14 +157,14 @@ def _faults(case: Mapping[str, Any]) -> Iterator[str]:
     yield from _expect_faults(case.get("expect"))
 
 
-def _unknown(value: Any, known: frozenset[str], where: str) -> Iterator[str]:
+def _unknown(value: Any, known_keys: frozenset[str], where: str) -> Iterator[str]:
     if not isinstance(value, Mapping):
         yield f"{where}: expected a mapping, got {value!r}"
         return
     for key in value:
-        if key not in known:
+        if key not in known_keys:
             inner = f"{where}.{key}" if where else str(key)
-            yield f"{inner}: the runner knows no such key; known here: {', '.join(sorted(known))}"
+            yield f"{inner}: the runner knows no such key; known here: {', '.join(sorted(known_keys))}"
 
 
 def _setup_faults(setup: Any) -> Iterator[str]:
@@ -244,14 +244,14 @@ def _circle_faults(circle: Any) -> Iterator[str]:
 def _action_faults(action: Any) -> Iterator[str]:
     if action is None:
         return
-    found = list(steps(action))
-    if not found:
+    all_steps = list(steps(action))
+    if not all_steps:
         yield f"action: expected steps, got {action!r}"
-    for name, value in found:
+    for name, value in all_steps:
         if name not in _STEPS:
             yield f"action.{name}: the runner knows no such step; known: {', '.join(sorted(_STEPS))}"
-        elif (known := _STEPS[name]) is not None:
-            yield from _unknown(value, known, f"action.{name}")
+        elif (step_keys := _STEPS[name]) is not None:
+            yield from _unknown(value, step_keys, f"action.{name}")
 
 
 def _expect_faults(expect: Any) -> Iterator[str]:

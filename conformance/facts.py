@@ -93,7 +93,7 @@ def _tools(invocation: Any, expected: Any, where: str, scope: Scope) -> Iterator
     if not isinstance(expected, list):
         yield f"{where}: expected {render(expected)}, which is no list of gates"
         return
-    stated = [{"name": one} if isinstance(one, str) else one for one in expected]
+    stated = [{"name": gate} if isinstance(gate, str) else gate for gate in expected]
     yield from check_items([Facts(tool, _TOOL) for tool in invocation.tools], stated, where, scope)
 
 
@@ -120,7 +120,7 @@ _INVOCATION: Mapping[str, Check[Any]] = {
 
 def _invocations(invocations: Sequence[Any], expected: Any, where: str, scope: Scope) -> Iterator[str]:
     """Check queries. A number: their count. A list: the first ones. A mapping: `count`, `each`, `first`, `last`, …"""
-    facts = [Facts(one, _INVOCATION) for one in invocations]
+    facts = [Facts(invocation, _INVOCATION) for invocation in invocations]
     if isinstance(expected, list):
         yield from check_items(facts, expected, where, scope, whole=False)
     elif isinstance(expected, Mapping):
@@ -132,8 +132,8 @@ def _invocations(invocations: Sequence[Any], expected: Any, where: str, scope: S
 def _each(invocations: Sequence[Any], expected: Any, where: str, scope: Scope) -> Iterator[str]:
     if not invocations:
         yield f"{where}: the crystal was never asked"
-    for n, one in enumerate(invocations):
-        yield from Facts(one, _INVOCATION).compare(expected, f"{where}[{n}]", scope)
+    for n, invocation in enumerate(invocations):
+        yield from Facts(invocation, _INVOCATION).compare(expected, f"{where}[{n}]", scope)
 
 
 def _query_at(index: int) -> Check[Sequence[Any]]:
@@ -163,7 +163,7 @@ def full_contexts(invocations: Sequence[Any]) -> bool:
 _QUERIES: Mapping[str, Check[Any]] = {
     "count": fact(len),
     "list": lambda queries, expected, where, scope: check_items(
-        [Facts(one, _INVOCATION) for one in queries], expected, where, scope
+        [Facts(query, _INVOCATION) for query in queries], expected, where, scope
     ),
     "each": _each,
     "first": _query_at(0),
@@ -308,7 +308,9 @@ def _thread(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[s
     """Check the extracted thread, else that of the only entity. A list states the alternation of roles."""
     turns = story.extracted if story.extracted is not None else story.thread_of(story.only)
     if isinstance(expected, list):
-        stated = [one.get("role") if isinstance(one, Mapping) and set(one) == {"role"} else one for one in expected]
+        stated = [
+            turn.get("role") if isinstance(turn, Mapping) and set(turn) == {"role"} else turn for turn in expected
+        ]
         yield from mismatches(stated, _roles(turns), where, scope)
     else:
         run = story.runs[0] if len(story.runs) == 1 else None
@@ -325,11 +327,11 @@ def _thread_n(story: Story, index: int, expected: Any, where: str, scope: Scope)
 
 def _alike(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[str]:
     """Check whether all threads have the same utterances and observations, except for ids and times."""
-    told = [
+    threads = [
         [(t.utterance, t.observation, t.sequence, t.terminated, t.truncated) for t in story.thread_of(run)]
         for run in story.runs
     ]
-    yield from mismatches(expected, len(told) > 1 and all(one == told[0] for one in told), where, scope)
+    yield from mismatches(expected, len(threads) > 1 and all(thread == threads[0] for thread in threads), where, scope)
 
 
 # ------------------------------------------------------------------------------------------------------------- the loom
@@ -358,7 +360,7 @@ _ENTITY: Mapping[str, Check[_Entity]] = {
     "cantrip_id": symbol(lambda e: e.header.cantrip_id),
     "call": _call,
     "crystal": fact(lambda e: e.header.crystal),
-    "gates": fact(lambda e: [one["name"] for one in e.header.circle["gates"]]),
+    "gates": fact(lambda e: [gate["name"] for gate in e.header.circle["gates"]]),
     "wards": fact(lambda e: dict(e.header.circle["wards"])),
     "depth": fact(lambda e: e.header.depth),
     "forked": fact(lambda e: e.header.forked),
@@ -370,7 +372,9 @@ _ENTITY: Mapping[str, Check[_Entity]] = {
 def _entities(story: Story, expected: Any, where: str, scope: Scope) -> Iterator[str]:
     entities = story.read.entities()
     if isinstance(expected, list):
-        yield from check_items([Facts(_Entity(story, one), _ENTITY) for one in entities], expected, where, scope)
+        yield from check_items(
+            [Facts(_Entity(story, entity_id), _ENTITY) for entity_id in entities], expected, where, scope
+        )
     else:
         yield from mismatches(expected, len(entities), where, scope)
 
@@ -468,9 +472,9 @@ def _own_call(story: Story, expected: Any, where: str, scope: Scope) -> Iterator
     if story.cantrip is None or not isinstance(expected, Mapping):
         yield f"{where}: expected a mapping, and a cantrip to compare it with"
         return
-    kept = story.cantrip.call.as_json()
+    call = story.cantrip.call.as_json()
     for key, value in expected.items():
-        yield from mismatches(value, kept.get(key), f"{where}.{key}", scope)
+        yield from mismatches(value, call.get(key), f"{where}.{key}", scope)
 
 
 _STORY: Mapping[str, Check[Story]] = {

@@ -109,8 +109,8 @@ def check_items(
         return
     if len(items) < len(expected) or (whole and len(items) != len(expected)):
         yield f"{where}: expected {len(expected)}{'' if whole else ' or more'}, got {len(items)}"
-    for n, (one, stated) in enumerate(zip(items, expected, strict=False)):
-        yield from one.compare(stated, f"{where}[{n}]", scope)
+    for n, (facts, stated) in enumerate(zip(items, expected, strict=False)):
+        yield from facts.compare(stated, f"{where}[{n}]", scope)
 
 
 def mismatches(expected: Any, actual: Any, where: str, scope: Scope) -> Iterator[str]:
@@ -147,8 +147,8 @@ def _list(expected: list[Any], actual: Any, where: str, scope: Scope) -> Iterato
     elif len(actual) != len(expected):
         yield f"{where}: expected {len(expected)} items, {render(expected)}, got {len(actual)}: {render(list(actual))}"
     else:
-        for n, (stated, one) in enumerate(zip(expected, actual, strict=True)):
-            yield from mismatches(stated, one, f"{where}[{n}]", scope)
+        for n, (stated, item) in enumerate(zip(expected, actual, strict=True)):
+            yield from mismatches(stated, item, f"{where}[{n}]", scope)
 
 
 def _word(expected: str, actual: Any, where: str, scope: Scope) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _check_referred(expected: str, index: int, name: str, actual: Any, where: st
 
 def _equal(expected: Any, actual: Any) -> bool:
     """Return whether two values are equal and of one kind; integers and floats are both numbers."""
-    numbers = [isinstance(one, (int, float)) and not isinstance(one, bool) for one in (expected, actual)]
+    numbers = [isinstance(number, (int, float)) and not isinstance(number, bool) for number in (expected, actual)]
     return (all(numbers) or type(expected) is type(actual)) and bool(expected == actual)
 
 

@@ -90,8 +90,8 @@ class Scenario:
             if node.get("auto_shutdown", "never") != "never":
                 raise SpecError("auto_shutdown", "is not for a dynamic supervisor (S-45; OTP 25 still takes it)")
             template = {**node["template"], "significant": False}  # the referee leaves it out too
-            made: ChildSpec[Actor] = ChildSpec("template", self.worker, **self._options(template))
-            dynamic = _Dynamic(made, **flags)
+            child_spec: ChildSpec[Actor] = ChildSpec("template", self.worker, **self._options(template))
+            dynamic = _Dynamic(child_spec, **flags)
             dynamic.begin = self._named(id)
             return dynamic
         static = _Static(

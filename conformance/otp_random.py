@@ -32,12 +32,12 @@ def scenarios(draw: st.DrawFn) -> Node:
     names = (f"c{n}" for n in itertools.count())
     tree = draw(_supervisors(names, 3, dynamic=True))
     steps = []
-    known = _Known(tree)
+    known_tree = _Known(tree)
     for _ in range(draw(st.integers(3, 12))):
-        step = draw(_steps(names, known))
+        step = draw(_steps(names, known_tree))
         steps.append(step)
         if step["op"] == "start_child":
-            known.add(step["child"], step["supervisor"])
+            known_tree.add(step["child"], step["supervisor"])
     return {"tree": tree, "steps": steps}
 
 
@@ -54,7 +54,7 @@ class _Known:
             self.add(child, id)
 
     def add(self, child: Node, supervisor: str) -> None:
-        if child not in [known for _, known in self.children]:
+        if child not in [other for _, other in self.children]:
             self.children.append((supervisor, child))
         if child.get("type") == "supervisor":
             self.supervisors[child["id"]] = child
@@ -145,24 +145,24 @@ def _children(draw: st.DrawFn, names: Any, depth: int, *, significant: bool, dyn
 
 
 @st.composite
-def _steps(draw: st.DrawFn, names: Any, known: _Known) -> Node:
-    workers = [child["id"] for _, child in known.children if child.get("type") != "supervisor"]
+def _steps(draw: st.DrawFn, names: Any, known_tree: _Known) -> Node:
+    workers = [child["id"] for _, child in known_tree.children if child.get("type") != "supervisor"]
     kind = draw(st.integers(0, 9))
     if kind < 4 and workers:
         reason = draw(st.sampled_from(("normal", "shutdown", "crash", "crash", "kill")))
         return {"op": "exit", "id": draw(st.sampled_from(workers)), "reason": reason}
-    if kind < 7 and known.children:
-        supervisor, child = draw(st.sampled_from(known.children))
+    if kind < 7 and known_tree.children:
+        supervisor, child = draw(st.sampled_from(known_tree.children))
         op = draw(st.sampled_from(("terminate_child", "terminate_child", "restart_child", "delete_child")))
         if draw(st.integers(0, 20)) == 13:
             child = {"id": "nobody"}
         return {"op": op, "id": child["id"], "supervisor": supervisor}
-    supervisor, node = draw(st.sampled_from(sorted(known.supervisors.items(), key=lambda item: item[0])))
+    supervisor, node = draw(st.sampled_from(sorted(known_tree.supervisors.items(), key=lambda item: item[0])))
     if kind < 9:
         return {
             "op": "start_child",
             "supervisor": supervisor,
-            "child": draw(_new_child(names, supervisor, node, known)),
+            "child": draw(_new_child(names, supervisor, node, known_tree)),
         }
     op = draw(st.sampled_from(("which_children", "count_children", "count_children", "stop", "sleep")))
     if op == "sleep":
@@ -171,13 +171,13 @@ def _steps(draw: st.DrawFn, names: Any, known: _Known) -> Node:
 
 
 @st.composite
-def _new_child(draw: st.DrawFn, names: Any, supervisor: str, node: Node, known: _Known) -> Node:
+def _new_child(draw: st.DrawFn, names: Any, supervisor: str, node: Node, known_tree: _Known) -> Node:
     if node.get("strategy") == "dynamic":
         child = draw(_workers(next(names), significant=False, dynamic=True))
         if "shutdown" in node["template"] and draw(st.booleans()):
             child["on_stop"] = "ignore"
         return child
-    own = [child for owner, child in known.children if owner == supervisor and child.get("type") != "supervisor"]
+    own = [child for owner, child in known_tree.children if owner == supervisor and child.get("type") != "supervisor"]
     if own and draw(st.integers(0, 3)) == 0:
         return draw(st.sampled_from(own))
     significant = node.get("auto_shutdown", "never") != "never"
@@ -203,8 +203,8 @@ def difference(scenario: Node, ours: list[Node], theirs: list[Node]) -> str | No
 
 def _normaliser(scenario: Node) -> Callable[[Node], Node]:
     """Return a function that orders the simultaneous stops of a dynamic supervisor's children and below."""
-    known = _Known(scenario["tree"])
-    dynamic = {id for id, node in known.supervisors.items() if node.get("strategy") == "dynamic"}
+    known_tree = _Known(scenario["tree"])
+    dynamic = {id for id, node in known_tree.supervisors.items() if node.get("strategy") == "dynamic"}
     owner = {
         step["child"]["id"]: step["supervisor"]
         for step in scenario["steps"]

@@ -120,7 +120,7 @@ class Referee:
 
     def _lines(self) -> list[str]:
         assert self._process.stdout is not None
-        found: list[str] = []
+        lines: list[str] = []
         text = ""
         for part in self._process.stdout:
             text += part.strip()
@@ -129,7 +129,7 @@ class Referee:
             line, text = text.removesuffix("."), ""
             if line.startswith("end "):
                 if line != "end true":
-                    raise RuntimeError(f"the referee failed after {found}")
-                return found
-            found.append(line)
+                    raise RuntimeError(f"the referee failed after {lines}")
+                return lines
+            lines.append(line)
         raise RuntimeError("the referee ended")

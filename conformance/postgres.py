@@ -59,10 +59,10 @@ class Server:
 
     def __init__(self, follows: Server | None = None) -> None:
         self._follows = follows
-        found = programs()
-        if found is None:
+        installed = programs()
+        if installed is None:
             raise FileNotFoundError(MISSING)
-        self._programs = found
+        self._programs = installed
         # Postgres refuses to run as root
         self._who: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": []} if os.getuid() == 0 else {}
         self.folder = Path(tempfile.mkdtemp(prefix="cantrip-postgres-"))
@@ -103,7 +103,7 @@ class Server:
         if self._follows is not None:
             source: list[str | Path] = ["-h", self._follows.folder, "-U", USER]
             command = [self._programs / "pg_basebackup", *source, "-D", data, "-R", "-X", "stream", "-c", "fast", "-N"]
-        made = subprocess.run(  # noqa: S603  # our words
+        done = subprocess.run(  # noqa: S603  # our words
             command,
             check=False,
             stdout=subprocess.PIPE,
@@ -111,8 +111,8 @@ class Server:
             cwd="/",
             **self._who,
         )
-        if made.returncode:
-            raise RuntimeError(f"{command[0]} failed: {made.stdout.decode(errors='replace')}")
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed: {done.stdout.decode(errors='replace')}")
 
     @property
     def pid(self) -> int:
@@ -141,7 +141,7 @@ class Server:
         raise TimeoutError((self.folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:])
 
     def _started(self) -> subprocess.Popen[bytes]:
-        settings = [f"--{one}" for one in (f"unix_socket_directories={self.folder}", *SETTINGS)]
+        settings = [f"--{setting}" for setting in (f"unix_socket_directories={self.folder}", *SETTINGS)]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(  # noqa: S603  # our words
                 [self._programs / "postgres", "-D", self.folder / "data", *settings],

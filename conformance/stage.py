@@ -35,11 +35,11 @@ class Stage:
         self.crystals: dict[str, Any] = {}
         self.lengths: dict[str, int] = {}
         """How many responses each crystal has given."""
-        for key, given in setup.items():
-            if CRYSTAL_KEY.match(key) and given is not None:
-                self._make_crystal(key, given)
-        for name, given in (setup.get("crystals") or {}).items():
-            self._make_crystal(str(name), given)
+        for key, script in setup.items():
+            if CRYSTAL_KEY.match(key) and script is not None:
+                self._make_crystal(key, script)
+        for name, script in (setup.get("crystals") or {}).items():
+            self._make_crystal(str(name), script)
         for path, text in (setup.get("filesystem") or {}).items():
             file = self._inside(path)
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -52,21 +52,21 @@ class Stage:
 
     def cantrip(self, crystal: str | None = None) -> Cantrip:
         """Return the cantrip; `crystal` is a key from the action. The case's missing options are left out."""
-        given: dict[str, Any] = dict(self._setup.get("cantrip") or {})
-        given["crystal"] = self.crystals[crystal] if crystal is not None else self.crystals.get("crystal")
+        parts: dict[str, Any] = dict(self._setup.get("cantrip") or {})
+        parts["crystal"] = self.crystals[crystal] if crystal is not None else self.crystals.get("crystal")
         if (call := self._setup.get("call")) is not None:
-            given["call"] = Call(**call)
+            parts["call"] = Call(**call)
         if (circle := self._setup.get("circle")) is not None:
-            given["circle"] = self._circle(circle)
+            parts["circle"] = self._circle(circle)
         if (folding := self._setup.get("folding")) is not None:
-            given["folding"] = Folding(**folding)
+            parts["folding"] = Folding(**folding)
         if (retry := self._setup.get("retry")) is not None:
-            given["retry"] = Retry(**retry)
+            parts["retry"] = Retry(**retry)
         if "child_crystal" in self.crystals:
-            given["child_crystal"] = self.crystals["child_crystal"]
+            parts["child_crystal"] = self.crystals["child_crystal"]
         if named := self._make_crystals():
-            given["crystals"] = named
-        return Cantrip(**given)
+            parts["crystals"] = named
+        return Cantrip(**parts)
 
     def has_run_out(self) -> bool:
         """Return whether a crystal was queried more often than it has responses."""
@@ -86,61 +86,61 @@ class Stage:
                 named[int(key.removeprefix("child_crystal_l"))] = self.crystals[key]
         return named
 
-    def _make_crystal(self, key: str, given: str | Mapping[str, Any]) -> None:
-        if isinstance(given, str):
-            self.crystals[key] = given
+    def _make_crystal(self, key: str, stated: str | Mapping[str, Any]) -> None:
+        if isinstance(stated, str):
+            self.crystals[key] = stated
             return
-        if "provider" in given:
-            self.crystals[key] = replayed(given["provider"], given["raw_response"])
+        if "provider" in stated:
+            self.crystals[key] = replayed(stated["provider"], stated["raw_response"])
             return
-        responses = [one for response in given["responses"] for one in _responses(response)]
-        settings = {name: given[name] for name in ("usage", "name", "context_window") if name in given}
+        responses = [answer for response in stated["responses"] for answer in _responses(response)]
+        settings = {name: stated[name] for name in ("usage", "name", "context_window") if name in stated}
         self.crystals[key] = scripted(responses, **settings)
         self.lengths[key] = len(responses)
 
-    def _circle(self, given: Mapping[str, Any]) -> Circle:
+    def _circle(self, stated: Mapping[str, Any]) -> Circle:
         settings: dict[str, Any] = {}
-        if given.get("type") == "code":
-            settings["medium"] = given.get("language", "javascript")
-        if "gates" in given:
-            settings["gates"] = [self._gate(one) for one in given["gates"]]
-        if "wards" in given:
-            settings["wards"] = given["wards"]
+        if stated.get("type") == "code":
+            settings["medium"] = stated.get("language", "javascript")
+        if "gates" in stated:
+            settings["gates"] = [self._gate(gate) for gate in stated["gates"]]
+        if "wards" in stated:
+            settings["wards"] = stated["wards"]
         return Circle(**settings)
 
-    def _gate(self, given: str | Mapping[str, Any]) -> str | Gate:
-        if isinstance(given, str):
-            return given
-        name, settings = given["name"], {}
+    def _gate(self, stated: str | Mapping[str, Any]) -> str | Gate:
+        if isinstance(stated, str):
+            return stated
+        name, settings = stated["name"], {}
         for key in ("ephemeral", "visible_for", "timeout"):
-            if key in given:
-                settings[key] = given[key]
-        described = _DESCRIBED & given.keys()
+            if key in stated:
+                settings[key] = stated[key]
+        described = _DESCRIBED & stated.keys()
         if not described:
-            settings |= {key: self._inject(key, value) for key, value in (given.get("dependencies") or {}).items()}
+            settings |= {key: self._inject(key, value) for key, value in (stated.get("dependencies") or {}).items()}
             return standard(name).with_(**settings) if settings else name
         if name in _UNTOUCHED:
-            return Gate.of(None, name=name, parameters=given.get("parameters"), **settings)
+            return Gate.of(None, name=name, parameters=stated.get("parameters"), **settings)
         self.own_gates.add(name)
         return Gate.of(
-            self._function(name, given),
+            self._function(name, stated),
             name=name,
-            parameters=given.get("parameters"),
-            description=given.get("description", ""),
+            parameters=stated.get("parameters"),
+            description=stated.get("description", ""),
             **settings,
         )
 
-    def _function(self, name: str, given: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:
-        behavior, result = given.get("behavior"), given.get("result")
+    def _function(self, name: str, stated: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:
+        behavior, result = stated.get("behavior"), stated.get("result")
 
         async def run(**args: Any) -> Any:
             del args
             self.executed.append(name)
             if behavior == "hang":
                 await anyio.sleep_forever()
-            await anyio.sleep(given.get("delay_ms", 0) / 1e3)
+            await anyio.sleep(stated.get("delay_ms", 0) / 1e3)
             if behavior == "throw":
-                raise RuntimeError(given.get("error", "thrown by the case"))
+                raise RuntimeError(stated.get("error", "thrown by the case"))
             return object() if behavior == "unserializable" else result
 
         return run
@@ -152,9 +152,9 @@ class Stage:
         return self._folder / "files" / path.lstrip("/")
 
 
-def _responses(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _responses(stated: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a response in the scripted crystal's form, repeated `times`; `delay_ms` becomes its `delay` in seconds."""
-    response = {key: value for key, value in given.items() if key not in ("times", "delay_ms")}
-    if "delay_ms" in given:
-        response["delay"] = given["delay_ms"] / 1e3
-    return [response] * given.get("times", 1)
+    response = {key: value for key, value in stated.items() if key not in ("times", "delay_ms")}
+    if "delay_ms" in stated:
+        response["delay"] = stated["delay_ms"] / 1e3
+    return [response] * stated.get("times", 1)

@@ -52,12 +52,12 @@ def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
 def check(file: Path, family: str | None) -> tuple[list[str], str]:
     """Return the problems of decoding a file, and a short description of its content."""
     try:
-        found = recordings(file, family)
+        recorded = recordings(file, family)
     except ValueError as error:
         return [str(error).removeprefix(f"recording {file}: ")], ""
     problems: list[str] = []
     reports = []
-    for number, recording in enumerate(found, 1):
+    for number, recording in enumerate(recorded, 1):
         outcome = recording.play()
         broken = [str(n) for n, event in enumerate(recording.events, 1) if not isinstance(_read(event), dict)]
         reports.append(_describe(outcome) + (f" (no JSON object: event {', '.join(broken[:5])})" if broken else ""))
@@ -75,8 +75,8 @@ def _wrong(outcome: Outcome, recording: Recording) -> Iterator[str]:
             yield f"an error, although the provider reports none: {outcome.error}"
         return
     finals = [payload.final_item for payload in outcome.payloads if payload.type == "item_done"]
-    said = [final.content for final in finals if final.type == "message"]
-    if "".join("".join(said).split()) != "".join((response.content or "").split()):
+    messages = [final.content for final in finals if final.type == "message"]
+    if "".join("".join(messages).split()) != "".join((response.content or "").split()):
         yield "the stream's messages are not the response's content"
     calls = [(final.name, final.call_id) for final in finals if final.type == "function_call"]
     if calls != [(call.gate, call.id) for call in response.tool_calls]:
@@ -186,8 +186,8 @@ def _cut(recording: Recording, outcome: Outcome) -> Iterator[str]:
             yield f"another result in pieces of any size with line ends {ends!r}"
 
 
-def _differs(one: Outcome, other: Outcome) -> bool:
-    return one.payloads != other.payloads or one.response != other.response or str(one.error) != str(other.error)
+def _differs(first: Outcome, other: Outcome) -> bool:
+    return first.payloads != other.payloads or first.response != other.response or str(first.error) != str(other.error)
 
 
 def _describe(outcome: Outcome) -> str:

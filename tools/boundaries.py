@@ -154,17 +154,17 @@ def _raises_again(handler: ast.ExceptHandler) -> bool:
     return again and not any(isinstance(node, ast.Return | ast.Break | ast.Continue) for node in ast.walk(handler))
 
 
-def faults(found: list[CatchAll], table: tuple[Boundary, ...], files: set[str]) -> Iterator[str]:
+def faults(catches: list[CatchAll], table: tuple[Boundary, ...], files: set[str]) -> Iterator[str]:
     """Yield the problems: catch-alls that the table does not name, rows without a reason, rows without a catch-all."""
     allowed = {(row.file, row.function) for row in table}
-    for catch in found:
+    for catch in catches:
         if (catch.file, catch.function) not in allowed:
             where = f"in {catch.function}" if catch.function else "at the top level"
             yield (
                 f"{catch.file}:{catch.line}: catches everything {where}. Catch what you expect and let the rest crash; "
                 f"a new boundary needs a row, with its reason, in tools/boundaries.py"
             )
-    standing = {(catch.file, catch.function) for catch in found}
+    standing = {(catch.file, catch.function) for catch in catches}
     for row in table:
         if not row.reason.strip():
             yield f"tools/boundaries.py: {row.file} {row.function} has no reason"
@@ -181,9 +181,11 @@ def main() -> int:
         for package in CHECKED
         for path in sorted((ROOT / package).rglob("*.py"))
     }
-    found = [catch for file, source in sources.items() for catch in catch_alls(source, file)]
-    problems = list(faults(found, BOUNDARIES, set(sources)))
-    print(*problems, sep="\n") if problems else print(f"boundaries: {len(found)} catch-alls, each at a named boundary")
+    catches = [catch for file, source in sources.items() for catch in catch_alls(source, file)]
+    problems = list(faults(catches, BOUNDARIES, set(sources)))
+    print(*problems, sep="\n") if problems else print(
+        f"boundaries: {len(catches)} catch-alls, each at a named boundary"
+    )
     return bool(problems)
 
 

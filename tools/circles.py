@@ -43,8 +43,8 @@ def graph(sources: Mapping[str, tuple[str, bool]]) -> dict[str, set[str]]:
     edges: dict[str, set[str]] = {}
     for module, (source, is_package) in sources.items():
         edges[module] = set()
-        for found in imports(source, module, package=is_package):
-            parts = found.target.split(".")
+        for imported in imports(source, module, package=is_package):
+            parts = imported.target.split(".")
             named = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
             target = next((name for name in named if name in sources), module)
             if target != module and package_of(target, sources) == package_of(module, sources):
@@ -52,19 +52,21 @@ def graph(sources: Mapping[str, tuple[str, bool]]) -> dict[str, set[str]]:
     return edges
 
 
-def faults(edges: Graph, packages: Mapping[str, str], known: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield a circle of each package that `known` does not name, and the unnecessary rows.
+def faults(edges: Graph, packages: Mapping[str, str], allowed_circles: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """Yield a circle of each package that `allowed_circles` does not name, and the unnecessary rows.
 
     `packages` has the package of each module.
     """
-    for package in sorted({*packages.values(), *known}):
-        names, why = known.get(package, ("", ""))
+    for package in sorted({*packages.values(), *allowed_circles}):
+        names, why = allowed_circles.get(package, ("", ""))
         allowed = {f"{package}.{name}" for name in names.split() if why.strip()}
         files = {module: targets for module, targets in edges.items() if packages[module] == package}
         circle = _circle({module: _others(module, targets, allowed) for module, targets in files.items()})
         if circle:
             yield f"{package}: a circle of imports: {' -> '.join(circle)} (move what both need to a file below them)"
-        if package in known and not _circle({module: files.get(module, set()) & allowed for module in allowed}):
+        if package in allowed_circles and not _circle(
+            {module: files.get(module, set()) & allowed for module in allowed}
+        ):
             yield f"tools/circles.py: the files named for {package} have no circle any more; remove its row"
 
 

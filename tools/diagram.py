@@ -57,7 +57,7 @@ def table(source: Path = SOURCE) -> list[Row]:
                 like = [row for row in rows if row.event == after[3:]]
                 rows += [Row(phase, event, row.after, row.action, row.when) for row in like]
             else:
-                rows += [Row(phase, event, one, action, when) for one in after.split(", ")]
+                rows += [Row(phase, event, after_phase, action, when) for after_phase in after.split(", ")]
     return rows
 
 
@@ -91,11 +91,11 @@ def render_phases() -> str:
     return "\n".join((*lines, "    OVER --> [*]", "```", ""))
 
 
-def replace_made_part(page: str, made: str) -> str:
-    """Return a page with the text between its marks replaced by `made`."""
+def replace_made_part(page: str, part: str) -> str:
+    """Return a page with the text between its marks replaced by `part`."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{made}\n{END}{after}"
+    return f"{before}{BEGIN}\n{part}\n{END}{after}"
 
 
 def main(arguments: list[str] | None = None) -> int:

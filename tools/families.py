@@ -142,29 +142,29 @@ def clouds() -> list[Family]:
 
 def request(family: Family, sample: Sample) -> ProviderRequest:
     """Return the request of a family with a setting."""
-    asked = ProviderQuery([Message("user", "go")], [READ], sample.choice, SamplingSettings.of(sample.options))
-    return family.crystal.family.make_request(asked)
+    query = ProviderQuery([Message("user", "go")], [READ], sample.choice, SamplingSettings.of(sample.options))
+    return family.crystal.family.make_request(query)
 
 
 def additions(before: Any, after: Any) -> Any:
     """Return the part of `after` that `before` lacks."""
     if isinstance(before, dict) and isinstance(after, dict):
-        return {name: additions(before.get(name), one) for name, one in after.items() if one != before.get(name)}
+        return {name: additions(before.get(name), value) for name, value in after.items() if value != before.get(name)}
     if isinstance(before, list) and isinstance(after, list):
-        return [one for one in after if one not in before]
+        return [item for item in after if item not in before]
     return after
 
 
 def describe_setting(family: Family, sample: Sample) -> str:
     """Return the effect of a setting, as a cell of a table."""
-    made = request(family, sample)
-    plain, body = json.loads(request(family, Sample("")).body), json.loads(made.body)
+    sample_request = request(family, sample)
+    plain, body = json.loads(request(family, Sample("")).body), json.loads(sample_request.body)
     fields = additions(plain, body)
     parts = [f"`{json.dumps(fields, ensure_ascii=False)}`"] if fields else []
     parts += [f"without `{name}`" for name in plain if name not in body]
-    if made.left_out:
-        parts.append(f"left out: {', '.join(f'`{name}`' for name in made.left_out)}")
-    parts += [f"adjusted: `{name}` is `{one.sent}`" for name, one in made.adjusted.items()]
+    if sample_request.left_out:
+        parts.append(f"left out: {', '.join(f'`{name}`' for name in sample_request.left_out)}")
+    parts += [f"adjusted: `{name}` is `{change.sent}`" for name, change in sample_request.adjusted.items()]
     return "; ".join(parts).replace("|", "\\|") or "as without it"
 
 
@@ -188,8 +188,8 @@ def section(family: Family) -> Iterator[str]:
             sent = describe_setting(family, Sample("", {"server_tools": (tool,)}))
             yield f"| `server_tools=[{name}(…)]`, with {limits} | {sent} |"
     takes = kind.encoder.writer.takes
-    pictures = ", ".join(sorted(one.removeprefix("image/") for one in takes.kinds)) if takes.any else "none"
-    files = ", ".join(f"`{one}`" for one in takes.files) or "texts only, told as text"
+    pictures = ", ".join(sorted(kind.removeprefix("image/") for kind in takes.kinds)) if takes.any else "none"
+    files = ", ".join(f"`{kind}`" for kind in takes.files) or "texts only, told as text"
     learns = ", ".join(f"`{name}`" for name in sorted({*kind.lessons, *kind.written}))
     yield ""
     yield f"- Images: {pictures}. [Files](files.md): {files}."
@@ -203,17 +203,20 @@ def section(family: Family) -> Iterator[str]:
 
 def table() -> str:
     """Return which settings each family sends, as a table."""
-    made = families()
-    lines = [f"| `Call(…)` | {' | '.join(f'`{family.name}`' for family in made)} |", "| --- |" + " --- |" * len(made)]
+    columns = families()
+    lines = [
+        f"| `Call(…)` | {' | '.join(f'`{family.name}`' for family in columns)} |",
+        "| --- |" + " --- |" * len(columns),
+    ]
     for sample in SETTINGS:
-        cells = ["" if request(family, sample).left_out else "yes" for family in made]
+        cells = ["" if request(family, sample).left_out else "yes" for family in columns]
         lines.append(f"| `{sample.written}` | {' | '.join(cells)} |")
-    tools = {name: [name in TAKEN.get(family.crystal.family.serves, {}) for family in made] for name in TOOLS}
+    tools = {name: [name in TAKEN.get(family.crystal.family.serves, {}) for family in columns] for name in TOOLS}
     lines += [
         f"| `server_tools=[{name}(…)]` | {' | '.join('yes' if has else '' for has in row)} |"
         for name, row in tools.items()
     ]
-    later = ["yes" if type(family.crystal.family) in ENDPOINTS else "" for family in made]
+    later = ["yes" if type(family.crystal.family) in ENDPOINTS else "" for family in columns]
     return "\n".join([*lines, f"| [in batches](batches.md), at half price | {' | '.join(later)} |", ""])
 
 
@@ -224,8 +227,8 @@ def main(argv: list[str] | None = None) -> int:
     check = parser.parse_args(argv).check
     text = CRYSTALS.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
+    _, mark, after = rest.partition(END)
+    if not mark:
         print(f"{CRYSTALS.name}: expected the lines {BEGIN.strip()} and {END.strip()}", file=sys.stderr)
         return 1
     codes = [settle(PAGE, page(), check=check)]

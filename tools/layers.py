@@ -120,8 +120,8 @@ def imports(source: str, module: str, *, package: bool) -> Iterator[Import]:
             base = node.module or ""
             if node.level:
                 parts = module.split(".")
-                kept = parts[: len(parts) - node.level + package]
-                base = ".".join([*kept, base] if base else kept)
+                package_parts = parts[: len(parts) - node.level + package]
+                base = ".".join([*package_parts, base] if base else package_parts)
             yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
 
 
@@ -140,8 +140,8 @@ def faults(source: str, module: str, file: str, *, package: bool) -> Iterator[st
     if here is None:
         return
     row = ROWS[here]
-    for found in imports(source, module, package=package):
-        there, top = row_of(found.target), found.target.split(".")[0]
+    for imported in imports(source, module, package=package):
+        there, top = row_of(imported.target), imported.target.split(".")[0]
         if there is not None:
             allowed = there == here or there in row.inside
         elif top in sys.stdlib_module_names:
@@ -149,7 +149,7 @@ def faults(source: str, module: str, file: str, *, package: bool) -> Iterator[st
         else:
             allowed = row.outside is None or top in row.outside
         if not allowed:
-            yield f"{file}:{found.line}: {here} may not import {found.target} (tools/layers.py has the table)"
+            yield f"{file}:{imported.line}: {here} may not import {imported.target} (tools/layers.py has the table)"
 
 
 def main() -> int:

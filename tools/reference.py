@@ -85,9 +85,9 @@ def _module(module: griffe.Module) -> Iterator[str]:
 
 
 def _member(name: str, module: griffe.Module) -> Iterator[str]:
-    found = module.members.get(name)
+    member = module.members.get(name)
     try:
-        target = found.final_target if isinstance(found, griffe.Alias) else found
+        target = member.final_target if isinstance(member, griffe.Alias) else member
     except griffe.AliasResolutionError:
         target = None  # imported from a library, whose own pages document it
     if target is None or isinstance(target, griffe.Module):
@@ -107,10 +107,10 @@ def _member(name: str, module: griffe.Module) -> Iterator[str]:
 
 def _generated(attribute: griffe.Attribute) -> Iterator[str]:
     """Yield the line of a method that is made from one of another class: `cast = _blocking(Runtime.cast)`."""
-    made = attribute.value
-    if not (isinstance(made, griffe.ExprCall) and str(made.function) in GENERATORS):
+    generated = attribute.value
+    if not (isinstance(generated, griffe.ExprCall) and str(generated.function) in GENERATORS):
         return
-    *wraps, source = made.arguments
+    *wraps, source = generated.arguments
     assert isinstance(source, griffe.Expr)
     method = attribute.modules_collection.get_member(source.canonical_path)
     if method.docstring:

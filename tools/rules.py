@@ -70,11 +70,11 @@ class _Marks:
 
 def collect_marked_tests(*where: str) -> Proofs:
     """Return the tests of each rule, as pytest collects them."""
-    marks, said = _Marks(), io.StringIO()
-    with contextlib.redirect_stdout(said):
+    marks, output = _Marks(), io.StringIO()
+    with contextlib.redirect_stdout(output):
         code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *where], plugins=[marks])
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
-        sys.exit(f"the tests cannot be collected:\n{said.getvalue()}")
+        sys.exit(f"the tests cannot be collected:\n{output.getvalue()}")
     return {rule: sorted(names) for rule, names in marks.proofs.items()}
 
 
@@ -136,8 +136,8 @@ def make_page(shared: Path) -> str:
     ]
     tests = [(rule, f"`{name}`") for rule, names in collect_marked_tests().items() for name in names]
     proofs = merge(tests, spec, own)
-    known = {rule for section in sections for rule in section.rules}
-    if unknown := sorted(set(proofs) - known):
+    known_rules = {rule for section in sections for rule in section.rules}
+    if unknown := sorted(set(proofs) - known_rules):
         sys.exit(
             "\n".join(f"{rule} is not a rule of docs/rules.toml, but named by {proofs[rule][0]}" for rule in unknown)
         )

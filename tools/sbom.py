@@ -21,8 +21,8 @@ def requirements() -> str:
     names = set(re.findall(r"^[\w.-]+", locked, re.MULTILINE))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
-    wanted += [one for extra in project["project"]["optional-dependencies"].values() for one in extra]
-    loose = [one for one in wanted if re.match(r"[\w.-]+", one)[0] not in names]  # type: ignore[index]  # always begins so
+    wanted += [requirement for extra in project["project"]["optional-dependencies"].values() for requirement in extra]
+    loose = [requirement for requirement in wanted if re.match(r"[\w.-]+", requirement)[0] not in names]  # type: ignore[index]  # always begins so
     return "\n".join([locked, *loose])
 
 

@@ -129,12 +129,12 @@ async def play(url: str, ledger: Path, seed: int, *, faults: int, entities: int)
             async def post() -> None:
                 while done.kills + done.freezes < faults:
                     name = chance.choice(list(posted))
-                    entity, known = client.entity(name), posted[name]
+                    entity, keys = client.entity(name), posted[name]
                     assert entity is not None
-                    is_repeated = len(known) > 1 and chance.random() < REPEATED
-                    key = chance.choice(known[1:]) if is_repeated else f"{name} {len(known)}"
+                    is_repeated = len(keys) > 1 and chance.random() < REPEATED
+                    key = chance.choice(keys[1:]) if is_repeated else f"{name} {len(keys)}"
                     if not is_repeated:
-                        known.append(key)
+                        keys.append(key)
                         sent[key] = time.time()
                     receipts[key] = await entity.post(key, key=key)
                     done.posts += 1
@@ -152,7 +152,7 @@ async def play(url: str, ledger: Path, seed: int, *, faults: int, entities: int)
                     for receipt in receipts.values():
                         await receipt.episode()
                     tasks.cancel_scope.cancel()
-            late = [one for one in receipts.values() if one.state != "settled"]
+            late = [receipt for receipt in receipts.values() if receipt.state != "settled"]
             if late:
                 done.wrong.append(f"not settled after {PATIENCE:g} s: {await describe(client, late)}")
             check(client, ledger, posted, sent, done)
@@ -171,7 +171,7 @@ def check(client: Runtime, ledger: Path, posted: dict[str, list[str]], sent: dic
     for name, keys in posted.items():
         entity_id = client.loom.named(name)
         assert entity_id is not None
-        given = [one for one in client.loom.records(entity_id) if isinstance(one, IntentGiven)]
+        intents = [record for record in client.loom.records(entity_id) if isinstance(record, IntentGiven)]
         unknown = frozenset(
             str((call.args or {}).get("key"))
             for turn in client.loom.turns(entity_id)
@@ -182,31 +182,35 @@ def check(client: Runtime, ledger: Path, posted: dict[str, list[str]], sent: dic
         if sequences != list(range(1, len(sequences) + 1)):
             done.wrong.append(f"{name}: its turns do not follow one another: {sequences}")
         done.unknown += len(unknown)
-        done.wrong += compare(name, Account(keys, [one.intent for one in given], delivered, unknown))
-        waits = (datetime.fromisoformat(one.at).timestamp() - sent[one.intent] for one in given if one.intent in sent)
+        done.wrong += compare(name, Account(keys, [intent.intent for intent in intents], delivered, unknown))
+        waits = (
+            datetime.fromisoformat(intent.at).timestamp() - sent[intent.intent]
+            for intent in intents
+            if intent.intent in sent
+        )
         done.longest = max(done.longest, *waits, 0.0)
 
 
 async def free_quarantined(client: Runtime) -> None:
     """Lift quarantines: nodes die faster here than they reach the first record of entities that they took over."""
     while True:
-        for one in await client.cluster.stranded():
+        for entity in await client.cluster.stranded():
             with contextlib.suppress(Held):  # it is not quarantined any more
-                await client.cluster.free(one.entity_id)
+                await client.cluster.free(entity.entity_id)
         await anyio.sleep(0.5)
 
 
 async def describe(client: Runtime, receipts: list[Receipt]) -> str:
     """Return the loom's state of entities that should have ended their episodes, and of the nodes."""
     store: Any = client._tree.store  # noqa: SLF001  # for people who look for the cause
-    told = [
-        f"{one.key}: {one.state} {store.find_mail(one.entity_id, one.key)} {store.life(one.entity_id)} "
-        f"{store.place(one.entity_id)} {[_word(record) for record in store.records(one.entity_id)[-12:]]}"
-        for one in receipts[:5]
+    states = [
+        f"{receipt.key}: {receipt.state} {store.find_mail(receipt.entity_id, receipt.key)} "
+        f"{store.life(receipt.entity_id)} {store.place(receipt.entity_id)} {[_word(record) for record in store.records(receipt.entity_id)[-12:]]}"
+        for receipt in receipts[:5]
     ]
-    return f"{len(receipts)}: {told} {await client.cluster.nodes()} {store.quarantined()} {store.unowned(99)}"
+    return f"{len(receipts)}: {states} {await client.cluster.nodes()} {store.quarantined()} {store.unowned(99)}"
 
 
 def _word(record: Record) -> str:
     shown = [getattr(record, name, None) for name in ("at", "key", "turn", "reason")]
-    return " ".join([type(record).__name__, *(str(one) for one in shown if one)])
+    return " ".join([type(record).__name__, *(str(value) for value in shown if value)])

@@ -55,15 +55,15 @@ def main(argv: Sequence[str]) -> int:
             left -= faults
             if not options.json:
                 print(_line(rounds[-1]), flush=True)
-                for one in rounds[-1].wrong:
-                    print(f"  {one}", flush=True)
+                for fault in rounds[-1].wrong:
+                    print(f"  {fault}", flush=True)
             if rounds[-1].wrong and options.keep:
                 print(f"  kept: {ledger.parent} and the schema of {url}")
             else:
                 remove(url, ledger.parent)
-    wrong = sum(len(one.wrong) for one in rounds)
+    wrong = sum(len(finished.wrong) for finished in rounds)
     if options.json:
-        rows = [asdict(one) for one in rounds]
+        rows = [asdict(finished) for finished in rounds]
         print(orjson.dumps({"wrong": wrong, "rounds": rows}, option=orjson.OPT_INDENT_2).decode())
     else:
         total = Round(options.seed)
@@ -79,14 +79,14 @@ async def _play(url: str, ledger: Path, seed: int, faults: int, entities: int) -
     return await play(url, ledger, seed, faults=faults, entities=entities)
 
 
-def _line(one: Round) -> str:
-    return f"seed {one.seed}: {_counts(one)}; {len(one.wrong)} wrong"
+def _line(done: Round) -> str:
+    return f"seed {done.seed}: {_counts(done)}; {len(done.wrong)} wrong"
 
 
-def _counts(one: Round) -> str:
+def _counts(done: Round) -> str:
     return (
-        f"{one.kills} kills, {one.freezes} freezes, {one.drains} drains, {one.posts} posts ({one.repeats} repeated), "
-        f"{one.unknown} outcomes unknown, longest wait {one.longest:.1f} s"
+        f"{done.kills} kills, {done.freezes} freezes, {done.drains} drains, "
+        f"{done.posts} posts ({done.repeats} repeated), {done.unknown} outcomes unknown, longest wait {done.longest:.1f} s"
     )
 
 

@@ -26,17 +26,21 @@ def compare(name: str, account: Account) -> list[str]:
     """Return the problems of an entity, one line each."""
     posted, recorded = account.posted, account.recorded
     counts = Counter(recorded)
-    wrong = [f"{name}: lost: {one} was posted and is not recorded" for one in posted if not counts[one]]
-    wrong += [f"{name}: twice: {one} is recorded {many} times" for one, many in counts.items() if many > 1]
-    known = set(posted)
-    wrong += [f"{name}: invented: {one} is recorded and was not posted" for one in counts if one not in known]
-    order = [one for one in dict.fromkeys(recorded) if one in known]
-    if order != [one for one in posted if counts[one]]:
+    wrong = [f"{name}: lost: {intent} was posted and is not recorded" for intent in posted if not counts[intent]]
+    wrong += [f"{name}: twice: {intent} is recorded {many} times" for intent, many in counts.items() if many > 1]
+    known_intents = set(posted)
+    wrong += [
+        f"{name}: invented: {intent} is recorded and was not posted" for intent in counts if intent not in known_intents
+    ]
+    order = [intent for intent in dict.fromkeys(recorded) if intent in known_intents]
+    if order != [intent for intent in posted if counts[intent]]:
         wrong.append(f"{name}: out of order: {order}")
-    for one in posted:
-        times = account.delivered.get(one, 0)
+    for intent in posted:
+        times = account.delivered.get(intent, 0)
         if times > 1:
-            wrong.append(f"{name}: twice: the effect of {one} happened {times} times")
-        elif times == 0 and counts[one] and one not in account.unknown:
-            wrong.append(f"{name}: lost: {one} has no effect, and its entity was not told that the outcome is unknown")
+            wrong.append(f"{name}: twice: the effect of {intent} happened {times} times")
+        elif times == 0 and counts[intent] and intent not in account.unknown:
+            wrong.append(
+                f"{name}: lost: {intent} has no effect, and its entity was not told that the outcome is unknown"
+            )
     return wrong

@@ -74,7 +74,7 @@ class Campaign:
             "workload": self.where.workload,
             **{name: getattr(self, name) for name in names},
             "seconds": round(self.seconds, 1),
-            "wrong": [{"history": str(one.history), "what": one.wrong} for one in self.wrong],
+            "wrong": [{"history": str(result.history), "what": result.wrong} for result in self.wrong],
         }
 
 

@@ -114,16 +114,18 @@ def _parse_wanted(options: argparse.Namespace) -> list[Where]:
         return [Where(history.store, history.durability)]
     stores = {None: STORES if options.kills else STORES[:2], "all": STORES}.get(options.store, (options.store,))
     each = {None: DURABILITIES if options.kills else DURABILITIES[:1], "all": DURABILITIES}
-    kinds = [(store, one) for store in stores for one in each.get(options.durability, (options.durability,))]
+    kinds = [
+        (store, durability) for store in stores for durability in each.get(options.durability, (options.durability,))
+    ]
     if not options.kills:
         return [Where(*kind, None, AT_RANDOM, options.workload or "tiny") for kind in kinds]
     shares = {options.workload: 1.0} if options.workload else SHARES
     of_all = [(kind, workload, share) for kind in kinds for workload, share in shares.items()]
-    parts, given, due = [], 0, 0.0
+    parts, allotted, due = [], 0, 0.0
     for kind, workload, share in of_all:
         due += options.kills * share / len(kinds)
-        parts.append(Where(*kind, round(due) - given, 0, workload))
-        given = round(due)
+        parts.append(Where(*kind, round(due) - allotted, 0, workload))
+        allotted = round(due)
     return [part for part in parts if part.kills]
 
 
@@ -156,7 +158,7 @@ def _kills(where: Where, options: argparse.Namespace, server: str | None) -> Row
 
 
 def _faults(options: argparse.Namespace, server: str | None, stores: set[str]) -> Row:
-    all_of_them = [one for one in faults(PLACES[bool(options.kills)], server) if one.store in stores]
+    all_of_them = [fault for fault in faults(PLACES[bool(options.kills)], server) if fault.store in stores]
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as lanes:
         results = list(lanes.map(partial(suffer, expected=_run_expected("small"), server=server), all_of_them))
@@ -175,16 +177,16 @@ def _outages(options: argparse.Namespace) -> Row:
 
     began = time.perf_counter()
     with Server() as server:
-        results = [survive(one, _run_expected("small"), server) for one in outages(PLACES[bool(options.kills)])]
+        results = [survive(outage, _run_expected("small"), server) for outage in outages(PLACES[bool(options.kills)])]
     return _row(options, "outages", results, time.perf_counter() - began)
 
 
 def _row(options: argparse.Namespace, what: str, results: Iterable[HistoryResult], seconds: float) -> Row:
     came = list(results)
-    for one in came:
-        _report_result(options, one)
-    wrong = [{"history": str(one.history), "what": one.wrong} for one in came if one.wrong]
-    refused, unknown = sum(one.refused for one in came), sum(one.unknown for one in came)
+    for result in came:
+        _report_result(options, result)
+    wrong = [{"history": str(result.history), "what": result.wrong} for result in came if result.wrong]
+    refused, unknown = sum(result.refused for result in came), sum(result.unknown for result in came)
     _print_note(
         options,
         f"{what:18} {len(came):5} histories, {refused} refusals, {unknown} outcomes unknown, {len(wrong)} wrong, "

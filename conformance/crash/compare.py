@@ -36,7 +36,7 @@ WORDS = "Utterance"
 HALTED = "interrupted"
 
 
-_MOVING = frozenset(one.id for one in MOVING)
+_MOVING = frozenset(version.id for version in MOVING)
 """Versions of one cantrip; the kills decide which of them makes a turn."""
 
 
@@ -128,11 +128,11 @@ def _log_problems(loom: Loom, entity_id: str) -> Iterator[str]:
 
 def _find_missing_records(ledger: Sequence[Line], looks: Sequence[Seen], now: Seen) -> Iterator[str]:
     """Yield records that were acknowledged or seen, and are missing now."""
-    there = {tuple(one) for marks in now.marks.values() for one in marks}
+    there = {tuple(recorded_mark) for marks in now.marks.values() for recorded_mark in marks}
     for line in ledger:
-        for one in line.data.get("marks", ()):
-            if tuple(one) not in there:
-                yield f"acknowledged in life {line.life}, and lost: {' '.join(one)}"
+        for recorded_mark in line.data.get("marks", ()):
+            if tuple(recorded_mark) not in there:
+                yield f"acknowledged in life {line.life}, and lost: {' '.join(recorded_mark)}"
     for seen in looks:
         for entity_id, marks in seen.marks.items():
             if list(now.marks.get(entity_id, ()))[: len(marks)] != list(marks):
@@ -162,9 +162,9 @@ def _paid_twice(ledger: Sequence[Line], looks: Sequence[Seen]) -> Iterator[str]:
                 yield f"paid again in life {line.life} for words that were recorded: {line.key}"
     recorded: dict[tuple[str, ...], int] = {}
     for line in ledger:
-        for one in line.data.get("marks", ()):
-            if one[0] == WORDS and recorded.setdefault(tuple(one), line.life) != line.life:
-                yield f"recorded in two lives: {' '.join(one)}"
+        for recorded_mark in line.data.get("marks", ()):
+            if recorded_mark[0] == WORDS and recorded.setdefault(tuple(recorded_mark), line.life) != line.life:
+                yield f"recorded in two lives: {' '.join(recorded_mark)}"
 
 
 def _results(loom: Loom, ledger: Sequence[Line]) -> Iterator[str]:
@@ -208,21 +208,21 @@ def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str
     wrong += [f"there should be no entity {label}" for label in tales if label not in others]
     unknown = dict.fromkeys(tales, 0)
     for label in others.keys() & tales.keys():
-        told, wanted = tales[label], others[label]
-        for number, (turn, other) in enumerate(zip(told.turns, wanted.turns, strict=False), 1):
+        tale, wanted = tales[label], others[label]
+        for number, (turn, other) in enumerate(zip(tale.turns, wanted.turns, strict=False), 1):
             if turn != other:
                 mended, count = _known_again(turn, other)
                 unknown[label] += count
                 if mended != other or not killed:
                     wrong.append(f"turn {number} of {label} is {turn.decode()}, not {other.decode()}")
-        if len(told.turns) != len(wanted.turns):
-            wrong.append(f"{label} has {len(told.turns)} turns, not {len(wanted.turns)}")
-        if told.began != wanted.began and not unknown[label]:  # a summary counts the failed gates
-            wrong.append(f"{label} is {told.began.decode()}, not {wanted.began.decode()}")
+        if len(tale.turns) != len(wanted.turns):
+            wrong.append(f"{label} has {len(tale.turns)} turns, not {len(wanted.turns)}")
+        if tale.began != wanted.began and not unknown[label]:  # a summary counts the failed gates
+            wrong.append(f"{label} is {tale.began.decode()}, not {wanted.began.decode()}")
     for key, seen in story.shown.items():
         who = _whose(key, tales)
-        known = who in others and tales[who].still == others[who].still and not unknown[who]
-        if known and not unknown.get(who.partition("+")[0]) and seen != expected.shown.get(key, frozenset()):
+        is_alike = who in others and tales[who].still == others[who].still and not unknown[who]
+        if is_alike and not unknown.get(who.partition("+")[0]) and seen != expected.shown.get(key, frozenset()):
             wrong.append(f"{key} saw another context than in an undisturbed run")
     return wrong, sum(unknown.values())
 
@@ -243,25 +243,25 @@ def _whose(key: str, tales: Mapping[str, Tale]) -> str:
 
 def _known_again(turn: bytes, other: bytes) -> tuple[bytes, int]:
     """Return a turn with its unknown outcomes replaced by the results of another turn."""
-    told, wanted = orjson.loads(turn), orjson.loads(other)
+    actual, wanted = orjson.loads(turn), orjson.loads(other)
     count = 0
-    for n, call in enumerate(told["gates"]):
+    for n, call in enumerate(actual["gates"]):
         if str(call["result"]).startswith(UNKNOWN) and n < len(wanted["gates"]) and call["is_error"]:
             count += 1
-            told["gates"][n] = wanted["gates"][n]
+            actual["gates"][n] = wanted["gates"][n]
     if count:
-        told["observation"] = wanted["observation"]
-    return _bytes(told), count
+        actual["observation"] = wanted["observation"]
+    return _bytes(actual), count
 
 
 def _read_loom(loom: Loom, at: int) -> Seen:
     marks: dict[str, list[list[str]]] = {}
-    said: set[str] = set()
+    payments: set[str] = set()
     for entity_id in loom.entities():
         records = loom.records(entity_id)
         marks[entity_id] = [mark(record) for record in records]
-        said.update(_payment(str(record.content)) for record in of_kind(WORDS, records))
-    return Seen(at, marks, frozenset(said))
+        payments.update(_payment(str(record.content)) for record in of_kind(WORDS, records))
+    return Seen(at, marks, frozenset(payments))
 
 
 def _payment(content: str) -> str:
@@ -272,10 +272,15 @@ def _payment(content: str) -> str:
 def _story(loom: Loom) -> tuple[dict[str, Tale], list[str]]:
     # a kill between header and intent leaves an entity without a caller, which ends when the loom is opened
     begun = {
-        one: intents for one in loom.entities() if (intents := _intents(loom, one)) or loom.state(one) != "abandoned"
+        entity_id: intents
+        for entity_id in loom.entities()
+        if (intents := _intents(loom, entity_id)) or loom.state(entity_id) != "abandoned"
     }
-    labels = {one: label_of(intents[0]) if intents else f"{one}, without an intent" for one, intents in begun.items()}
-    kept = {one: [turn for turn in loom.turns(one) if not _is_still(turn)] for one in labels}
+    labels = {
+        entity_id: label_of(intents[0]) if intents else f"{entity_id}, without an intent"
+        for entity_id, intents in begun.items()
+    }
+    shown_turns = {entity_id: [turn for turn in loom.turns(entity_id) if not _is_still(turn)] for entity_id in labels}
     names: dict[str, str] = {}
     for entity_id, label in labels.items():
         number = 0
@@ -287,7 +292,7 @@ def _story(loom: Loom) -> tuple[dict[str, Tale], list[str]]:
     for entity_id, label in labels.items():
         if label in story:
             twice.append(label)
-        turns = tuple(_bytes(_turn(turn, names, labels)) for turn in kept[entity_id])
+        turns = tuple(_bytes(_turn(turn, names, labels)) for turn in shown_turns[entity_id])
         still = len(loom.turns(entity_id)) - len(turns)
         story[label] = Tale(_bytes(_began(loom, entity_id, names, labels)), turns, still)
     return story, twice
@@ -308,8 +313,8 @@ def _began(loom: Loom, entity_id: str, names: Mapping[str, str], labels: Mapping
         "name": header.name,
         "lasting": header.lasting,
         "intents": _intents(loom, entity_id),
-        "folds": [[one.first, one.last, one.marker] for one in of_kind("Folded", records)],
-        "ended": [[one.reason, None if one.reason == HALTED else one.detail] for one in of_kind("Ended", records)],
+        "folds": [[fold.first, fold.last, fold.marker] for fold in of_kind("Folded", records)],
+        "ended": [[end.reason, None if end.reason == HALTED else end.detail] for end in of_kind("Ended", records)],
         "state": loom.state(entity_id),
         "usage": loom.usage(entity_id).total_tokens,
         "subtree": loom.subtree_usage(entity_id).total_tokens,

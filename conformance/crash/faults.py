@@ -90,8 +90,8 @@ def suffer(fault: Fault, expected: Story, server: str | None = None) -> HistoryR
         process.join()
         ledger = lines(folder / "ledger")
         if hangs or process.exitcode:
-            said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
-            result.wrong = [f"{'hangs' if hangs else process.exitcode}: {said}"]
+            output = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
+            result.wrong = [f"{'hangs' if hangs else process.exitcode}: {output}"]
         else:
             result.wrong, result.unknown = compare_histories(url, ledger, (), expected, troubled=True)
         refused = [line.data["came"] for line in ledger if line.what == "refused"]

@@ -182,8 +182,8 @@ def _lives(history: History, url: str, folder: Path, result: HistoryResult) -> t
         if code == 0:
             return looks, True
         if code != -signal.SIGKILL or (outside and (kill is None or kill.point is not None)):
-            said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
-            result.wrong.append(f"life {number} {'hangs' if outside else f'ended with {code}'}: {said}")
+            output = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
+            result.wrong.append(f"life {number} {'hangs' if outside else f'ended with {code}'}: {output}")
             return looks, False
         result.from_outside += outside
         result.at_points += not outside
@@ -197,10 +197,10 @@ def _lives(history: History, url: str, folder: Path, result: HistoryResult) -> t
 
 def alone(living: Callable[[Life], None], life: Life, log: Path) -> None:
     """Run a life in a separate process; its output goes into a file."""
-    said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
-        os.dup2(said, stream)
-    structlog.configure(logger_factory=structlog.WriteLoggerFactory(os.fdopen(said, "a", buffering=1)))
+        os.dup2(descriptor, stream)
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(os.fdopen(descriptor, "a", buffering=1)))
     faulthandler.dump_traceback_later(PATIENCE / 2)
     tempfile.tempdir = str(log.parent)  # removed with the loom, even after a kill
     living(life)

@@ -117,10 +117,10 @@ async def _run_timed(runtime: Runtime, root: Root, ledger: Ledger) -> None:
 
 async def _cast(runtime: Runtime, root: Root, ledger: Ledger) -> str:
     """Return the id of an entity that has ended, with its episode in the ledger."""
-    known = _find_entity(runtime, root.intent)
-    if known is not None:
-        await _resume_entity(runtime, known, root.intent, ledger)
-        return known
+    entity_id = _find_entity(runtime, root.intent)
+    if entity_id is not None:
+        await _resume_entity(runtime, entity_id, root.intent, ledger)
+        return entity_id
     entity = await runtime.start(root.cantrip, root.intent)
     await _record_outcome(ledger, root.intent, entity.episode)
     return entity.id
@@ -177,7 +177,7 @@ async def _drive(runtime: Runtime, entity_id: str, intent: str, ledger: Ledger) 
 def _version(runtime: Runtime, entity_id: str) -> Cantrip | None:
     """Return the current version of an entity that moves between versions; None for other entities."""
     now = runtime.loom.header_in_force(entity_id).cantrip_id
-    return next((one for one in MOVING if one.id == now), None)
+    return next((version for version in MOVING if version.id == now), None)
 
 
 async def _record_outcome(ledger: Ledger, intent: str, episode: Callable[[], Any]) -> None:
@@ -198,8 +198,8 @@ async def _wait_for_outcome(episode: Callable[[], Any]) -> str:
 
 def _find_entity(runtime: Runtime, intent: str) -> str | None:
     """Return the entity that was made for an intent. A fork's own intent is the first of its own records, too."""
-    found = [one for one in runtime.loom.entities() if _intents(runtime, one)[:1] == [intent]]
-    return found[0] if found else None
+    entities = [entity_id for entity_id in runtime.loom.entities() if _intents(runtime, entity_id)[:1] == [intent]]
+    return entities[0] if entities else None
 
 
 def _intents(runtime: Runtime, entity_id: str) -> list[str]:

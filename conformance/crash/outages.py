@@ -66,26 +66,26 @@ def outages(step: int = 1) -> Iterator[Outage]:
 def survive(outage: Outage, expected: Story, server: Server) -> HistoryResult:
     """Run a workload with an outage, in separate processes, and compare."""
     began = time.perf_counter()
-    told = HistoryResult(History("postgres", outage.durability, (), str(outage)))
+    result = HistoryResult(History("postgres", outage.durability, (), str(outage)))
     folder = Path(tempfile.mkdtemp(prefix="crash-"))
     url = url_of("postgres", outage.durability, folder, server.url)
     try:
         life = Life(0, url, folder / "ledger", SMALL)
         code = _run_life(life, outage, server, folder)
         if outage.both and code == -signal.SIGKILL:
-            told.at_points += 1
+            result.at_points += 1
             code = _run_life(replace(life, number=1), None, server, folder)
         ledger = lines(folder / "ledger")
-        told.refused = sum(line.what == "refused" for line in ledger)
+        result.refused = sum(line.what == "refused" for line in ledger)
         if code:
-            said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
-            told.wrong = [f"a life {'hangs' if code is None else f'ended with {code}'}: {said}"]
+            output = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
+            result.wrong = [f"a life {'hangs' if code is None else f'ended with {code}'}: {output}"]
         else:
-            told.wrong, told.unknown = compare_histories(url, ledger, (), expected, troubled=True)
+            result.wrong, result.unknown = compare_histories(url, ledger, (), expected, troubled=True)
     finally:
         remove(url, folder)
-    told.seconds = time.perf_counter() - began
-    return told
+    result.seconds = time.perf_counter() - began
+    return result
 
 
 def _run_life(life: Life, outage: Outage | None, server: Server, folder: Path) -> int | None:

@@ -44,9 +44,9 @@ def remove(url: str, folder: Path) -> None:
 @contextmanager
 def postgres() -> Iterator[str]:
     """Yield the URL of a running server, up to its query's last option. Raises FileNotFoundError without one."""
-    given = os.environ.get("CANTRIP_POSTGRES")
-    if given:
-        yield given if "?" in given else f"{given}?connect_timeout=10"
+    server = os.environ.get("CANTRIP_POSTGRES")
+    if server:
+        yield server if "?" in server else f"{server}?connect_timeout=10"
         return
     from conformance.postgres import Server
 

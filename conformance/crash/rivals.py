@@ -125,5 +125,5 @@ def _problems_of(process: Any, folder: Path) -> list[str]:
     if process.exitcode == 0:
         return []
     process.kill()
-    said = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
-    return [f"a life {'hangs' if process.exitcode is None else f'ended with {process.exitcode}'}: {said}"]
+    output = (folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
+    return [f"a life {'hangs' if process.exitcode is None else f'ended with {process.exitcode}'}: {output}"]

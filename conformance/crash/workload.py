@@ -80,9 +80,14 @@ class World:
         """Return the handle of a running entity, by the label of one of its intents."""
         await self.opened.wait()
         loom, first = self.runtime.loom, label.partition("#")[0]
-        begun = {one: next(iter(of_kind("IntentGiven", loom.records(one))), None) for one in loom.entities()}
-        (found,) = [one for one, given in begun.items() if given is not None and label_of(given.intent) == first]
-        return await self.runtime.resume(found)
+        begun = {
+            entity_id: next(iter(of_kind("IntentGiven", loom.records(entity_id))), None)
+            for entity_id in loom.entities()
+        }
+        (entity_id,) = [
+            entity_id for entity_id, intent in begun.items() if intent is not None and label_of(intent.intent) == first
+        ]
+        return await self.runtime.resume(entity_id)
 
     def note(self, what: str, key: str, **fields: Any) -> None:
         """Write an event to the ledger."""
@@ -90,11 +95,16 @@ class World:
 
     def pay(self, label: str, step: int, messages: Sequence[Message]) -> None:
         """Write a payment: the hints in the entity's context, and a digest of the rest."""
-        heard = [one.content for one in messages if _is_hint(one)]
+        heard = [message.content for message in messages if _is_hint(message)]
         shown = [
-            (one.role, one.content, one.tool_call_id, [(call.id, call.gate, call.args) for call in one.tool_calls])
-            for one in messages
-            if not _is_hint(one)
+            (
+                message.role,
+                message.content,
+                message.tool_call_id,
+                [(call.id, call.gate, call.args) for call in message.tool_calls],
+            )
+            for message in messages
+            if not _is_hint(message)
         ]
         sees = blake2b(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
         self.note("paid", f"{label}/{step}", heard=heard, sees=sees)
@@ -179,12 +189,12 @@ async def answer_held(context: Invocation) -> Mapping[str, Any]:
     """Return the same answer from a crystal that interrupts its entity's episode at an `i`."""
     label, word, _ = where(context.messages)
     if word != "i":
-        said = answer(context)
-        for call in said.get(
+        response = answer(context)
+        for call in response.get(
             "tool_calls", ()
         ):  # numbered ids would depend on how often the entity had to be interrupted
             call["id"] = "/".join(map(str, (label, *call["args"].values())))
-        return said
+        return response
     await (await world.reach(label)).interrupt()
     world.note("held", label)
     return {"content": f"{label}{STILL}", "usage": {"prompt_tokens": 0, "completion_tokens": 0}}

@@ -69,19 +69,19 @@ def fuzz(target: Target, *, seconds: float = math.inf, inputs: float = math.inf,
     seeds, chance, tried = target.seeds(), Random(seed), 0
     until = time.monotonic() + seconds
     with target.open() as check:
-        kept = [Input(one) for one in seeds]
-        while kept or (time.monotonic() < until and tried < inputs):
-            one = kept.pop(0) if kept else draw(chance, seeds, target.words)
+        unused = [Input(seed_bytes) for seed_bytes in seeds]
+        while unused or (time.monotonic() < until and tried < inputs):
+            mutated = unused.pop(0) if unused else draw(chance, seeds, target.words)
             tried += 1
-            error = failure(check, one.data)
+            error = failure(check, mutated.data)
             if error is not None:
-                return Outcome(tried, _shrink_finding(check, one, error))
+                return Outcome(tried, _shrink_finding(check, mutated, error))
     return Outcome(tried, None)
 
 
-def _shrink_finding(check: Check, found: Input, error: Exception) -> Finding:
+def _shrink_finding(check: Check, failing: Input, error: Exception) -> Finding:
     """Return the finding with fewer edits; an input with another error is another finding."""
-    data = shrink(found, lambda data: type(failure(check, data)) is type(error)).data
+    data = shrink(failing, lambda data: type(failure(check, data)) is type(error)).data
     return Finding(data, failure(check, data) or error)
 
 

@@ -26,23 +26,23 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="only this one; may be repeated")
     parser.add_argument("--seed", type=int, default=0, help="the number that the inputs follow from (0)")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"), help="where inputs that failed are written")
-    given = parser.parse_args(argv)
-    chosen = [TARGETS[name] for name in given.target or TARGETS]
+    args = parser.parse_args(argv)
+    chosen = [TARGETS[name] for name in args.target or TARGETS]
     if not has_shell():
         print("not run: targets of the shell, because no shell can be confined by bubblewrap here")
         chosen = [target for target in chosen if not target.name.startswith("shell-")]
-    seconds = given.minutes * 60 / max(1, len(chosen))
+    seconds = args.minutes * 60 / max(1, len(chosen))
     failed = 0
     for target in chosen:
         faulthandler.dump_traceback_later(seconds + HANGS, exit=True, file=sys.__stderr__ or 2)
         began = time.monotonic()
-        outcome = fuzz(target, seconds=seconds, seed=given.seed)
+        outcome = fuzz(target, seconds=seconds, seed=args.seed)
         line = f"{target.name}, {target.attacks}: {outcome.tried:,} inputs in {time.monotonic() - began:.1f} s"
         if outcome.finding is None:
             print(f"passed {line}", flush=True)
             continue
         failed += 1
-        file = outcome.finding.keep(given.keep / target.name)
+        file = outcome.finding.keep(args.keep / target.name)
         error = outcome.finding.error
         print(f"FAILED {line}\n  {type(error).__name__}: {error}\n  input: {file}", flush=True)
     faulthandler.cancel_dump_traceback_later()

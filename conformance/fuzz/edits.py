@@ -63,10 +63,10 @@ class Input(NamedTuple):
     @property
     def data(self) -> bytes:
         """The edited seed."""
-        made = self.seed
+        edited = self.seed
         for edit in self.edits:
-            made = made[: edit.start] + edit.put * edit.times + made[edit.start + edit.length :]
-        return made
+            edited = edited[: edit.start] + edit.put * edit.times + edited[edit.start + edit.length :]
+        return edited
 
 
 def draw(chance: Random, seeds: Sequence[bytes], words: Sequence[bytes]) -> Input:
@@ -93,23 +93,27 @@ def _put(chance: Random, seeds: Sequence[bytes], words: Sequence[bytes]) -> byte
             return other[at : at + chance.choice((1, 4, 16, 64, 1024))]
 
 
-def shrink(found: Input, fails: Callable[[bytes], bool]) -> Input:
+def shrink(failing: Input, fails: Callable[[bytes], bool]) -> Input:
     """Return a failing input with as few and as small edits as single steps can reach."""
     again = True
     while again:
         again = False
-        for simpler in _simpler(found):
+        for simpler in _simpler(failing):
             if fails(simpler.data):
-                found, again = simpler, True
+                failing, again = simpler, True
                 break
-    return found
+    return failing
 
 
-def _simpler(found: Input) -> Sequence[Input]:
-    seed, edits = found
-    made = [Input(seed, edits[:at] + edits[at + 1 :]) for at in range(len(edits))]
+def _simpler(failing: Input) -> Sequence[Input]:
+    seed, edits = failing
+    simpler = [Input(seed, edits[:at] + edits[at + 1 :]) for at in range(len(edits))]
     for at, edit in enumerate(edits):
         smaller = [edit._replace(times=1), edit._replace(put=edit.put[: len(edit.put) // 2])]
         smaller += [edit._replace(length=length) for length in (0, edit.length // 2)]
-        made += [Input(seed, (*edits[:at], one, *edits[at + 1 :])) for one in smaller if one != edit]
-    return made
+        simpler += [
+            Input(seed, (*edits[:at], smaller_edit, *edits[at + 1 :]))
+            for smaller_edit in smaller
+            if smaller_edit != edit
+        ]
+    return simpler

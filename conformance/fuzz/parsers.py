@@ -43,7 +43,7 @@ def check_record(line: bytes) -> None:
 
 def frame_recordings(folder: Path) -> Sequence[bytes]:
     """Return a folder's recordings in the form in which they came over the network."""
-    return [one.framed() for file in sorted(folder.iterdir()) for one in recordings(file, folder.name)]
+    return [recording.framed() for file in sorted(folder.iterdir()) for recording in recordings(file, folder.name)]
 
 
 @contextmanager
@@ -85,15 +85,15 @@ def check_contract_yaml(data: bytes) -> None:
     _check_contract(from_yaml(text), text)
 
 
-def _check_contract(found: object, text: str) -> None:
-    if isinstance(found, Contract):
-        again = draft(found.as_json())
+def _check_contract(contract: object, text: str) -> None:
+    if isinstance(contract, Contract):
+        again = draft(contract.as_json())
         assert isinstance(again, Contract), f"a contract that does not parse when it is read again: {again}"
-        assert again.hash == found.hash, "a contract that has another hash when it is read again"
+        assert again.hash == contract.hash, "a contract that has another hash when it is read again"
         return
-    assert isinstance(found, tuple), "neither a contract nor mistakes"
-    assert found, "neither a contract nor a mistake"
-    for mistake in found:
+    assert isinstance(contract, tuple), "neither a contract nor mistakes"
+    assert contract, "neither a contract nor a mistake"
+    for mistake in contract:
         assert mistake.line is None or 1 <= mistake.line <= len(text.splitlines()) + 1, f"no such line: {mistake}"
 
 
@@ -106,8 +106,8 @@ def open_recipes(suffix: str) -> Iterator[Check]:
 
         def check(data: bytes) -> None:
             file.write_bytes(data)
-            found = _recipe(file)
-            assert found.id if isinstance(found, Cantrip) else found.mistakes, "refused without a mistake"
+            outcome = _recipe(file)
+            assert outcome.id if isinstance(outcome, Cantrip) else outcome.mistakes, "refused without a mistake"
 
         yield check
 

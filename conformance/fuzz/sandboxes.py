@@ -97,11 +97,11 @@ def _medium(language: str) -> Any:
 @contextmanager
 def open_snapshots(language: str) -> Iterator[Check]:
     """Yield a check: a snapshot is loaded or raises ValueError, and either way the sandbox remains usable."""
-    made = _medium(language)
+    engine = _medium(language)
     program = "1" if language != "shell" else "echo 1"
 
     def check(data: bytes) -> None:
-        sandbox = made.open(GATES, LIMITS)
+        sandbox = engine.open(GATES, LIMITS)
         try:
             if data.startswith(SUSPENDED):
                 _resume(sandbox, data.removeprefix(SUSPENDED))
@@ -141,12 +141,12 @@ class _WorkerHere:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def compute(self, asked: object, state: bytes, most: int) -> WorkerFrame:
+    def compute(self, request: object, state: bytes, most: int) -> WorkerFrame:
         """Return the answer to a step."""
-        said, made = self._steps.compute(orjson.loads(orjson.dumps(asked)), state)
-        text = orjson.dumps(said)
+        reply, new_state = self._steps.compute(orjson.loads(orjson.dumps(request)), state)
+        text = orjson.dumps(reply)
         assert len(text) <= most
-        return WorkerFrame(orjson.loads(text), made)
+        return WorkerFrame(orjson.loads(text), new_state)
 
 
 @contextmanager
@@ -163,12 +163,12 @@ def python_worker_here(interpreter: Path) -> Iterator[None]:
 def open_python_worker() -> Iterator[Check]:
     """Yield a check: whatever an interpreter of Python programs answers, the step ends, and the sandbox works."""
     with tempfile.TemporaryDirectory() as folder:
-        said, script = Path(folder, "said"), Path(folder, "worker")
-        script.write_text(f"#!/bin/sh\nexec cat '{said}'\n", encoding="utf-8")
+        answers, script = Path(folder, "said"), Path(folder, "worker")
+        script.write_text(f"#!/bin/sh\nexec cat '{answers}'\n", encoding="utf-8")
         script.chmod(0o700)
 
         def check(data: bytes) -> None:
-            said.write_bytes(data)
+            answers.write_bytes(data)
             with python_worker_here(script):
                 sandbox = medium("python").open(GATES, LIMITS)
                 step = sandbox.begin("x = echo('a')\nx")
