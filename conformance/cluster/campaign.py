@@ -205,7 +205,8 @@ async def describe(client: Runtime, receipts: list[Receipt]) -> str:
     store: Any = client._tree.store  # noqa: SLF001  # for people who look for the cause
     states = [
         f"{receipt.key}: {receipt.state} {store.find_mail(receipt.entity_id, receipt.key)} "
-        f"{store.life(receipt.entity_id)} {store.place(receipt.entity_id)} {[_word(record) for record in store.records(receipt.entity_id)[-12:]]}"
+        f"{store.life(receipt.entity_id)} {store.place(receipt.entity_id)} "
+        f"{[_word(record) for record in store.records(receipt.entity_id)[-12:]]}"
         for receipt in receipts[:5]
     ]
     return f"{len(receipts)}: {states} {await client.cluster.nodes()} {store.quarantined()} {store.unowned(99)}"

@@ -86,7 +86,8 @@ def _line(done: Round) -> str:
 def _counts(done: Round) -> str:
     return (
         f"{done.kills} kills, {done.freezes} freezes, {done.drains} drains, "
-        f"{done.posts} posts ({done.repeats} repeated), {done.unknown} outcomes unknown, longest wait {done.longest:.1f} s"
+        f"{done.posts} posts ({done.repeats} repeated), {done.unknown} outcomes unknown, "
+        f"longest wait {done.longest:.1f} s"
     )
 
 
