@@ -101,6 +101,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "Watchers.publish",
         "observation, never control: a watcher that raises is removed",
     ),
+    Boundary("conformance/cancel/campaign.py", "run", "an example reports any exception, and the campaign continues"),
     Boundary("conformance/fuzz/campaign.py", "failure", "fuzzing looks for any exception that an input causes"),
     Boundary("conformance/run.py", "_run_guarded", "a suite continues after a case in which the product crashed"),
 )
