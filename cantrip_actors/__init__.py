@@ -22,8 +22,6 @@ supervised actor, spawns children as nested subtrees, and writes every turn into
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cantrip_actors import _moved
-
 if TYPE_CHECKING:
     from cantrip_actors.crystal import Scripted, replayed, scripted
     from cantrip_actors.loom import (
@@ -319,9 +317,6 @@ _READING = frozenset(
 """Modules with what a reader of looms and events needs; importing from them does not import the circle."""
 
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-
-_moved.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -922,15 +922,6 @@ def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
     return make_worker_cantrip(worker(scripted([*FINISH])), record.contract, companion)
 
 
-def test_the_old_name_of_the_dispatcher_still_works_and_warns() -> None:
-    from cantrip_actors import dispatch
-
-    with pytest.warns(DeprecationWarning, match="dispatch.Desk is now Dispatcher"):
-        assert dispatch.Desk is Dispatcher
-    with pytest.raises(AttributeError, match="no attribute 'Chair'"):
-        _ = dispatch.Chair
-
-
 @pytest.mark.rule("C-50")
 async def test_an_ended_dispatch_is_forgotten_with_its_entity(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:

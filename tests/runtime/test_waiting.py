@@ -92,12 +92,12 @@ async def test_an_idle_entity_is_unloaded_after_any_number_of_intents() -> None:
         assert (await entity.episode()).result == 0
         for n in (1, 2):
             await anyio.sleep(299)
-            assert entity.awake
+            assert entity.loaded
             assert (await entity.send(f"{n}")).result == n
         await anyio.sleep(299)
-        assert entity.awake
+        assert entity.loaded
         await anyio.sleep(2)
-        assert not entity.awake
+        assert not entity.loaded
         assert (await entity.send("3")).result == 3
 
 

@@ -430,7 +430,7 @@ class HeldServer:
 def read_recorded_circle(cantrip: Cantrip, loom: Loom, entity_id: str) -> Mapping[str, Any] | None:
     """Return the circle that an entity's log has for a cantrip, as JSON; None if it never worked with it."""
     header = loom.header(entity_id)
-    if cantrip.has_id(header.cantrip_id):
+    if cantrip.id == header.cantrip_id:
         return header.circle
     now = find_header_in_force(header, loom.records(entity_id))
-    return now.circle if cantrip.has_id(now.cantrip_id) else None
+    return now.circle if cantrip.id == now.cantrip_id else None

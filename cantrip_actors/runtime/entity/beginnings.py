@@ -167,7 +167,7 @@ class Beginnings:
         at, entity_id, (cantrip, begin, identity, _) = "", header.entity_id, beginning
         wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
         expected = Plan.of(cantrip, identity).make_header(header.at)
-        if cantrip.has_id(header.cantrip_id):  # another version of this library may have described it otherwise
+        if cantrip.id == header.cantrip_id:  # another version of this library may have described it otherwise
             expected = replace(expected, **{name: getattr(header, name) for name in _OF_CANTRIP})
         found = [header, replace(given, at=at, sender=None, trace=None)]
         if list(self._tree.guard.redact_records([expected, wanted])) != found:

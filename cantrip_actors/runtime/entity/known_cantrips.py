@@ -98,8 +98,8 @@ class KnownCantrips:
 
     def is_clear(self, entity_id: str, cantrip_id: str) -> bool:
         """Return whether the cantrip of an entity is unambiguous, so that it can be loaded without a given one."""
-        own, known = self._own.get(entity_id), _find(cantrip_id, self._used)
-        if own is not None and own.has_id(cantrip_id):
+        own, known = self._own.get(entity_id), self._used.get(cantrip_id)
+        if own is not None and own.id == cantrip_id:
             return True
         return known is not None and known.one_rest and known.one_crystal
 
@@ -113,9 +113,9 @@ class KnownCantrips:
         Raises CantripUnknown; LoomError for an ambiguous cantrip.
         """
         own, cantrip_id = self._own.get(entity_id), wanted.id
-        if own is not None and own.has_id(cantrip_id):
+        if own is not None and own.id == cantrip_id:
             return own
-        known = _find(cantrip_id, self._used) or _find(cantrip_id, self._carved)
+        known = self._used.get(cantrip_id) or self._carved.get(cantrip_id)
         if known is None:
             raise self._make_unknown(entity_id, wanted)
         if not (known.one_rest and (known.one_crystal or any_crystal)):
@@ -143,12 +143,6 @@ class KnownCantrips:
 
 def _make_label(name: str | None, cantrip_id: str) -> str:
     return f'"{name}" ({cantrip_id})' if name is not None else f"({cantrip_id})"
-
-
-def _find(cantrip_id: str, among: OrderedDict[str, _Known]) -> _Known | None:
-    """Return the known cantrip of one content, also by an id that an older version of this library gave it."""
-    known = among.get(cantrip_id)
-    return known or next((one for one in among.values() if one.cantrip.has_id(cantrip_id)), None)
 
 
 def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:

@@ -69,7 +69,7 @@ class Upgrades:
         Raises LoomError if the user's function raises.
         """
         offered = None if now.name is None or not header.lasting else self._offered.get(now.name)
-        if offered is None or offered.has_id(now.id) or self._upgrade == "never":
+        if offered is None or offered.id == now.id or self._upgrade == "never":
             return None
         move = Move(header.entity_id, header.name, offered.name or "", now.id, offered, is_idle)
         return move if self._is_allowed(move) else None

@@ -324,11 +324,6 @@ class BlockingEntity(_Blocking[Entity]):
     loaded: _Value[bool] = _Value()
     held: _Value[bool] = _Value()
 
-    @property
-    def awake(self) -> bool:
-        """The same as `loaded`."""
-        return self.loaded
-
     episode = _call_blocking(Entity.episode)
     result = _call_blocking(Entity.result)
     send = _call_blocking(Entity.send)

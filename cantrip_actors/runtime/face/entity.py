@@ -77,11 +77,6 @@ class Entity:
         """Whether this process or another runs the entity. It reads a shared loom in the calling thread."""
         return self.loaded or self._tree.is_held(self._id)
 
-    @property
-    def awake(self) -> bool:
-        """The same as `loaded`."""
-        return self.loaded
-
     async def episode(self) -> Episode:
         """Wait for the episode of the entity's first intent, and return it.
 

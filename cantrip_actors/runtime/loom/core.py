@@ -283,7 +283,7 @@ class Core:
         """
         header = await self.in_store(partial(self.loom.header_at, turn_id))
         living = self.living.get(header.entity_id)
-        if living is not None and living.plan.cantrip.has_id(header.cantrip_id):
+        if living is not None and living.plan.cantrip.id == header.cantrip_id:
             cantrip = living.plan.cantrip
         else:
             then = CantripRef(header.cantrip_id, header.cantrip_name)
@@ -317,13 +317,13 @@ class Core:
     def _is_staying(self, entity_id: str, cantrip_id: str) -> bool:
         """Return whether an entity was loaded here before with its present cantrip."""
         own = self.cantrips.get_unloaded(entity_id)
-        return own is not None and own.has_id(cantrip_id)
+        return own is not None and own.id == cantrip_id
 
     def will_move(self, facts: EntityFacts, cantrip: Cantrip) -> bool:
         """Return whether an entity moves to another cantrip after its running episode, which ends with `cantrip`."""
         now, is_busy = find_cantrip_in_force(self.loom, facts), facts.life is Life.BUSY
         return (
-            is_busy and cantrip.has_id(now.id) and self.upgrades.find_move(facts.header, now, is_idle=False) is not None
+            is_busy and cantrip.id == now.id and self.upgrades.find_move(facts.header, now, is_idle=False) is not None
         )
 
     def find_root(self, entity_id: str) -> str:
