@@ -167,6 +167,7 @@ class TestRules:
         ids += [f"N-{n:02}" for n in range(1, 89) if n != 51]  # N-51 is reserved
         ids += [f"ACP-{n:02}" for n in range(1, 23)]
         ids += [f"MCP-{n:02}" for n in range(1, 22)]  # those from 18 on are our own
+        ids += [f"K-{n:02}" for n in (1, 2, 23, 30, 45)]
         sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
         assert sorted(rule for section in sections for rule in section.rules) == sorted(ids)
 
