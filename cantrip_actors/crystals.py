@@ -28,9 +28,6 @@ from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal
 from cantrip_actors.crystal.replay import Outcome, Recording, faults, recordings, replay
 
-batch = batched
-"""`batched`, as the names of crystals have it: `batch:anthropic:MODEL`."""
-
 __all__ = [
     "Background",
     "Batched",
@@ -55,7 +52,6 @@ __all__ = [
     "ask",
     "azure",
     "background",
-    "batch",
     "batched",
     "bedrock",
     "cohere",

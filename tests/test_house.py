@@ -288,11 +288,14 @@ class TestLayers:
             ("cantrip_actors.machine.loop", "from ..loom import store"),
             ("cantrip_actors.machine.loop", "from cantrip_actors import loom"),
             ("cantrip_actors.loom.jsonl", "from cantrip_actors.circle import gates"),
-            ("cantrip_actors.loom.jsonl", "def f():\n    from cantrip_actors.runtime.entity_actor import Entity"),
+            (
+                "cantrip_actors.loom.jsonl",
+                "def f():\n    from cantrip_actors.runtime.entity.entity_actor import Entity",
+            ),
             ("cantrip_actors.crystal.families.openai", "from cantrip_actors import Runtime"),
             ("supervisors.child", "from cantrip_actors.terms import errors"),
             ("supervisors.child", "import pydantic"),
-            ("conformance.runner", "from cantrip_actors.runtime.entity_actor import Entity"),
+            ("conformance.runner", "from cantrip_actors.runtime.entity.entity_actor import Entity"),
         ],
     )
     def test_a_kind_missing_from_the_row_is_a_fault(self, module: str, source: str) -> None:
@@ -303,7 +306,10 @@ class TestLayers:
         [
             ("cantrip_actors.terms.gate", "from .ward import Ward\nimport pydantic, enum, collections.abc"),
             ("cantrip_actors.loom.jsonl", "from cantrip_actors.records.records import Turn\nimport os"),
-            ("cantrip_actors.runtime.entity_actor", "from supervisors import Actor\nfrom ..loom.store import Store"),
+            (
+                "cantrip_actors.runtime.entity.entity_actor",
+                "from supervisors import Actor\nfrom ..loom.store import Store",
+            ),
             ("cantrip_actors.wards", "from .model.ward import max_turns"),
             ("conformance.runner", "from cantrip_actors import Runtime\nimport yaml"),
         ],

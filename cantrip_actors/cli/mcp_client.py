@@ -42,7 +42,7 @@ def ls(target: Target, token_env: TokenVariable = None, json: AsJson = False) ->
         server, listed = _list(target, token_env)
         if json:
             made = listed.as_json(server)
-            print_json({"digest": listed.digest, "tools": [*made["tools"], *made.get("resources", ())]})
+            print_json({"digest": listed.digest, "tools": made["tools"]})
             return
         for gate in make_gates(server, listed, _refuse_call, in_programs=False):
             typer.echo(f"{gate.signature}\n    {printable(gate.description.strip().partition(chr(10))[0])}")

@@ -60,7 +60,7 @@ def recipe_of(url: str, header: Header, given: Cantrip | None = None, recipe: Pa
     if not recipe.exists():
         raise UnknownRecipe(f"the recipe of {who} was {recipe}, which is gone: give it, --recipe RECIPE")
     cantrip = load_recipe(recipe)
-    if not cantrip.has_id(made_with):
+    if cantrip.id != made_with:
         raise UnknownRecipe(
             f"the recipe of {who} has changed since: to continue with it as it is now, give it, --recipe {recipe}"
         )

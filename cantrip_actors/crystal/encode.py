@@ -369,10 +369,7 @@ class Settings(NamedTuple):
             name: more.pop(name, None)
             for name in ("temperature", "top_p", "max_tokens", "stop", "effort", "output_schema")
         }
-        # a family's own `logprobs: true` stays an option of that family
-        typed = {
-            name: more.pop(name) for name in TYPED if name in more and (name != "logprobs" or more[name] is not True)
-        }
+        typed = {name: value for name in TYPED if (value := more.pop(name, None)) is not None}
         tools = parse_server_tools(more.pop("server_tools", None) or ())
         stop = known["stop"] or ()
         return cls(
@@ -383,7 +380,7 @@ class Settings(NamedTuple):
             known["effort"],
             known["output_schema"],
             more,
-            {name: value for name, value in typed.items() if value is not None},
+            typed,
             tools,
         )
 

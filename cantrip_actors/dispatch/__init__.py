@@ -53,7 +53,6 @@ from cantrip_actors.dispatch.summary import Summary, overview, summary_of
 from cantrip_actors.dispatch.template import contract_template
 from cantrip_actors.dispatch.terms import PlannedStep, Rule, Source, Violation
 from cantrip_actors.dispatch.view import markdown
-from cantrip_actors.terms.deprecated import make_getattr
 
 __all__ = [
     "STATUSES",
@@ -127,5 +126,3 @@ __all__ = [
     "summary_of",
     "superseding",
 ]
-
-__getattr__ = make_getattr(__name__, Desk="Dispatcher")

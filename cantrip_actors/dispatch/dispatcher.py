@@ -165,7 +165,7 @@ class Dispatcher:
     async def _finish_entity(self, record: Record, cantrip: CantripFor) -> None:
         """Run an entity to its end whose process died after the status was set and before `done`."""
         entity = self._runtime.entity(record.id)
-        if entity is not None and not entity.awake and self._runtime.loom.state(entity.id) == "active":
+        if entity is not None and not entity.loaded and self._runtime.loom.state(entity.id) == "active":
             entity = await self._runtime.resume(entity.id, cantrip=self._make_worker_cantrip(record, cantrip))
             await entity.episode()
 
@@ -240,7 +240,7 @@ class Dispatcher:
             entity = await self._runtime.invoke(made, record.contract.intent, name=record.id)
             await entity.episode()
             return
-        if not entity.awake:
+        if not entity.loaded:
             entity = await self._runtime.resume(entity.id, cantrip=made)
         if self._runtime.loom.state(entity.id) == "active":
             await entity.episode()

@@ -36,7 +36,7 @@ from cantrip_actors.dispatch.errors import (
 )
 from cantrip_actors.dispatch.events import Dispatched, Entry, Event, decode_entry, encode_entry
 from cantrip_actors.dispatch.record import Record, apply, make_follow_up
-from cantrip_actors.dispatch.rules import refusal, refuse_for_all_versions
+from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
 from cantrip_actors.loom.seal_key import UNSEALED, SealKey, derive_log_seal, read_secret
@@ -290,7 +290,7 @@ def _fold(record: Record | None, number: int, line: bytes) -> Record:
         raise ValueError(f"it says that it is entry {entry.seq}")
     if contract is None or entry.contract_hash != contract.hash:
         raise ValueError("its contract's hash differs")
-    refused = refuse_for_all_versions(record, entry)
+    refused = refusal(record, entry)
     if refused is not None:
         raise ValueError(f"it could never have been written: {refused.text}")
     return apply(record, entry)

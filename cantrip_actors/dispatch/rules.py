@@ -71,20 +71,6 @@ MAY_WRITE: Mapping[type[Any], Permission] = MappingProxyType(
 
 def refusal(record: Record | None, entry: Entry) -> Refusal | None:
     """Return why `entry` may not come next in `record` (None: an empty log), or None if it may."""
-    return refuse_for_all_versions(record, entry) or (None if record is None else _refuse_since(record, entry))
-
-
-def _refuse_since(record: Record, entry: Entry) -> Refusal | None:
-    """Return the refusal by a rule that earlier versions lacked: a log that they wrote may hold such an entry."""
-    event = entry.event
-    if isinstance(event, e.StatusChanged) and event.status == "completed" and record.open_phases:
-        first = f"pass its phases first, with evidence (phase_passed); open: {', '.join(record.open_phases)}"
-        return Refusal(f"{record.status} cannot become completed yet: {first}", "F-37", legal_next(record.status))
-    return None
-
-
-def refuse_for_all_versions(record: Record | None, entry: Entry) -> Refusal | None:
-    """Return why no version of this library could have written `entry` next, or None: a log is read by these rules."""
     event = entry.event
     if record is None or isinstance(event, e.Dispatched):
         return _refuse_beginning(record, entry)
@@ -210,6 +196,11 @@ def _list_needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recover
                 not unproven,
                 f"write a verification as evidence for each acceptance item; unproven: {unproven}",
                 "F-15",
+            ),
+            Need(
+                not record.open_phases,
+                f"pass its phases first, with evidence (phase_passed); open: {', '.join(record.open_phases)}",
+                "F-37",
             ),
         ),
         "queued": (

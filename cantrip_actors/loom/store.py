@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -39,7 +38,6 @@ from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
 from cantrip_actors.records.tombstone import is_tombstone
-from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import CantripError, LoomError
 
 T = TypeVar("T")
@@ -508,19 +506,6 @@ class Store(LeaseStore):
     @abstractmethod
     def blobs(self) -> Iterator[str]:
         """Return the digests of all blobs."""
-
-    image = Renamed("blob")
-    picture = Renamed("blob")
-
-    def images(self) -> Iterator[str]:
-        """Deprecated: use `blobs`."""
-        warnings.warn("Store.images is now Store.blobs", DeprecationWarning, stacklevel=2)
-        return (digest for digest in self.blobs() if (blob := self.blob(digest)) is not None and blob.is_snapshot)
-
-    def pictures(self) -> Iterator[str]:
-        """Deprecated: use `blobs`."""
-        warnings.warn("Store.pictures is now Store.blobs", DeprecationWarning, stacklevel=2)
-        return (digest for digest in self.blobs() if (blob := self.blob(digest)) is not None and not blob.is_snapshot)
 
     def key(self) -> bytes | None:
         """Return the key that seals this store's snapshots, made on demand; None for a store without one.

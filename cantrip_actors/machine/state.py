@@ -198,7 +198,7 @@ class Plan(Identity, frozen=True, kw_only=True):
 
     def is_adopted(self, state: State) -> bool:
         """Return whether the log says that the entity works with this cantrip."""
-        return self.cantrip.has_id(state.cantrip_id)
+        return self.cantrip.id == state.cantrip_id
 
     def make_adopted(self, state: State, at: str) -> Adopted:
         """Return the record with which the entity moves to this cantrip."""

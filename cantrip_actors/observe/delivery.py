@@ -30,7 +30,6 @@ from cantrip_actors.observe.processor import Processor
 from cantrip_actors.observe.upserts import Output, TurnEvent, TurnStarted, Upsert, history
 from cantrip_actors.stream.entity import CRASHED
 from cantrip_actors.stream.wire import Envelope, StreamError
-from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.errors import CantripError
 
 CAPACITY = 10_000
@@ -161,8 +160,6 @@ class Upserts:
             if len(self._ended) > self._kept:
                 oldest, _ = self._ended.popitem(last=False)
                 del self._turns[oldest]
-
-    lost = Renamed("end_all")
 
 
 @dataclass(slots=True, eq=False)

@@ -127,10 +127,6 @@ def _decode_carefully(line: bytes) -> Record:
             parsed = upcast(parsed)
         if "gone" in parsed:  # a tombstone (`tombstone.py`)
             parsed = {**_EMPTY.get(parsed.get("kind", ""), {}), **parsed}
-        if isinstance(
-            usage := parsed.get("usage"), dict
-        ):  # earlier versions kept counts that crystals reported as floats
-            parsed = {**parsed, "usage": {k: v if k == "cost" else math.ceil(v) for k, v in usage.items()}}
         record: Record = msgspec.convert(parsed, _RECORD, dec_hook=convert_from_json)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LoomError(f"{_cut_excerpt(line)} is not a record of a loom: {_describe_fault(error, parsed)}") from error

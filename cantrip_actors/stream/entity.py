@@ -29,7 +29,6 @@ from cantrip_actors.records.records import Observation
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.stream.turn import RETRY, TurnStream, choose_cancel_reason
 from cantrip_actors.stream.wire import Emitted, Envelope, Parent, Step, StreamError
-from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.messages import Response, ToolCall
 from cantrip_actors.terms.outcome import Outcome
 
@@ -142,6 +141,3 @@ class EntityStream:
             code = "CRYSTAL_ERROR" if turn.failure is None else turn.failure.code
             return turn.fail(StreamError(code, outcome.error or "the crystal failed"))
         return turn.cancel(choose_cancel_reason(outcome.reason), step)
-
-    said = Renamed("pass_on")
-    crashed = Renamed("crash")

@@ -59,7 +59,6 @@ from cantrip_actors.stream.wire import (
     StreamError,
     StreamUsage,
 )
-from cantrip_actors.terms.deprecated import Renamed
 from cantrip_actors.terms.messages import Response, ToolCall, Usage
 from cantrip_actors.terms.outcome import EndReason
 
@@ -348,12 +347,3 @@ class TurnStream:
         return Envelope(
             self._new_event_id(), format_instant(self._now()), self.turn_id, self.session_id, payload, self.parent
         )
-
-    ended = Renamed("is_ended")
-    said = Renamed("pass_on")
-    answered = Renamed("answer")
-    called = Renamed("begin_call")
-    observed = Renamed("finish_call")
-    completed = Renamed("complete")
-    cancelled = Renamed("cancel")
-    failed = Renamed("fail")

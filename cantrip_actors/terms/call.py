@@ -30,7 +30,7 @@ TYPED: Final = (
     "verbosity",
     "reasoning_summary",
 )
-"""Settings that two families share (R-26). They are also accepted among the options, where they used to be."""
+"""Settings that two families share (R-26)."""
 
 _SAMPLING: Final = ("temperature", "top_p", "max_tokens", "stop", *TYPED)
 
@@ -72,9 +72,6 @@ class _Conditioning:
         expected = 'a level such as "none", "low" or "high"'
         check(effort is None or is_text(effort), "options: effort", expected, effort, InvalidCantrip)
         _check_schema(self.options.get("output_schema"))
-        for name in TYPED:
-            if name in self.options and getattr(self, name) is not None:
-                raise InvalidCantrip(f"options: {name} is a field of Call, too, and is given in both: Call({name}=…)")
         object.__setattr__(self, "server_tools", parse_server_tools(self.server_tools))
 
     def _check_typed(self) -> None:
@@ -110,7 +107,7 @@ def _freeze_options(options: Any) -> Mapping[str, Any]:
     fits = isinstance(options, Mapping) and all(isinstance(name, str) for name in options)
     check(fits, "options", "a mapping from names to values", options, InvalidCantrip)
     for own in fields(_Conditioning):
-        if own.name in options and own.name not in TYPED:
+        if own.name in options:
             raise InvalidCantrip(f"options: {own.name} is a field of Call itself: Call({own.name}=…)")
     return MappingProxyType({name: _freeze(value, f"options: {name}") for name, value in options.items()})
 

@@ -159,7 +159,19 @@ class Cantrip:
 
         It depends on what the user wrote, in every version of this library (`identity.py`), and not on the name.
         """
-        return self._compute_id(*self.circle.identity())
+        circle, descriptions = self.circle.identity()
+        content = [
+            get_crystal_name(self.crystal),
+            None if self.child_crystal is None else get_crystal_name(self.child_crystal),
+            [(str(key), get_crystal_name(crystal)) for key, crystal in self.crystals.items()],
+            self.call.as_json(),
+            circle,
+            descriptions,
+            self.folding.identity(),
+            self.requires_done,
+        ]
+        text = json.dumps(content, sort_keys=True, default=repr)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     @cached_property
     def behind(self) -> Sequence[object]:
@@ -175,29 +187,6 @@ class Cantrip:
             behind += [step for wrapper in gate.wrappers for step in (*wrapper.pre, *wrapper.post)]
             behind += [part for name in sorted(gate.dependencies) for part in (name, gate.dependencies[name])]
         return behind
-
-    @cached_property
-    def former_id(self) -> str:
-        """The id that older versions of this library recorded for this cantrip; with plain gates it equals `id`."""
-        return self._compute_id(*self.circle.former_identity())
-
-    def _compute_id(self, circle: dict[str, Any], descriptions: list[str]) -> str:
-        content = [
-            get_crystal_name(self.crystal),
-            None if self.child_crystal is None else get_crystal_name(self.child_crystal),
-            [(str(key), get_crystal_name(one)) for key, one in self.crystals.items()],
-            {"system_prompt": None, **self.call.as_json()},  # a null, so that ids stay what they were
-            circle,
-            descriptions,
-            self.folding.identity(),
-            self.requires_done,
-        ]
-        text = json.dumps(content, sort_keys=True, default=repr)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-    def has_id(self, cantrip_id: str) -> bool:
-        """Return whether a loom knows this content by `cantrip_id`: its id, or the one of an older version."""
-        return cantrip_id == self.id or cantrip_id == self.former_id  # noqa: PLR1714  # the second is seldom needed
 
 
 def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> None:

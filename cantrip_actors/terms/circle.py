@@ -212,7 +212,8 @@ class Circle:
 
     @cached_property
     def _own_json(self) -> dict[str, Any]:
-        return self._build_json(_build_header)
+        gates = [_build_header(one) for one in self.open_gates.values()]
+        return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 
     def identity(self) -> tuple[dict[str, Any], list[str]]:
         """Return the parts that enter the content id: the circle as written, and the descriptions of its gates."""
@@ -222,14 +223,6 @@ class Circle:
         if self.servers:
             circle["servers"] = [one.identity() for one in self.servers]
         return circle, [description for _, description in gates]
-
-    def former_identity(self) -> tuple[dict[str, Any], list[str]]:
-        """Return the parts that entered the content ids of older versions of this library."""
-        return self.bare._build_json(_build_schema), [one.description for one in self.bare.definitions]  # noqa: SLF001  # a circle's
-
-    def _build_json(self, gate_json: Callable[[Gate], dict[str, Any]]) -> dict[str, Any]:
-        gates = [gate_json(one) for one in self.open_gates.values()]
-        return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 
     def _build_medium_json(self) -> dict[str, Any]:
         return {"medium": self.medium} | ({} if self.jail is None else {"jail": self.jail})
@@ -264,15 +257,13 @@ def _check_jail(jail: JailName | None, medium: MediumName) -> None:
         raise InvalidCantrip(f'jail="{jail}" confines shells: give the circle medium="shell", or take the jail away')
 
 
-def _build_schema(gate: Gate) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": gate.name, "parameters": gate.parameters}
-    if gate.wrappers:
-        made["wrapped"] = [wrapper.name for wrapper in gate.wrappers]
-    return made
-
-
 def _build_header(gate: Gate) -> dict[str, Any]:
-    return _build_schema(gate) | ({"read_only": True} if gate.read_only else {})
+    wrapped = [wrapper.name for wrapper in gate.wrappers]
+    return (
+        {"name": gate.name, "parameters": gate.parameters}
+        | ({"wrapped": wrapped} if wrapped else {})
+        | ({"read_only": True} if gate.read_only else {})
+    )
 
 
 def _collect_gates(given: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:

@@ -25,7 +25,6 @@ from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, m
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import describe, shorten
 from cantrip_actors.terms.risk import Risk, read_risks
-from cantrip_actors.terms.standard_identity import STANDARD
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper, check_expires, check_unattended
 
 if TYPE_CHECKING:
@@ -132,8 +131,7 @@ class Gate:
         description, parameters = self.description, self.parameters if self.written is None else self.written
         known = _standard.get(self.name)
         if known is not None and known.parameters is self.parameters:
-            then, parameters = STANDARD.get(self.name, ("", {}))
-            description = then if description == known.description else description
+            description, parameters = "" if description == known.description else description, {}
         steps = [wrapper.name for wrapper in self.wrappers]
         made = {"name": self.name, "parameters": parameters} | ({"wrapped": steps} if steps else {})
         return made, description

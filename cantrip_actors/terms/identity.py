@@ -1,17 +1,14 @@
 """The parts of a content id: what the author of a cantrip wrote, and nothing that this library or pydantic adds.
 
-A standard gate enters as it was when ids were fixed (`standard_identity.py`), whatever its text is now. A gate of the
-author's enters by its name, its description and its parameters as they are annotated. For plain annotations these are
-the JSON Schema that has always entered ids, made here and not by pydantic, so that ids do not change; other annotations
-enter as they are written. `docs/decisions/0029` says why. A function enters by what the crystal sees of it, not by its
-module; wrapped steps enter by the wrapper's name.
+A standard gate enters by its name, whatever its text is. A gate of the author's enters by its name, its description
+and its parameters as they are annotated, not by the JSON Schema that pydantic makes of them; decision 0140 says why.
+A function enters by what the crystal sees of it, not by its module; wrapped steps enter by the wrapper's name.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import types
 import typing
 from collections.abc import Mapping
@@ -28,80 +25,14 @@ DEEPEST: Final = 20
 _FIELD: Final = ("alias", "title", "description", "examples", "discriminator", "json_schema_extra")
 """The arguments of pydantic's `Field` that enter; its constraints are in `metadata`."""
 
-_SCALARS: Final = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
-
 Fields = Mapping[str, tuple[Any, Any]]
 """A function's parameters: annotations and defaults; `...` stands for none."""
 
 
 def build_parameters_identity(fields: Fields, *, is_open: bool) -> dict[str, Any]:
     """Return a function's parameters as they enter a content id; `is_open` if it accepts other arguments."""
-    made = build_plain_schema(fields, is_open=is_open)
-    if made is not None:
-        return made
     parameters = {name: _describe_parameter(hint, default, ()) for name, (hint, default) in fields.items()}
     return {"written": parameters, "open": is_open}
-
-
-class _NotPlain(Exception):
-    """An annotation or a default enters as it is written."""
-
-
-def build_plain_schema(fields: Fields, *, is_open: bool) -> dict[str, Any] | None:
-    """Return the JSON Schema of plain parameters; None if one of them is not plain.
-
-    Plain are scalars, `Any`, lists, dicts from text, unions, literals, descriptions, and defaults that are JSON.
-    """
-    properties: dict[str, Any] = {}
-    try:
-        for name, (hint, default) in fields.items():
-            properties[name] = _build_schema(hint) | ({} if default is ... else {"default": _convert_default(default)})
-    except _NotPlain:
-        return None
-    required = [name for name, (_, default) in fields.items() if default is ...]
-    made = {"additionalProperties": is_open, "properties": properties, "type": "object"}
-    return made | ({"required": required} if required else {})
-
-
-def _build_schema(hint: Any) -> dict[str, Any]:  # a table of kinds
-    hint = types.NoneType if hint is None else hint
-    if hint is Any:
-        return {}
-    if isinstance(hint, type) and hint in _SCALARS:
-        return {"type": _SCALARS[hint]}
-    origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if origin is list:
-        return {"items": _build_schema(args[0] if args else Any), "type": "array"}
-    if origin is dict and args[:1] in ((), (str,)):
-        return {"additionalProperties": (args and _build_schema(args[1])) or True, "type": "object"}
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_build_schema(one) for one in args]}
-    if origin is typing.Literal:
-        return _build_literal_schema(args)
-    if origin is typing.Annotated and len(args) == 2 and isinstance(args[1], FieldInfo):
-        given = _describe_field(args[1])
-        if list(given) == ["description"]:
-            return _build_schema(args[0]) | given
-    raise _NotPlain
-
-
-def _build_literal_schema(values: tuple[Any, ...]) -> dict[str, Any]:
-    kinds = {type(value) for value in values}
-    if len(kinds) > 1 or not kinds <= {str, int}:
-        raise _NotPlain
-    return {"type": _SCALARS[kinds.pop()]} | ({"const": values[0]} if len(values) == 1 else {"enum": list(values)})
-
-
-def _convert_default(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _NotPlain
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if type(value) is list:
-        return [_convert_default(one) for one in value]
-    if type(value) is dict and all(type(key) is str for key in value):
-        return {key: _convert_default(one) for key, one in value.items()}
-    raise _NotPlain
 
 
 def _describe_parameter(hint: Any, default: Any, above: tuple[type, ...]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 An entity that reads what strangers wrote can be talked into anything that its gates allow. With private data and a way
 out it can be talked into sending that data away. Gates declare what they bring; nothing is guessed from their names or
-their code, and no content id depends on it (decision 0029).
+their code, and no content id depends on it (decision 0140).
 """
 
 from __future__ import annotations

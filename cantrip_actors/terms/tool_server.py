@@ -356,18 +356,13 @@ class Listed:
         return cls(tuple(one._replace(description=_shorten(one.description)) for one in kept), digest)
 
     def as_json(self, server: ToolServer) -> dict[str, Any]:
-        """Return the form that the loom stores in the description of a circle.
-
-        The gates for resources are apart: a version before these gates takes the tools, and knows no other kind.
-        """
-        made: dict[str, Any] = {
+        """Return the form that the loom stores in the description of a circle."""
+        return {
             "name": server.name,
             "id": server.id,
             "digest": self.digest,
-            "tools": [_drop_defaults(one) for one in self.tools if one.kind == "tool"],
+            "tools": [_drop_defaults(tool) for tool in self.tools],
         }
-        others = [_drop_defaults(one) for one in self.tools if one.kind != "tool"]
-        return made | ({"resources": others} if others else {})
 
 
 def _describe_clash(one: Tool, other: Tool, name: str, every: Sequence[Tool]) -> str:
@@ -397,8 +392,7 @@ def read_listed(circle: Mapping[str, Any], server: ToolServer) -> Listed | None:
     """Return the tools of a server that a recorded circle has; None if it has no tools of this server."""
     for one in circle.get("servers", ()):
         if one["name"] == server.name and one["id"] == server.id:
-            tools = [_read_tool(tool) for tool in (*one["tools"], *one.get("resources", ()))]
-            return Listed(tuple(sorted(tools, key=lambda tool: tool.name)), one["digest"])
+            return Listed(tuple(map(_read_tool, one["tools"])), one["digest"])
     return None
 
 

@@ -182,18 +182,10 @@ class TestCalls:
             Call(**{name: value})
 
     @given(st.sets(st.sampled_from(TYPED)))
-    def test_a_setting_in_the_options_equals_the_field(self, names: set[str]) -> None:
-        given_ = {name: ALL[name] for name in names}
-        assert Call(**given_).as_json() == Call(options=given_).as_json() == given_
-        assert Settings.of(Call(options=given_).sampling()).typed == given_
-
-    def test_a_setting_that_is_given_twice_is_refused(self) -> None:
-        with pytest.raises(InvalidCantrip, match="given in both"):
-            Call(seed=1, options={"seed": 2})
-
-    def test_a_familys_own_logprobs_stay_an_option(self) -> None:
-        body, _ = asked("openai-chat", logprobs=True, top_logprobs=3)
-        assert (body["logprobs"], body["top_logprobs"]) == (True, 3)
+    def test_a_setting_reaches_the_encoder_under_its_name(self, names: set[str]) -> None:
+        settings = {name: ALL[name] for name in names}
+        assert Call(**settings).as_json() == settings
+        assert Settings.of(Call(**settings).sampling()).typed == settings
 
     def test_an_unknown_gate_cannot_be_forced(self) -> None:
         circle = Circle(gates=["done", look], wards=[max_turns(2)])

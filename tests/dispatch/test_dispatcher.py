@@ -31,7 +31,7 @@ from cantrip_actors.dispatch import (
 )
 from cantrip_actors.dispatch.companion import DispatchCompanion
 from cantrip_actors.gates import write
-from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_tokens, max_turns, remove_gate
 from tests.dispatch.contracts import contract, terms
 from tests.dispatch.entities import (
@@ -920,15 +920,6 @@ def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
 
     companion = DispatchCompanion(dispatcher.log, record.id, dispatcher._runtime.loom)
     return make_worker_cantrip(worker(scripted([*FINISH])), record.contract, companion)
-
-
-def test_the_old_name_of_the_dispatcher_still_works_and_warns() -> None:
-    from cantrip_actors import dispatch
-
-    with pytest.warns(DeprecationWarning, match="dispatch.Desk is now Dispatcher"):
-        assert dispatch.Desk is Dispatcher
-    with pytest.raises(AttributeError, match="no attribute 'Chair'"):
-        _ = dispatch.Chair
 
 
 @pytest.mark.rule("C-50")

@@ -250,18 +250,6 @@ def test_any_images_are_read_from_disk_as_they_were_written(tmp_path_factory, so
             assert verify_loom(store).ok
 
 
-def test_the_earlier_names_of_blobs_still_work(store):
-    store.append(both("e"))
-    with pytest.deprecated_call():
-        assert store.image(SNAPSHOT.digest) == SNAPSHOT
-    with pytest.deprecated_call():
-        assert store.picture(IMAGE.digest) == IMAGE_BLOB
-    with pytest.deprecated_call():
-        assert list(store.images()) == [SNAPSHOT.digest]
-    with pytest.deprecated_call():
-        assert list(store.pictures()) == [IMAGE.digest]
-
-
 # --------------------------------------------------------------------------------------- the file beside a JSONL loom
 
 

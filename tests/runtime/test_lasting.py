@@ -141,9 +141,9 @@ async def test_an_idle_entity_is_unloaded_and_a_send_loads_it() -> None:
         entity = await runtime.invoke(cantrip(crystal), "start", name="x")
         await entity.episode()
         await anyio.sleep(30)
-        assert entity.awake
+        assert entity.loaded
         await anyio.sleep(60)
-        assert not entity.awake
+        assert not entity.loaded
         assert runtime.loom.state(entity.id) == "terminated"
         assert (await entity.send("more")).result == 2
         assert (await runtime.entity("x").send("and more")).result == 3
@@ -258,7 +258,7 @@ async def test_a_steering_message_survives_unloading_and_the_end_of_its_process(
         await entity.episode()
         await entity.steer("mind the gap")
         await anyio.sleep(100)
-        assert not entity.awake
+        assert not entity.loaded
         assert (await entity.send("more")).result == ["start", "mind the gap", "more"]
         await entity.steer("and the train")
         await anyio.sleep(1)
@@ -286,7 +286,7 @@ async def test_an_unloaded_entity_is_stopped_through_its_handle() -> None:
         entity = await runtime.invoke(cantrip([done(1)]), "start", name="x")
         await entity.episode()
         await anyio.sleep(100)
-        assert not entity.awake
+        assert not entity.loaded
         await entity.stop("nobody asks any more")
         assert runtime.entity("x") is None
         assert runtime.loom.records(entity.id)[-1].detail == "nobody asks any more"
@@ -350,7 +350,7 @@ async def test_one_of_two_processes_that_make_an_entity_of_one_name_is_refused(t
         for runtime in (one, two):
             with pytest.raises(InvalidIntent, match="is there already"):
                 await runtime.invoke(cantrip([done(1)]), "start", name="x")
-        maker = one if one.entity("x").awake else two
+        maker = one if one.entity("x").loaded else two
         await maker.entity("x").stop()
         await anyio.sleep(1)
         await runtime.invoke(cantrip([done(2)]), "start", name="x")
@@ -371,7 +371,7 @@ async def test_an_entity_keeps_the_cantrip_it_was_given_after_unloading(tmp_path
         for _ in range(3):
             assert (await entity.send("more")).result == "the new one"
             await anyio.sleep(100)
-            assert not entity.awake
+            assert not entity.loaded
 
 
 async def test_a_loaded_entity_refuses_another_cantrip() -> None:
@@ -479,7 +479,7 @@ async def test_a_send_cancelled_before_it_began_sends_nothing() -> None:
             scope.cancel()
             await entity.send("never")
         await anyio.sleep(1)
-        assert not entity.awake
+        assert not entity.loaded
         assert (await entity.send("more")).result == 2
 
 
@@ -511,7 +511,7 @@ async def test_a_subscriber_sees_one_end_event_when_an_unloaded_entity_is_stoppe
         entity = await runtime.invoke(cantrip(scripted([{"content": "noted"}])), "one", name="notes")
         await entity.episode()
         await anyio.sleep(10)
-        assert not entity.awake
+        assert not entity.loaded
         events = runtime.events()
         await entity.stop()
     assert [type(event) for event in [event async for event in events]] == [EntityEndedEvent]

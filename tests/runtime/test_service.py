@@ -32,7 +32,7 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystals import fallback, limited
 from cantrip_actors.machine.project import find_outcome
 from cantrip_actors.records.records import IntentGiven
-from cantrip_actors.runtime import known_cantrips as known
+from cantrip_actors.runtime.entity import known_cantrips as known
 from cantrip_actors.terms.messages import Invocation, Message, as_text
 from cantrip_actors.wards import max_turns
 from tests.pictures import png
@@ -217,7 +217,7 @@ async def test_an_unloaded_entity_is_loaded_with_its_own_dependencies():
         anna = await runtime.invoke(for_user("anna"), "go", name="anna")
         await runtime.cast(for_user("ben"), "go")
         await anyio.sleep(100)
-        assert not anna.awake
+        assert not anna.loaded
         assert (await anna.send("again")).result == "anna"
         await anyio.sleep(100)
         assert (await runtime.entity("anna").send("again")).result == "anna"
@@ -628,7 +628,7 @@ async def test_an_episode_longer_than_the_grace_is_stopped_when_the_runtime_clos
     async with Runtime.open() as runtime:
         quick, slow = await runtime.start(taking(5), "go"), await runtime.start(taking(50), "go")
         assert await runtime.drain(grace=10) is False
-        assert (quick.awake, slow.awake) == (False, True)
+        assert (quick.loaded, slow.loaded) == (False, True)
     assert [runtime.loom.state(one.id) for one in (quick, slow)] == ["terminated", "cancelled"]
 
 
@@ -651,7 +651,7 @@ async def test_an_entity_is_found_by_its_id_in_any_state(tmp_path):
         started = await runtime.start(taking(5), "go")
         notes = await runtime.invoke(POLICY_SPELL, "go", name="notes")
         under_way = runtime.find(started.id)
-        assert under_way.awake
+        assert under_way.loaded
         assert (await under_way.episode()).result == "here"
         assert (await runtime.find(started.id).episode()).result == "here"
         assert runtime.find(notes.id).name == "notes"

@@ -354,10 +354,3 @@ def test_deltas_are_redacted_and_so_is_the_finished_item() -> None:
     )
     assert "".join(p.delta_content for p in made if isinstance(p, ItemDelta)) == "open [redacted:key] now "
     assert made[-1].final_item.content == "open [redacted:key] now please"
-
-
-@pytest.mark.parametrize(("old", "new"), [("said", "pass_on"), ("ended", "is_ended"), ("failed", "fail")])
-def test_old_names_still_work_and_warn(old, new) -> None:
-    stream = turn()
-    with pytest.warns(DeprecationWarning, match=rf"TurnStream\.{old} is now {new}"):
-        assert getattr(stream, old) == getattr(stream, new)

@@ -124,7 +124,7 @@ def cantrips(folder: Path) -> dict[str, Cantrip]:
         "a named crystal": Cantrip(scripted([{}], name="told"), circle=Circle(["done"], [max_turns(10)])),
         "a system prompt": _tools(call=Call("You are terse.")),
         "sampling": _tools(call=Call("p", temperature=0.5, top_p=0.9, max_tokens=99, stop=("A", "B"))),
-        "options": _tools(call=Call("p", options={"seed": 2**70, "nested": {"a": [1, None, "ø"]}})),
+        "options": _tools(call=Call("p", options={"top_k": 2**70, "nested": {"a": [1, None, "ø"]}})),
         "a tool choice": _tools(call=Call("p", tool_choice="required")),
         "done required": _tools(require_done_tool=True),
         "a child crystal": _tools("call_agent", child_crystal="c:d"),

@@ -26,21 +26,21 @@ class TestImmutable:
             del call.system_prompt
 
     def test_options_cannot_be_changed_in_place_or_through_the_given_mapping(self) -> None:
-        given: dict[str, Any] = {"seed": 1}
+        given: dict[str, Any] = {"top_k": 1}
         call = Call(options=given)
-        given["seed"] = 2
-        assert call.options == {"seed": 1}
+        given["top_k"] = 2
+        assert call.options == {"top_k": 1}
         with pytest.raises(TypeError):
-            call.options["seed"] = 2
+            call.options["top_k"] = 2
 
     def test_replace_makes_another_call(self) -> None:
-        call = Call("You are helpful", temperature=0.7, stop="END", options={"seed": 1})
+        call = Call("You are helpful", temperature=0.7, stop="END", options={"top_k": 1})
         other = replace(call, system_prompt="You are terse")
-        assert other == Call("You are terse", temperature=0.7, stop=("END",), options={"seed": 1})
+        assert other == Call("You are terse", temperature=0.7, stop=("END",), options={"top_k": 1})
         assert call.system_prompt == "You are helpful"
 
     def test_equal_calls_are_equal_values(self) -> None:
-        assert len({Call("a", options={"seed": 1}), Call("a", options={"seed": 1}), Call("b")}) == 2
+        assert len({Call("a", options={"top_k": 1}), Call("a", options={"top_k": 1}), Call("b")}) == 2
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,7 @@ class TestImmutable:
         ({"options": [1]}, "options: expected a mapping"),
         ({"options": {1: 2}}, "options: expected a mapping"),
         ({"options": {"temperature": 3}}, "options: temperature is a field of Call itself"),
+        ({"options": {"seed": 3}}, "options: seed is a field of Call itself"),
     ],
 )
 def test_an_invalid_call_is_refused(fields: dict[str, Any], why: str) -> None:
@@ -71,24 +72,24 @@ def test_an_invalid_call_is_refused(fields: dict[str, Any], why: str) -> None:
 
 def test_sampling_has_only_the_fields_that_were_set() -> None:
     assert Call("prompt", tool_choice="auto").sampling() == {}
-    assert Call(temperature=0, top_p=1, max_tokens=9, stop=["a", "b"], options={"seed": 1}).sampling() == {
+    assert Call(temperature=0, top_p=1, max_tokens=9, stop=["a", "b"], options={"top_k": 1}).sampling() == {
         "temperature": 0,
         "top_p": 1,
         "max_tokens": 9,
         "stop": ("a", "b"),
-        "seed": 1,
+        "top_k": 1,
     }
 
 
 @pytest.mark.rule("CALL-4")
 def test_the_header_has_every_field_that_was_set() -> None:
-    call = Call("prompt", temperature=0, tool_choice="required", require_done_tool=True, options={"seed": 1})
+    call = Call("prompt", temperature=0, tool_choice="required", require_done_tool=True, options={"top_k": 1})
     assert call.as_json() == {
         "system_prompt": "prompt",
         "tool_choice": "required",
         "require_done_tool": True,
         "temperature": 0,
-        "seed": 1,
+        "top_k": 1,
     }
     assert Call().as_json() == {}
 
@@ -97,7 +98,7 @@ def test_the_header_has_every_field_that_was_set() -> None:
 class TestOptions:
     """Options are JSON, and cannot be changed at any depth."""
 
-    GIVEN = {"metadata": {"tags": ["a", {"b": [1, 2.5, None, True]}]}, "seed": 7}  # noqa: RUF012
+    GIVEN = {"metadata": {"tags": ["a", {"b": [1, 2.5, None, True]}]}, "top_k": 7}  # noqa: RUF012
 
     def test_nested_options_cannot_be_changed(self):
         call = Call(options=self.GIVEN)

