@@ -16,6 +16,7 @@ COMMANDS = {
     "requests": ("bench.requests", "the memory of entities that wait for people, and the cost of a decision"),
     "sends": ("bench.sends", "the cost of a send to an idle entity, and of loading one with a long history"),
     "serve": ("bench.serve", "the cost of HTTP compared with the same calls in the process, and of 500 event streams"),
+    "gaps": ("bench.gaps", "the longest gap of the event loop while the loom is locked, pruned, copied or listed"),
     "reads": ("bench.reads", "the cost of reading an entity of 10,000 turns over HTTP, compared with one of 100"),
     "observe": ("bench.observe", "the cost of spans and metrics per turn, without and with an SDK"),
     "dispatch": ("bench.dispatch", "the cost of a turn of an entity with a dispatch, compared with one without"),

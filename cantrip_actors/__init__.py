@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from cantrip_actors.records.records import Observation
     from cantrip_actors.records.turn import Turn, TurnMetadata
     from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
-    from cantrip_actors.runtime.events import (
+    from cantrip_actors.runtime.entity.upgrades import Move
+    from cantrip_actors.runtime.events.events import (
         DecidedEvent,
         EntityEndedEvent,
         EntityEvent,
@@ -56,11 +57,10 @@ if TYPE_CHECKING:
         ToolResultEvent,
         UsageEvent,
     )
-    from cantrip_actors.runtime.membership import Node
-    from cantrip_actors.runtime.receipt import NoAnswer, Receipt
-    from cantrip_actors.runtime.requests import Request, RequestFeed
-    from cantrip_actors.runtime.schedules import Schedule
-    from cantrip_actors.runtime.upgrades import Move
+    from cantrip_actors.runtime.face.receipt import NoAnswer, Receipt
+    from cantrip_actors.runtime.nodes.membership import Node
+    from cantrip_actors.runtime.people.requests import Request, RequestFeed
+    from cantrip_actors.runtime.time.schedules import Schedule
     from cantrip_actors.terms.call import Call
     from cantrip_actors.terms.cantrip import Cantrip
     from cantrip_actors.terms.circle import Circle
@@ -281,7 +281,7 @@ _HOMES = {
         "Episode",
         "Runtime",
     ),
-    "cantrip_actors.runtime.events": (
+    "cantrip_actors.runtime.events.events": (
         "DecidedEvent",
         "EntityEndedEvent",
         "EntityEvent",
@@ -299,11 +299,11 @@ _HOMES = {
         "ToolResultEvent",
         "UsageEvent",
     ),
-    "cantrip_actors.runtime.membership": ("Node",),
-    "cantrip_actors.runtime.receipt": ("NoAnswer", "Receipt"),
-    "cantrip_actors.runtime.requests": ("Request", "RequestFeed"),
-    "cantrip_actors.runtime.schedules": ("Schedule",),
-    "cantrip_actors.runtime.upgrades": ("Move",),
+    "cantrip_actors.runtime.nodes.membership": ("Node",),
+    "cantrip_actors.runtime.face.receipt": ("NoAnswer", "Receipt"),
+    "cantrip_actors.runtime.people.requests": ("Request", "RequestFeed"),
+    "cantrip_actors.runtime.time.schedules": ("Schedule",),
+    "cantrip_actors.runtime.entity.upgrades": ("Move",),
 }
 _READING = frozenset(
     (
@@ -311,7 +311,7 @@ _READING = frozenset(
         "cantrip_actors.terms.errors",
         "cantrip_actors.records.records",
         "cantrip_actors.records.turn",
-        "cantrip_actors.runtime.events",
+        "cantrip_actors.runtime.events.events",
     )
 )
 """Modules with what a reader of looms and events needs; importing from them does not import the circle."""

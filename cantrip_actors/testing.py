@@ -19,7 +19,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from cantrip_actors.loom import MemoryStore, Store
-from cantrip_actors.runtime.runtime import Runtime
+from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.terms.arguments import check_kind, check_whole
 from cantrip_actors.terms.errors import LoomError
 from supervisors.testing import Stuck, virtual

@@ -13,6 +13,7 @@ COMMANDS = {
     "wire": ("conformance.wire", "recordings of providers' streams, decoded however the network cuts them"),
     "crash": ("conformance.crash.command", "processes killed at every border: the effects compared with the records"),
     "cluster": ("conformance.cluster.command", "nodes killed, frozen and drained while mail arrives"),
+    "cancel": ("conformance.cancel.command", "calls cancelled at random moments: leaks, and effects after an end"),
     "fuzz": ("conformance.fuzz.command", "hostile bytes for every parser of what entities and providers say"),
     "otp": ("conformance.otp", "supervision compared with Erlang/OTP itself"),
 }

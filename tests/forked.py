@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 PRELOADED = (
     "pytest",
-    "cantrip_actors.runtime.runtime",
+    "cantrip_actors.runtime.face.runtime",
     "cantrip_actors.loom.opening",
     "cantrip_actors.cli.app",
     "cantrip_actors.cli.entities",

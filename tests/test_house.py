@@ -168,6 +168,7 @@ class TestRules:
         ids += [f"N-{n:02}" for n in range(1, 89) if n != 51]  # N-51 is reserved
         ids += [f"ACP-{n:02}" for n in range(1, 23)]
         ids += [f"MCP-{n:02}" for n in range(1, 22)]  # those from 18 on are our own
+        ids += [f"K-{n:02}" for n in (1, 2, 23, 30, 45)]
         sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
         assert sorted(rule for section in sections for rule in section.rules) == sorted(ids)
 
@@ -288,11 +289,14 @@ class TestLayers:
             ("cantrip_actors.machine.loop", "from ..loom import store"),
             ("cantrip_actors.machine.loop", "from cantrip_actors import loom"),
             ("cantrip_actors.loom.jsonl", "from cantrip_actors.circle import gates"),
-            ("cantrip_actors.loom.jsonl", "def f():\n    from cantrip_actors.runtime.entity_actor import Entity"),
+            (
+                "cantrip_actors.loom.jsonl",
+                "def f():\n    from cantrip_actors.runtime.entity.entity_actor import Entity",
+            ),
             ("cantrip_actors.crystal.families.openai", "from cantrip_actors import Runtime"),
             ("supervisors.child", "from cantrip_actors.terms import errors"),
             ("supervisors.child", "import pydantic"),
-            ("conformance.runner", "from cantrip_actors.runtime.entity_actor import Entity"),
+            ("conformance.runner", "from cantrip_actors.runtime.entity.entity_actor import Entity"),
         ],
     )
     def test_a_kind_missing_from_the_row_is_a_fault(self, module: str, source: str) -> None:
@@ -303,7 +307,10 @@ class TestLayers:
         [
             ("cantrip_actors.terms.gate", "from .ward import Ward\nimport pydantic, enum, collections.abc"),
             ("cantrip_actors.loom.jsonl", "from cantrip_actors.records.records import Turn\nimport os"),
-            ("cantrip_actors.runtime.entity_actor", "from supervisors import Actor\nfrom ..loom.store import Store"),
+            (
+                "cantrip_actors.runtime.entity.entity_actor",
+                "from supervisors import Actor\nfrom ..loom.store import Store",
+            ),
             ("cantrip_actors.wards", "from .model.ward import max_turns"),
             ("conformance.runner", "from cantrip_actors import Runtime\nimport yaml"),
         ],

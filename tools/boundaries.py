@@ -89,7 +89,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same, in a module that may not import the library"),
     Boundary("cantrip_actors/testing.py", "run_with_crashes", "what a crashed process raises is lost with it"),
-    Boundary("cantrip_actors/runtime/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
+    Boundary("cantrip_actors/runtime/face/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
     Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect (OTEL-04)"),
     Boundary(
         "cantrip_actors/observe/tracing.py",
@@ -97,10 +97,11 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "the same, and the episode is not traced any further",
     ),
     Boundary(
-        "cantrip_actors/runtime/events.py",
+        "cantrip_actors/runtime/events/events.py",
         "Watchers.publish",
         "observation, never control: a watcher that raises is removed",
     ),
+    Boundary("conformance/cancel/campaign.py", "run", "an example reports any exception, and the campaign continues"),
     Boundary("conformance/fuzz/campaign.py", "failure", "fuzzing looks for any exception that an input causes"),
     Boundary("conformance/run.py", "_run_guarded", "a suite continues after a case in which the product crashed"),
 )

@@ -16,7 +16,7 @@ TOPS = ("supervisors", "cantrip_actors", "bench", "conformance", "examples", "to
 
 KNOWN: Mapping[str, tuple[str, str]] = {
     "cantrip_actors.runtime": (
-        "runtime blocking",
+        "face.runtime face.blocking",
         "`Runtime.blocking` opens what is made of the methods of `Runtime`",
     ),
     "supervisors": (

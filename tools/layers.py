@@ -97,6 +97,7 @@ ROWS: dict[str, Row] = {
     "bench.cluster_node": _row("cantrip_actors conformance", None),
     "conformance": _row("cantrip_actors supervisors", None),
     # Fuzzing calls the parsers themselves.
+    "conformance.cancel": _row("cantrip_actors supervisors conformance circle stream", None),
     "conformance.fuzz": _row("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
     "examples": _row("cantrip_actors agentic supervisors", None),
     # The demos have commands of their own, which use what all commands share.

@@ -42,8 +42,8 @@ LISTED = {
 }
 
 GENERATORS = ("_direct", "_in_loop", "_blocking", "_blocking_object")
-"""The functions of `runtime/blocking.py` that make a method from one of another class. The first argument of the last
-one is what the result becomes."""
+"""The functions of `runtime/face/blocking.py` that make a method from one of another class. The first argument of
+the last one is what the result becomes."""
 
 HEAD = """\
 # Reference

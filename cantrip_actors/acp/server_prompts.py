@@ -24,7 +24,7 @@ from cantrip_actors.acp.jsonrpc import INVALID_PARAMS, RequestError
 from cantrip_actors.acp.prompts import EditorPrompt
 from cantrip_actors.acp.updates import title_of
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.tool_servers import HeldServer
+from cantrip_actors.runtime.circles.tool_servers import HeldServer
 from cantrip_actors.terms.server_prompt import EmbeddedText, PromptMessage
 from cantrip_actors.terms.server_prompt import Prompt as ServerPrompt
 from cantrip_actors.terms.tool_server import ToolServer, ToolServerError, make_gate_name

@@ -370,7 +370,7 @@ def entities(
 def _print_moves(opened: Loom, loom: str, recipes: Sequence[str], *, as_json: bool) -> None:
     from cantrip_actors.cli import loom_views as views
     from cantrip_actors.cli.offered_cantrips import load_cantrips
-    from cantrip_actors.runtime.upgrades import Upgrades
+    from cantrip_actors.runtime.entity.upgrades import Upgrades
 
     moves = Upgrades(load_cantrips(loom, recipes), "idle").find_moves(opened)
     rows = [

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cantrip_actors import Runtime, Schedule
-    from cantrip_actors.runtime.schedules import ScheduleView
+    from cantrip_actors.runtime.time.schedules import ScheduleView
 
 app = typer.Typer(
     name="schedule",
@@ -92,7 +92,7 @@ def add(
 def ls(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the schedules: their ids, their actions, and their next times. A firing that is due and waits is marked."""
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.runtime.schedules import ScheduleView
+        from cantrip_actors.runtime.time.schedules import ScheduleView
 
         with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
             rows = [_build_row(ScheduleView(timer)) for timer in store.timers() if timer.is_of_schedule]

@@ -21,7 +21,7 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
 from cantrip_actors.machine.project import find_episode
 from cantrip_actors.records.records import Header
-from cantrip_actors.runtime.submissions import Submission
+from cantrip_actors.runtime.time.submissions import Submission
 
 ENTITIES = "/api/v1/entities"
 HUNG_UP = "the client hung up"

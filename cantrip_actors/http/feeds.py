@@ -37,7 +37,7 @@ from cantrip_actors.machine.project import Story, StoryEvent
 from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.ring import Missed, Ring
+from cantrip_actors.runtime.events.ring import Missed, Ring
 from cantrip_actors.stream.turn import format_instant
 from cantrip_actors.stream.wire import as_wire
 

@@ -39,7 +39,7 @@ from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.machine.project import find_episode, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
-from cantrip_actors.runtime.receipt import MailState
+from cantrip_actors.runtime.face.receipt import MailState
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"

@@ -25,7 +25,7 @@ from cantrip_actors.dispatch import (
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.receipt import NoAnswer
+from cantrip_actors.runtime.face.receipt import NoAnswer
 from cantrip_actors.terms.errors import (
     AlreadyDecided,
     AskCycle,

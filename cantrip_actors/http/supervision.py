@@ -20,7 +20,7 @@ import anyio
 
 from cantrip_actors import Runtime
 from cantrip_actors.observe.crashes import render_event
-from cantrip_actors.runtime.runtime import System
+from cantrip_actors.runtime.face.runtime import System
 from supervisors.events import ChildEvent, Event, Exited, GaveUp, StartFailed, Zombie
 from supervisors.inspect import Node
 from supervisors.reasons import Crash, ExitReason

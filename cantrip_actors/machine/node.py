@@ -1,8 +1,8 @@
 """The decisions of a node: whether it renews its leases, and which entities it takes, resumes or leaves.
 
 Pure: the time is an argument, in seconds of a monotonic clock, and so is the result of a poll of the tables.
-`runtime/node.py` and `runtime/membership.py` carry these decisions out, and so does the simulation of the tests.
-`placement.py` decides which of several nodes takes an entity.
+`runtime/nodes/node.py` and `runtime/nodes/membership.py` carry these decisions out, and so does the simulation of the
+tests. `placement.py` decides which of several nodes takes an entity.
 """
 
 from __future__ import annotations

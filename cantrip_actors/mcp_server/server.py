@@ -23,7 +23,7 @@ from cantrip_actors.mcp_server.resources import TEMPLATES, list_resources, read_
 from cantrip_actors.mcp_server.tasks import RequestContext, has_tasks, serve_tasks
 from cantrip_actors.mcp_server.tools import Offer, offers_of
 from cantrip_actors.mcp_server.work import ToolWork, UnknownWork, error_result
-from cantrip_actors.runtime.instrument import Instrument, Served
+from cantrip_actors.runtime.events.instrument import Instrument, Served
 
 FRESH: Final = 60_000
 """Milliseconds for which a client may cache the list of tools."""

@@ -29,7 +29,7 @@ from supervisors.reasons import render_exception
 from supervisors.reports import BURST, WINDOW, strip_own_frames
 
 if TYPE_CHECKING:
-    from cantrip_actors.runtime.core import Core
+    from cantrip_actors.runtime.loom.core import Core
 
 KEPT: Final = 200
 """Reports in memory."""

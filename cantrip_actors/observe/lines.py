@@ -15,7 +15,7 @@ import structlog
 
 from cantrip_actors.redact.logs import log_processor, safe_repr
 from cantrip_actors.redact.redactor import Redactor
-from cantrip_actors.runtime.context_variables import DOING, WORKING
+from cantrip_actors.runtime.events.context_variables import DOING, WORKING
 
 Form = Literal["console", "json"]
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}

@@ -30,7 +30,7 @@ from cantrip_actors.machine.project.measured import (
 from cantrip_actors.observe import names
 from cantrip_actors.observe.counters import Count, Counters, Histogram, Labels
 from cantrip_actors.observe.usage import read_modalities
-from cantrip_actors.runtime.instrument import (
+from cantrip_actors.runtime.events.instrument import (
     Drawn,
     Fact,
     Fired,
@@ -51,8 +51,8 @@ from supervisors.events import DeadLetter, Event, Exited, GaveUp, Started, Start
 
 if TYPE_CHECKING:
     from cantrip_actors.records.records import Record
-    from cantrip_actors.runtime.cell import Cell
-    from cantrip_actors.runtime.membership import Membership
+    from cantrip_actors.runtime.entity.cell import Cell
+    from cantrip_actors.runtime.nodes.membership import Membership
     from cantrip_actors.runtime.tree import Tree
     from cantrip_actors.terms.gate import Gate
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from cantrip_actors.observe.delivery import FellBehind
-from cantrip_actors.runtime.instrument import Instrument, Reads
+from cantrip_actors.runtime.events.instrument import Instrument, Reads
 
 
 @contextmanager

@@ -22,14 +22,14 @@ from cantrip_actors.observe.crashes import Crashes
 from cantrip_actors.observe.measuring import Measuring
 from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
 from cantrip_actors.observe.settings import OnContent, TracingSettings
-from cantrip_actors.runtime.instrument import EpisodeSpans, Fact, Instrument
+from cantrip_actors.runtime.events.instrument import EpisodeSpans, Fact, Instrument
 from cantrip_actors.terms.arguments import check, check_choice, check_kind
 
 if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
     from cantrip_actors.records.records import Record
-    from cantrip_actors.runtime.cell import Cell
-    from cantrip_actors.runtime.context_variables import ContextVariables
+    from cantrip_actors.runtime.entity.cell import Cell
+    from cantrip_actors.runtime.events.context_variables import ContextVariables
     from cantrip_actors.terms.errors import CrystalError, ProviderError
     from cantrip_actors.terms.messages import Response
     from supervisors.events import Event as SystemEvent

@@ -8,8 +8,8 @@
     └── execute_tool call_agent
         └── invoke_agent notes                the episode of a child
 
-An action begins a span, and the record of its end ends it (`runtime/instrument.py`), so a running episode needs no
-memory except its open spans. The cell's context variables make a span current; it is never attached in one task and
+An action begins a span, and the record of its end ends it (`runtime/events/instrument.py`), so a running episode needs
+no memory except its open spans. The cell's context variables make a span current; it is never attached in one task and
 detached in another.
 
 An exporter or a processor that raises costs the spans of that episode, and nothing else.
@@ -49,9 +49,9 @@ from cantrip_actors.observe.content import QueryMessages, build_definitions, bui
 from cantrip_actors.observe.measuring import get_address, get_error_type, get_method, get_tool_type
 from cantrip_actors.observe.usage import build_usage_attributes
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.cell import Bound, Cell
-from cantrip_actors.runtime.context_variables import ContextVariables
-from cantrip_actors.runtime.instrument import EpisodeSpans
+from cantrip_actors.runtime.entity.cell import Bound, Cell
+from cantrip_actors.runtime.events.context_variables import ContextVariables
+from cantrip_actors.runtime.events.instrument import EpisodeSpans
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response

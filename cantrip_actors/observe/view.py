@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from cantrip_actors.runtime.events import (
+from cantrip_actors.runtime.events.events import (
     EntityEvent,
     FinalResponseEvent,
     StepCompleteEvent,

@@ -55,12 +55,15 @@ from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, Header, Record
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.cell import Cell, Dismissed, Services
-from cantrip_actors.runtime.cell_tree import make_cell_spec
-from cantrip_actors.runtime.cells import Cells
-from cantrip_actors.runtime.core import NOT_OPEN, Core, Limits
-from cantrip_actors.runtime.entity_actor import UNLOAD_WHEN_IDLE
-from cantrip_actors.runtime.events import (
+from cantrip_actors.runtime.circles.snapshots import Snapshots
+from cantrip_actors.runtime.circles.tool_servers import ServerInUse, ToolServers, read_recorded_circle
+from cantrip_actors.runtime.entity.cell import Cell, Dismissed, Services
+from cantrip_actors.runtime.entity.cell_tree import make_cell_spec
+from cantrip_actors.runtime.entity.cells import Cells
+from cantrip_actors.runtime.entity.entity_actor import UNLOAD_WHEN_IDLE
+from cantrip_actors.runtime.entity.registry import RegistryActor
+from cantrip_actors.runtime.entity.upgrades import Upgrade
+from cantrip_actors.runtime.events.events import (
     Bus,
     EntityEvent,
     FinalResponseEvent,
@@ -69,20 +72,17 @@ from cantrip_actors.runtime.events import (
     Watchers,
     make_events,
 )
-from cantrip_actors.runtime.guard import Guard, GuardedLogger
-from cantrip_actors.runtime.inboxes import Inboxes, MailActor
-from cantrip_actors.runtime.instrument import Instrument
-from cantrip_actors.runtime.loom_writer import Forget, Keep, LoomWriter, Release, is_outage
-from cantrip_actors.runtime.membership import Membership, Node
-from cantrip_actors.runtime.node import NodeActor, ends_here, join
-from cantrip_actors.runtime.questions import Questions
-from cantrip_actors.runtime.registry import RegistryActor
-from cantrip_actors.runtime.requests import Requests
-from cantrip_actors.runtime.retention import RetentionActor, prune
-from cantrip_actors.runtime.scheduler import Scheduler, SchedulerActor
-from cantrip_actors.runtime.snapshots import Snapshots
-from cantrip_actors.runtime.tool_servers import ServerInUse, ToolServers, read_recorded_circle
-from cantrip_actors.runtime.upgrades import Upgrade
+from cantrip_actors.runtime.events.instrument import Instrument
+from cantrip_actors.runtime.loom.core import NOT_OPEN, Core, Limits
+from cantrip_actors.runtime.loom.guard import Guard, GuardedLogger
+from cantrip_actors.runtime.loom.loom_writer import Forget, Keep, LoomWriter, Release, is_outage
+from cantrip_actors.runtime.loom.retention import RetentionActor, prune
+from cantrip_actors.runtime.mail.inboxes import Inboxes, MailActor
+from cantrip_actors.runtime.mail.questions import Questions
+from cantrip_actors.runtime.nodes.membership import Membership, Node
+from cantrip_actors.runtime.nodes.node import NodeActor, ends_here, join
+from cantrip_actors.runtime.people.requests import Requests
+from cantrip_actors.runtime.time.scheduler import Scheduler, SchedulerActor
 from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable
 from cantrip_actors.terms.errors import (
     CantripUnknown,

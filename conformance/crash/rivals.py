@@ -110,7 +110,7 @@ def _start_life(life: Life, folder: Path) -> Any:
 
 def _run_with_short_leases(life: Life) -> None:
     """Run a life with short leases."""
-    loom: Any = import_module("cantrip_actors.runtime.loom_writer")  # no user should set this; see `borders`
+    loom: Any = import_module("cantrip_actors.runtime.loom.loom_writer")  # no user should set this; see `borders`
     loom.LEASE = LEASE
     live(life)
 

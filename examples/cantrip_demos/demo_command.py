@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,14 @@ Pace = Annotated[
     float | None,
     typer.Option("--pace", min=0, max=10, help="Seconds that each answer takes; left out: 0.15 on a terminal, else 0."),
 ]
+
+
+Tasks = Annotated[
+    bool, typer.Option("--tasks", help="With --backend trio: print trio's tree of tasks while the children read.")
+]
+
+TASKS_PACE = 0.1
+"""The least seconds that an answer takes with --tasks, so that all children read when the tree is read."""
 
 
 class _Demos(TyperGroup):
@@ -82,11 +91,14 @@ def folder_(
     as_json: Json = False,
     quiet: Quiet = False,
     backend: Loop = Backend.asyncio,
+    tasks: Tasks = False,
 ) -> None:
     """Watch an entity and its children read a folder.
 
     The crystal is a script, so no key is needed; gates, supervision, children and loom are real.
     """
+    if tasks and backend is not Backend.trio:
+        raise typer.BadParameter("only trio shows a tree of tasks: add --backend trio", param_hint="--tasks")
     with report_errors(json=as_json, loom=loom):
         from cantrip_demos.folder import INTENT, demo_cantrip, own_folder, report
 
@@ -94,8 +106,15 @@ def folder_(
         is_silent = quiet or as_json
         if not is_silent:
             output.print_note(f"An entity and its children read {read}")
-        cantrip = demo_cantrip(read, _parse_pace(pace, is_silent=is_silent))
-        episode = cast(loom, cantrip, INTENT, backend=backend, quiet=is_silent)
+        seconds = _parse_pace(pace, is_silent=is_silent)
+        if tasks:
+            from cantrip_demos.tasks import cast_and_read_tasks
+
+            seconds = max(seconds, TASKS_PACE)
+            work = partial(cast_and_read_tasks, cantrip=demo_cantrip(read, seconds), intent=INTENT, seconds=seconds / 2)
+            episode, tree = run(loom, work, backend=backend, quiet=is_silent)
+            finish(episode, loom, [*tree, "", *report(episode.result)], as_json=as_json, demo=True, tasks=tree)
+        episode = cast(loom, demo_cantrip(read, seconds), INTENT, backend=backend, quiet=is_silent)
         finish(episode, loom, report(episode.result), as_json=as_json, demo=True)
 
 

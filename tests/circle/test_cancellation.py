@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
 from cantrip_actors.circle import scratch
 from cantrip_actors.circle.python import workers
-from cantrip_actors.runtime import program_actor
+from cantrip_actors.runtime.circles import program_actor
 from cantrip_actors.wards import max_turns
 from tests.exhaustive import EXHAUSTIVE
 

@@ -13,7 +13,7 @@ import pytest
 from cantrip_actors import Circle, InvalidCantrip, Runtime
 from cantrip_actors.cli.inline_decisions import parse_answer, request_lines
 from cantrip_actors.recipes import load_recipe
-from cantrip_actors.runtime.requests import Request
+from cantrip_actors.runtime.people.requests import Request
 from tests.dispatch.contracts import terms
 from tests.forked import COMMAND, Forked
 

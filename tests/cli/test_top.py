@@ -31,7 +31,7 @@ from cantrip_actors.cli.top_screen import TopSelections, screen
 from cantrip_actors.crystals import Breaker, limited
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.overview import Overview
-from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.wards import max_turns
 from tests.drawings import folder_for, screen_svg
 from tests.forked import COMMAND, Forked

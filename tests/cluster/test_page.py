@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_actors import Node
-from cantrip_actors.runtime.inboxes import POLL_INTERVAL
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "cluster.md").read_text(encoding="utf-8")
 

@@ -145,7 +145,7 @@ from cantrip_actors.machine import loop
 loop.is_unknown = lambda plan, state, call: False
 """
 ASKS_AGAIN = """
-from cantrip_actors.runtime import loading
+from cantrip_actors.runtime.entity import loading
 def forgetful(shape, records, state, whole=loading.fold):
     kept = list(records)
     if type(kept[-1]).__name__ == "Utterance":
@@ -164,18 +164,18 @@ JsonlStore.append = lazy
 """
 STARTS_CHILDREN_AGAIN = """
 from msgspec.structs import replace
-from cantrip_actors.runtime import delegation as composition
+from cantrip_actors.runtime.entity import delegation as composition
 whole = composition._make_child
 composition._make_child = lambda parent, action, n: whole(parent, replace(action, started={}), n)
 """
 FORGETS_HINTS = """
-from cantrip_actors.runtime import loading
+from cantrip_actors.runtime.entity import loading
 loading.fold = lambda shape, records, state, whole=loading.fold: whole(
     shape, [one for one in records if type(one).__name__ != "Steered"], state)
 """
 LOSES_VARIABLES = """
 from msgspec.structs import replace
-from cantrip_actors.runtime.program_actor import CircleActor
+from cantrip_actors.runtime.circles.program_actor import CircleActor
 whole = CircleActor._rebuild
 async def empty(self, wanted):
     await whole(self, replace(wanted, before=wanted.before[:1], snapshots=()))

@@ -31,7 +31,7 @@ from cantrip_actors.dispatch import (
 )
 from cantrip_actors.dispatch.companion import DispatchCompanion
 from cantrip_actors.gates import write
-from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_tokens, max_turns, remove_gate
 from tests.dispatch.contracts import contract, terms
 from tests.dispatch.entities import (

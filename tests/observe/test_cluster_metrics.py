@@ -13,7 +13,7 @@ from cantrip_actors.loom import Fenced
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.machine.node import Renewed
 from cantrip_actors.observe import Telemetry
-from cantrip_actors.runtime.membership import Membership
+from cantrip_actors.runtime.nodes.membership import Membership
 from tests.runtime.spells import cantrip, done
 from tests.runtime.test_cluster import answering, crashing
 

@@ -24,7 +24,7 @@ from cantrip_actors.observe import (
 )
 from cantrip_actors.records.records import GateFinished, GateStarted, Observation, Utterance
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.runtime.events import (
+from cantrip_actors.runtime.events.events import (
     FinalResponseEvent,
     StepCompleteEvent,
     StepStartEvent,

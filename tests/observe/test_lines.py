@@ -25,8 +25,8 @@ from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.crashes import MOST_FILES, Crashes, read_crashes
 from cantrip_actors.observe.lines import configure
 from cantrip_actors.redact.redactor import Redactor
-from cantrip_actors.runtime.entity_actor import EntityActor
-from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.circles.gates_actor import GatesActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from supervisors import ActorRef, ChildSpec, Crash
 from supervisors.events import Exited
 from supervisors.reports import BURST

@@ -37,8 +37,8 @@ from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.counters import Counters
 from cantrip_actors.observe.metrics import LEGACY, METRICS
 from cantrip_actors.records.records import GateFinished
-from cantrip_actors.runtime.entity_actor import EntityActor
-from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.circles.gates_actor import GatesActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.stream.wire import ItemDelta, ItemStart
 from cantrip_actors.wards import max_depth, max_turns
 from cantrip_demos.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run

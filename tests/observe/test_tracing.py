@@ -40,10 +40,10 @@ from cantrip_actors.crystals import local
 from cantrip_actors.gates import GateError, ask
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.backfill import build_spans, otlp_json
-from cantrip_actors.runtime.crystal_actor import CrystalActor
-from cantrip_actors.runtime.entity_actor import EntityActor
-from cantrip_actors.runtime.gates_actor import GatesActor
-from cantrip_actors.runtime.program_actor import CircleActor
+from cantrip_actors.runtime.circles.gates_actor import GatesActor
+from cantrip_actors.runtime.circles.program_actor import CircleActor
+from cantrip_actors.runtime.crystals.crystal_actor import CrystalActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.drawings import folder_for, trace_svg
 from tests.observe.spans import Sdk, links_of, parent_of

@@ -28,9 +28,9 @@ from cantrip_actors import (
 )
 from cantrip_actors.crystal import Query
 from cantrip_actors.mcp import inproc
-from cantrip_actors.runtime.blocking import BlockingHeldServer, BlockingReceipt, BlockingSubscription
-from cantrip_actors.runtime.receipt import Receipt
-from cantrip_actors.runtime.tool_servers import HeldServer
+from cantrip_actors.runtime.circles.tool_servers import HeldServer
+from cantrip_actors.runtime.face.blocking import BlockingHeldServer, BlockingReceipt, BlockingSubscription
+from cantrip_actors.runtime.face.receipt import Receipt
 from tests.mcp.prompting import prompting
 from tests.runtime.spells import cantrip, done, say
 

@@ -176,7 +176,7 @@ async def test_a_gate_that_raises_is_an_observation() -> None:
 
 @pytest.mark.rule("D-011")
 async def test_a_bug_of_the_runtime_is_a_crash_and_not_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_actors.runtime import entity_actor as entity
+    from cantrip_actors.runtime.entity import entity_actor as entity
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")

@@ -151,7 +151,7 @@ async def test_a_parents_timeout_ends_its_child_with_that_reason() -> None:
 
 @pytest.mark.rule("COMP-8")
 async def test_a_child_that_crashes_is_an_error_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_actors.runtime.entity_actor import EntityActor
+    from cantrip_actors.runtime.entity.entity_actor import EntityActor
 
     whole = EntityActor._ask
 

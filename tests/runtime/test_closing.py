@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, Entity, LoomError, Runtime, RuntimeClosed, gate, scripted
-from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.runtime.spells import cantrip, done, say
 

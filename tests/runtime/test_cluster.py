@@ -27,8 +27,8 @@ from cantrip_actors import (
 )
 from cantrip_actors.gates import ask
 from cantrip_actors.loom import Unsure
-from cantrip_actors.runtime.clock import compute_time_of_day
-from cantrip_actors.runtime.submissions import Submission
+from cantrip_actors.runtime.time.clock import compute_time_of_day
+from cantrip_actors.runtime.time.submissions import Submission
 from cantrip_actors.wards import max_turns
 from tests.loom import postgres
 from tests.runtime.spells import cantrip, done, say

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Node, Runtime, gate
-from cantrip_actors.runtime.clock import compute_time_of_day
+from cantrip_actors.runtime.time.clock import compute_time_of_day
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_cluster import answering, crashing, node
 

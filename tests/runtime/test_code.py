@@ -18,9 +18,9 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.machine.actions import Compute
-from cantrip_actors.runtime import program_actor as circles
-from cantrip_actors.runtime.entity_actor import EntityActor
-from cantrip_actors.runtime.program_actor import CircleActor
+from cantrip_actors.runtime.circles import program_actor as circles
+from cantrip_actors.runtime.circles.program_actor import CircleActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import Ward, max_compute, max_depth, max_gate_calls, max_memory, max_output, max_turns
 from supervisors.reasons import SHUTDOWN
 from tests.runtime.test_recovery import crash_at, die_after

@@ -12,7 +12,7 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, rate_limited
 from cantrip_actors.crystals import Breaker, CircuitOpen, Hedge, Limits, limited, local
-from cantrip_actors.runtime.crystal_actor import STATUS, CrystalActor, CrystalRequest
+from cantrip_actors.runtime.crystals.crystal_actor import STATUS, CrystalActor, CrystalRequest
 from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
 from cantrip_actors.terms.messages import Invocation, Message, Response, Usage

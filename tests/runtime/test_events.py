@@ -22,7 +22,7 @@ from cantrip_actors import (
     ToolResultEvent,
     UsageEvent,
 )
-from cantrip_actors.runtime.events import Bus
+from cantrip_actors.runtime.events.events import Bus
 from tests.runtime.spells import cantrip, done, forever, say
 
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from cantrip_actors import Cantrip, Circle, GateCall, Runtime, ask_first, gate, scripted, wrap
 from cantrip_actors.gates import GateError
 from cantrip_actors.redact.redactor import Redactor
-from cantrip_actors.runtime.guard import LOGGED, READ
+from cantrip_actors.runtime.loom.guard import LOGGED, READ
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
 

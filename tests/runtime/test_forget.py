@@ -191,7 +191,9 @@ async def test_forgetting_puts_no_content_into_logs():
 @pytest.mark.rule("C-52")
 async def test_retention_forgets_in_the_background(place, monkeypatch):
     now = [1_800_000_000.0]
-    monkeypatch.setattr("cantrip_actors.runtime.retention.POLL_INTERVAL", 5.0)  # an hour is thousands of polls for mail
+    monkeypatch.setattr(
+        "cantrip_actors.runtime.loom.retention.POLL_INTERVAL", 5.0
+    )  # an hour is thousands of polls for mail
     async with Runtime.open(place.url, retention={"one-shot": "90d", "long-lived": None}) as runtime:
         episode = await runtime.cast(secret(), "go")
         entity = await runtime.invoke(secret(), "go")

@@ -24,7 +24,7 @@ from cantrip_actors import (
 from cantrip_actors.loom import verify_loom
 from cantrip_actors.loom.export.conversation import build_messages, conversation_of
 from cantrip_actors.observe import Upserts
-from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.pictures import jpeg, png
 from tests.runtime.spells import cantrip, done, say

@@ -24,8 +24,8 @@ from cantrip_actors import (
 from cantrip_actors.loom import open_store
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused
-from cantrip_actors.runtime import inbox, inboxes
-from cantrip_actors.runtime.inbox import PAGE
+from cantrip_actors.runtime.mail import inbox, inboxes
+from cantrip_actors.runtime.mail.inbox import PAGE
 from cantrip_actors.testing import Crash, Process
 from supervisors.testing import virtual
 from tests.exhaustive import part

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from cantrip_actors import CantripError, LoomError, Runtime
 from cantrip_actors.looms import IntentGiven, Steered, Unsure
 from cantrip_actors.observe import Upserts, fold
-from cantrip_actors.runtime import entity_actor as entity_module
-from cantrip_actors.runtime.events import FinalResponseEvent, StepStartEvent, make_events
+from cantrip_actors.runtime.entity import entity_actor as entity_module
+from cantrip_actors.runtime.events.events import FinalResponseEvent, StepStartEvent, make_events
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.wards import Ward, max_tokens, max_turns, timeout
 from supervisors.testing import virtual

@@ -10,7 +10,7 @@ import pytest
 from cantrip_actors import Cantrip, Circle, Episode, InvalidCantrip, Runtime, gate, scripted
 from cantrip_actors.gates import post, standard
 from cantrip_actors.records.records import MailRefused
-from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_depth, max_turns
 from supervisors import Killed

@@ -22,7 +22,7 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.machine.queues import PREFIX, RESERVED, Place, declare, decode_account, take
-from cantrip_actors.runtime.queues import QueueStatus
+from cantrip_actors.runtime.time.queues import QueueStatus
 from cantrip_actors.wards import max_turns
 from tests.exhaustive import part
 from tests.loom.postgres import fresh

@@ -14,10 +14,10 @@ from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.machine.project import Story
 from cantrip_actors.records.records import Resumed
-from cantrip_actors.runtime.cell_tree import RESTARTS
-from cantrip_actors.runtime.delegation import Delegation
-from cantrip_actors.runtime.entity_actor import EntityActor
-from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.circles.gates_actor import GatesActor
+from cantrip_actors.runtime.entity.cell_tree import RESTARTS
+from cantrip_actors.runtime.entity.delegation import Delegation
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import cantrip, done, say
 

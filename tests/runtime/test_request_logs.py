@@ -22,7 +22,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.dispatch import Dispatcher
 from cantrip_actors.gates import GateError
-from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import contract
 from tests.dispatch.entities import FINISH, block, in_order, progress, worker

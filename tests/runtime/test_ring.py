@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.runtime.ring import Missed, Ring
+from cantrip_actors.runtime.events.ring import Missed, Ring
 
 ACTIONS = st.lists(
     st.one_of(

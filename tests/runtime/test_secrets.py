@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, CrystalError, EntityCrashed, Injected, Runtime, gate, scripted
 from cantrip_actors.observe import Upserts
-from cantrip_actors.runtime.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_streaming import watched

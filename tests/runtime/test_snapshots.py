@@ -22,9 +22,9 @@ from cantrip_actors.machine.actions import Answer, Compute, Program, SnapshotAft
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Blob, Snapshot, make_reference
 from cantrip_actors.records.records import Committed, GateStarted
-from cantrip_actors.runtime.entity_actor import EntityActor
-from cantrip_actors.runtime.program_actor import CircleActor
-from cantrip_actors.runtime.snapshots import A_PROGRAM, A_SECOND, SMALL, Account, Snapshots
+from cantrip_actors.runtime.circles.program_actor import CircleActor
+from cantrip_actors.runtime.circles.snapshots import A_PROGRAM, A_SECOND, SMALL, Account, Snapshots
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.circle.shell_jails import confined_by
 from tests.forked import Forked

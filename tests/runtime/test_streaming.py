@@ -128,7 +128,7 @@ async def test_a_childs_stream_names_its_parent_and_ends_with_it() -> None:
 async def test_a_crash_ends_the_turn_for_subscribers_and_the_next_incarnation_begins_it_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from cantrip_actors.runtime.entity_actor import EntityActor
+    from cantrip_actors.runtime.entity.entity_actor import EntityActor
 
     whole, crashed = EntityActor._ask, False
 

@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from cantrip_actors import LoomError, Runtime, ask_first, gate
 from cantrip_actors.observe import Telemetry
-from cantrip_actors.runtime.system import System
+from cantrip_actors.runtime.face.system import System
 from supervisors import ActorRef
 from tests.runtime.spells import cantrip, done, say
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, Episode, Invocation, Response, Runtime, gate, scripted
-from cantrip_actors.runtime.cell_tree import RESTARTS
+from cantrip_actors.runtime.entity.cell_tree import RESTARTS
 from cantrip_actors.wards import max_turns
 
 ENTITIES = 1000

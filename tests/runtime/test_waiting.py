@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 from cantrip_actors import Cantrip, CantripError, Circle, Runtime, scripted
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended
-from cantrip_actors.runtime import entity_actor as entity_module
-from cantrip_actors.runtime.entity_actor import EntityActor
-from cantrip_actors.runtime.program_actor import CircleActor
+from cantrip_actors.runtime.circles.program_actor import CircleActor
+from cantrip_actors.runtime.entity import entity_actor as entity_module
+from cantrip_actors.runtime.entity.entity_actor import EntityActor
 from cantrip_actors.wards import max_depth, max_turns, timeout
 from supervisors.testing import virtual
 from tests.runtime.spells import done, say

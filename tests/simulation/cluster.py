@@ -47,9 +47,9 @@ from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import Mail, get_key
 from cantrip_actors.records.records import Adopted, Committed, Ended, Header, IntentGiven, Record
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
-from cantrip_actors.runtime.inboxes import FULL_POLL_EVERY, POLL_INTERVAL
-from cantrip_actors.runtime.leases import claim_lease, release_leases, release_strays
-from cantrip_actors.runtime.placing import make_member
+from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
+from cantrip_actors.runtime.mail.inboxes import FULL_POLL_EVERY, POLL_INTERVAL
+from cantrip_actors.runtime.nodes.placing import make_member
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.queue import Queue
 from tests.loom.histories import AT, turn

@@ -10,7 +10,7 @@ import pytest
 from cantrip_actors import Cantrip, Circle, ProviderError, Retry, ask_first, scripted
 from cantrip_actors.crystals import Breaker, limited
 from cantrip_actors.observe import Telemetry
-from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseDone, ResponseStart
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.drawings import folder_for

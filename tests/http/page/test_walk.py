@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors.runtime.gates_actor import GatesActor
+from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from tests.drawings import folder_for
 from tests.http.browser import Live
 from tests.http.page.pages import (

@@ -1,0 +1,84 @@
+"""The circle actor of an entity without programs: it runs gates one after the other (CIRCLE-3).
+
+`circle/gate_call.py` turns whatever a gate raises, and a gate that takes too long, into an observation. A crash beyond
+that boundary is a crash of this actor, not of the entity.
+
+This actor has no state and no cleanup, so it needs no task while it waits. The circle actor for entities that write
+programs is in `program_actor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from cantrip_actors.circle.gate_call import ReportError, explain, report_failure, run_gate
+from cantrip_actors.circle.wrapped_call import run_wrapped
+from cantrip_actors.machine.actions import Run
+from cantrip_actors.records.records import Observation
+from cantrip_actors.runtime.events.context_variables import (
+    ASKER,
+    DOING,
+    WORKING,
+    ContextVariables,
+    Working,
+    bind_variables,
+)
+from cantrip_actors.terms.wrapping import NO_FENCE, Fence, GateCall
+from cantrip_actors.user_code.attempt import Failure, attempt_now
+from supervisors import Actor, Caller
+
+_ATOMS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+class GatesActor(Actor):
+    """Runs gates for one entity. `context_variables` returns those of the caller whose episode is under way.
+
+    `report` is called with the exceptions of gates and of the steps around them. `working` is for the lines
+    that gates log. `fence` returns the fence of the entity's owner.
+    """
+
+    hibernate_after = 1.0
+    """Seconds: most circles wait for a crystal or a child. The supervisor of the cell uses the same value."""
+
+    def __init__(
+        self,
+        entity_id: str = "",
+        context_variables: Callable[[], ContextVariables] = tuple,
+        report: ReportError | None = None,
+        working: Working | None = None,
+        fence: Callable[[], Fence] = lambda: NO_FENCE,
+    ) -> None:
+        self._entity_id = entity_id
+        self._working = working
+        self._context_variables = context_variables
+        self._report = report
+        self._fence = fence
+
+    async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
+        """Run a gate and return its observation, or its question to a person."""
+        gate = message.gate
+        ASKER.set(self._entity_id)  # this actor's own context, as each task has one
+        with bind_variables(self._context_variables()):
+            WORKING.set(self._working)
+            DOING.set((message.turn_id, gate.name))
+            site = attempt_now(partial(self._make_site, message)) if gate.wrappers or gate.site else None
+            if isinstance(site, Failure):  # a serializer in the type of a parameter is the user's code
+                report_failure(self._report, "a gate's arguments cannot be shown", gate.name, site.exception)
+                text = f"{gate.name} was not run: its arguments cannot be written as JSON: {explain(site.exception)}"
+                return Observation(gate.name, message.call.args, text, True, message.call.id)
+            if gate.wrappers:
+                assert site is not None
+                return await run_wrapped(message, site, self._report)
+            return await run_gate(gate, message.call, message.args, site, self._report)
+
+    def _make_site(self, run: Run) -> GateCall:
+        """Return the call for the wrapping steps; its arguments are JSON, and not the objects that the gate gets."""
+        args = run.args
+        if not _ATOMS.issuperset(map(type, args.values())):
+            args = run.gate.plain(args)
+        call = run.call.id
+        fence = self._fence()
+        return GateCall(run.gate.name, MappingProxyType(args), self._entity_id, run.turn_id, call, fence, run.inquired)

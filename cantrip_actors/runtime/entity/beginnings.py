@@ -1,0 +1,255 @@
+"""How entities begin: `cast`, `start`, `invoke` and `fork`, with and without a key. There is no other way (ENTITY-1).
+
+A beginning with a key happens once. The entity's id is derived from the key, so a repeated call finds the same entity,
+in this process or another, before or after a crash. The entity's log says whether it began with the same content.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import anyio
+
+from cantrip_actors.loom import Held, KeyUsed, name_lease
+from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.machine.events import Begin
+from cantrip_actors.machine.project import find_first_intent
+from cantrip_actors.machine.state import Identity, Phase, Plan
+from cantrip_actors.records.records import Header, IntentGiven
+from cantrip_actors.records.tenant import scope_name
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.one_shot_event import OneShotEvent
+from cantrip_actors.runtime.face.entity import Entity
+from cantrip_actors.runtime.loom.loom_writer import Release
+from cantrip_actors.runtime.mail.inbox import Waiter
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
+from cantrip_actors.terms.arguments import check_name
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import NameTaken, Withdrawn
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
+"""The namespace of the ids that are derived from keys."""
+
+_OF_CANTRIP: Final = ("cantrip_id", "cantrip_name", "call", "circle", "crystal")
+"""The fields of a header that describe the cantrip."""
+
+
+class Beginning(NamedTuple):
+    """A new entity: its cantrip, its first intent, and its identity."""
+
+    cantrip: Cantrip
+    begin: Begin
+    identity: Identity
+    timer_id: str = ""
+    """The row of the submission or schedule that casts it."""
+
+
+class Beginnings:
+    """Makes the entities of one runtime."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    @staticmethod
+    def make_id(key: str, tenant: str = "") -> str:
+        """Return the id of a tenant's entity that begins with a key."""
+        return str(uuid.uuid5(NAMESPACE, f"\0{scope_name(tenant, key)}"))
+
+    def make_identity(self, key: str | None, tenant: str, **facts: Any) -> Identity:
+        """Return the identity of a new entity, with a unique id (ENTITY-2): a fresh one, or one made from the key."""
+        entity_id = self._tree.make_moment().fresh if key is None else self.make_id(key, tenant)
+        return Identity(entity_id, key=key, tenant=tenant, **facts)
+
+    async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
+        """Cast an entity for a schedule, unless the entity with this key has begun.
+
+        Raises Withdrawn if the schedule was removed before the entity could begin, else as `begin`.
+        """
+        schedule = timer.schedule
+        assert schedule is not None, "only schedules cast"
+        identity = self.make_identity(key, schedule.tenant, queue=schedule.queue)
+        if not await self._has_begun(identity.entity_id):
+            begin = Begin(schedule.intent, trace=schedule.trace)
+            await self.begin(Beginning(cantrip, begin, identity, timer.id), waits=True)
+
+    async def withdraw(self, entity_id: str, timer_id: str) -> bool:
+        """Remove a submission whose entity has not begun; return False if it has begun, or begins now (C-19).
+
+        The lease of the entity's id decides. A process that holds it to begin the entity finds the submission there,
+        and one that claims it later finds it gone.
+        """
+        tree = self._tree
+        async with tree.lock(entity_id):
+            with anyio.CancelScope(shield=True):
+                is_withdrawn = await self._claim_and_withdraw(entity_id, timer_id)
+            return is_withdrawn  # noqa: RET504  # mypy: a cancel scope may swallow an exception
+
+    async def _claim_and_withdraw(self, entity_id: str, timer_id: str) -> bool:
+        tree = self._tree
+        try:
+            await tree.claim(entity_id)
+            row = None if await self._has_begun(entity_id) else await tree.scheduler.find(timer_id)
+            return row is not None and await tree.scheduler.replace(row, None)
+        except Held:
+            return False
+        finally:
+            if tree.living.get(entity_id) is None:
+                tree.writer.cast(Release(entity_id))
+
+    async def _has_begun(self, entity_id: str) -> bool:
+        return await self._tree.in_store(partial(self._tree.loom.has_begun, entity_id))
+
+    async def stop(self, entity_id: str, why: str) -> None:
+        """End an entity, and wait until it has ended."""
+        await Entity(self._tree, entity_id).stop(why)
+
+    async def begin(self, beginning: Beginning, *, waits: bool = False) -> Entity:
+        """Begin an entity; with a key, return the one that began with it. Raises KeyUsed for other content.
+
+        With `waits` this returns when the beginning is in the loom. The first query is made after that, so a caller
+        that subscribes to the entity's events at once sees all of them.
+        """
+        if beginning.identity.key is None:
+            return await self._launch(beginning, waits=waits)
+        tree, entity_id = self._tree, beginning.identity.entity_id
+        tree.check_accepting()
+        async with tree.lock(entity_id):
+            while not await self._has_begun(entity_id):
+                cell = tree.living.get(entity_id)
+                if cell is not None:
+                    await cell.wait_until_begun()
+                    continue
+                with anyio.CancelScope(shield=True):  # the entity belongs to its key, not to this caller
+                    entity = await self._claim_and_launch(beginning, waits=waits)
+                if entity is not None:
+                    return entity
+                await anyio.sleep(POLL_INTERVAL)
+            self._check_same(beginning, *await tree.in_store(partial(self._read_beginning, beginning.identity)))
+            with anyio.CancelScope(shield=True):
+                found = await self._make_handle(beginning)
+            return found  # noqa: RET504  # mypy: a cancel scope may swallow an exception
+
+    async def _claim_and_launch(self, beginning: Beginning, *, waits: bool) -> Entity | None:
+        """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
+        tree, entity_id = self._tree, beginning.identity.entity_id
+        try:
+            await tree.claim(entity_id)
+            if await self._has_begun(entity_id):
+                return None
+            if beginning.timer_id and await tree.scheduler.find(beginning.timer_id) is None:
+                key = beginning.identity.key or ""
+                raise Withdrawn(entity_id, key, "", "its submission or schedule was removed")
+            return await self._launch(beginning, waits=waits)
+        except Held:
+            return None
+        finally:
+            if tree.living.get(entity_id) is None:
+                tree.writer.cast(Release(entity_id))
+
+    def _read_beginning(self, identity: Identity) -> tuple[IntentGiven, Header]:
+        """Return the first intent and the header of an entity. Raises KeyUsed if it is forgotten."""
+        loom, entity_id = self._tree.loom, identity.entity_id
+        if loom.is_forgotten(entity_id):
+            raise KeyUsed(f"key {identity.key!r} was used for entity {entity_id}, which is forgotten: use another key")
+        given = find_first_intent(loom.records(entity_id))
+        assert given is not None, "it has begun"
+        return given, loom.header(entity_id)
+
+    def _check_same(self, beginning: Beginning, given: IntentGiven, header: Header) -> None:
+        """Raise KeyUsed if the entity began with something else."""
+        at, entity_id, (cantrip, begin, identity, _) = "", header.entity_id, beginning
+        wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
+        expected = Plan.of(cantrip, identity).make_header(header.at)
+        if cantrip.id == header.cantrip_id:  # another version of this library may have described it otherwise
+            expected = replace(expected, **{name: getattr(header, name) for name in _OF_CANTRIP})
+        found = [header, replace(given, at=at, sender=None, trace=None)]
+        if list(self._tree.guard.redact_records([expected, wanted])) != found:
+            raise KeyUsed(f"key {identity.key!r} was used to begin something else, entity {entity_id}: use another key")
+
+    async def _make_handle(self, beginning: Beginning) -> Entity:
+        """Return a handle to an entity that has begun; resume the entity if a crash interrupted it."""
+        tree, entity_id = self._tree, beginning.identity.entity_id
+        cell = tree.living.get(entity_id)
+        if cell is None and await tree.in_store(partial(self._is_under_way, entity_id)):
+            try:
+                cell = await tree.restore(entity_id, beginning.cantrip)
+            except Held:
+                cell = None
+        return Entity(tree, entity_id, beginning.identity.name, cell)
+
+    def _is_under_way(self, entity_id: str) -> bool:
+        return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)
+
+    async def _launch(self, beginning: Beginning, *, waits: bool) -> Entity:
+        if beginning.cantrip.circle.is_complete:
+            return await self._launch_complete(beginning, waits=waits)
+        async with self._tree.tool_servers.complete(beginning.cantrip) as cantrip:
+            entity = await self._launch_complete(beginning._replace(cantrip=cantrip), waits=waits)
+        return entity  # noqa: RET504  # mypy: a context manager may swallow an exception
+
+    async def _launch_complete(self, beginning: Beginning, *, waits: bool) -> Entity:
+        tree, (cantrip, begin, identity, _) = self._tree, beginning
+        if identity.parent_turn is None:
+            cell = tree.cells.make_cell(cantrip, identity, begin)
+        else:
+            cell = await tree.cells.fork(identity.parent_turn, cantrip, identity, begin)
+        released = OneShotEvent() if waits else None
+        if cell.start is not None:
+            cell.start.released = released
+        if identity.name is not None:
+            await self._claim_name(identity.name, identity.tenant)
+        entity = Entity(tree, cell.entity_id, identity.name, cell, self._expect_first(cell))
+        try:
+            await tree.launch(cell)
+            if waits:
+                await cell.wait_until_begun()
+                if cell.error is not None and not await tree.in_store(partial(tree.loom.has, cell.entity_id)):
+                    raise tree.guard.redact_error(cell.error)
+        except anyio.get_cancelled_exc_class():  # the caller gets no handle, and the name must be free again
+            with anyio.CancelScope(shield=True):
+                await entity.stop()
+            raise
+        if released is not None:
+            released.set()
+        return entity
+
+    def _expect_first(self, cell: Cell) -> Waiter | None:
+        """Return a waiter for the first episode of a long-lived entity: a handle may ask for it much later."""
+        if not cell.plan.lasting:
+            return None
+        waiter = self._tree.inboxes.attach(cell).expect("", Waiter(cell.context_variables))
+        waiter.callers = 0
+        waiter.is_recorded = True  # the first intent is not mail, so no later incarnation takes it
+        return waiter
+
+    async def _claim_name(self, name: str, tenant: str) -> None:
+        """Claim a name, so that no other process can use it before this entity has begun.
+
+        Raises InvalidIntent, NameTaken.
+        """
+        check_name("name", name)
+        taken = NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
+        if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
+            raise taken
+        try:
+            await self._tree.claim(name_lease(scope_name(tenant, name)))
+        except Held as held:
+            raise NameTaken(f'another process is about to make an entity called "{name}"') from held
+        if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
+            raise taken
+
+    def find_named(self, name: str, tenant: str = "") -> str | None:
+        """Return the id of a tenant's long-lived entity with that name; None if it does not exist or has ended."""
+        tree = self._tree
+        living = tree.living.find_named(scope_name(tenant, name))
+        if living is not None:
+            return living.entity_id
+        entity_id = tree.store.named(scope_name(tenant, name))
+        return None if entity_id is None or tree.loom.is_over(entity_id) else entity_id

@@ -1,0 +1,231 @@
+"""Make cells: for a new entity, for an entity that is loaded from its log, and for a child."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import orjson
+
+from cantrip_actors.circle.medium import ProgramLimits, medium
+from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain
+from cantrip_actors.loom import EntityFacts
+from cantrip_actors.machine.actions import Child
+from cantrip_actors.machine.budget import Ledger
+from cantrip_actors.machine.events import Begin
+from cantrip_actors.machine.project import Life, make_fork_state, measure_waited
+from cantrip_actors.machine.state import Identity, Plan, State
+from cantrip_actors.records.records import Record
+from cantrip_actors.runtime.circles.tool_servers import ToolServers
+from cantrip_actors.runtime.entity.cell import Adoption, Bound, Caller, Cell, Services, Start, Wait
+from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.runtime.time.deadline import Deadline
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.crystal import Crystal
+from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES, split_message
+
+MAX_INPUT = 16 * 2**20
+"""The most bytes of an intent with its context."""
+
+CACHED_CAPABILITIES = 16
+"""How many capability texts are cached; circles of the same kind share one."""
+
+NEVER_BEGAN = "was about to begin when its process was killed, and its intent is not recorded"
+
+
+def make_begin(
+    intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES, *, sender: str | None = None
+) -> Begin:
+    """Return the Begin event of an intent of `sender`: its text, its context as JSON, and the images from both.
+
+    `images` come first, then the images of the intent, then the images of the context. Raises InvalidIntent.
+    """
+    text, of_intent = split_message(intent, "intent is required: expected a text that says what to achieve")
+    _check_size(text, context)
+    of_context = NO_IMAGES
+    if not is_plain(context):
+        try:
+            context = convert_with_images(context)
+        except NotPlain as problem:
+            raise InvalidIntent(
+                f"context: expected JSON data, pydantic models, dataclasses or images, got {problem}"
+            ) from problem
+        if isinstance(context, Pictured):
+            context, of_context = context
+    return Begin(text, context, (*images, *of_intent, *of_context), None, sender)
+
+
+def _check_size(text: str, context: Any) -> None:
+    """Raise InvalidIntent for more than MAX_INPUT bytes: handling them would block the event loop."""
+    size = len(text)
+    if context is not None:
+        with suppress(TypeError):  # orjson cannot encode it: it is small, or the loom refuses its record
+            size += len(orjson.dumps(context, default=dict, option=orjson.OPT_NON_STR_KEYS))
+    if size > MAX_INPUT:
+        raise InvalidIntent(
+            f"the intent and its context have {size:,} bytes: expected at most {MAX_INPUT:,}; put large data where a "
+            "gate can read it part by part"
+        )
+
+
+class Cells:
+    """Makes the cells of one runtime."""
+
+    def __init__(self, core: Core, servers: ToolServers, services: Callable[[], Services]) -> None:
+        self._core = core
+        self._servers = servers
+        self._services = services
+        self._capabilities: deque[tuple[object, str]] = deque(maxlen=CACHED_CAPABILITIES)
+
+    def make_cell(
+        self,
+        cantrip: Cantrip,
+        identity: Identity,
+        begin: Begin | None,
+        parent: Cell | None = None,
+    ) -> Cell:
+        """Return a new cell, with its crystal bound; crystals are bound in the order of the requests.
+
+        Without `begin`, the entity's log has its first intent. Raises InvalidCantrip.
+        """
+        core = self._core
+        # raises here, before anything starts, if the medium is not available
+        capability = None if cantrip.circle.medium == "tools" else self._get_capability(cantrip.circle)
+        crystal = self._bind(cantrip.crystal, cantrip.circle)
+        window = getattr(crystal.uses.crystal, "context_window", None)
+        plan = Plan.of(
+            cantrip,
+            identity,
+            window=window if isinstance(window, int) else None,
+            capability=capability,
+            release="" if core.membership is None else core.membership.info.release,
+        )
+        summary = cantrip.folding.summary
+        if summary is not False:
+            own = Bound(crystal.crystal, crystal.uses)
+            crystal.summariser = own if summary is True else self._bind(summary, cantrip.circle)
+        servers = self._servers.list_servers(cantrip.circle)
+        if servers:
+            crystal.servers = servers
+            crystal.samplers = {
+                one.server.name: self._bind(one.server.sampling, cantrip.circle)
+                for one in servers
+                if one.server.sampling is not None
+            }
+        return Cell(
+            plan,
+            crystal,
+            Ledger(plan.wards, None if parent is None else parent.ledger, is_new=begin is not None),
+            self._services(),
+            Wait(Deadline(plan.wards)),
+            parent,
+            None if begin is None else Start(begin),
+            Caller(core.capture_variables() if parent is None else parent.context_variables),
+        )
+
+    def _bind(self, crystal: Crystal | str, circle: Circle) -> Bound:
+        used = self._core.crystals.find(crystal)
+        self._core.guard.learn(used.crystal, circle)
+        bind = getattr(used.crystal, "bind", None)
+        return Bound(used.crystal if bind is None else bind(), used)
+
+    def _get_capability(self, circle: Circle) -> str:
+        """Return the capability text of a circle; circles of the same kind share one text, to save memory."""
+        kind = (circle.medium, circle.jail), circle.definitions, ProgramLimits.under(circle.resolved)
+        for cached, text in self._capabilities:
+            if cached == kind:
+                return text
+        medium_and_jail, definitions, limits = kind
+        text = medium(*medium_and_jail).capability(definitions, limits)
+        self._capabilities.append((kind, text))
+        return text
+
+    async def fork(self, turn_id: str, cantrip: Cantrip, identity: Identity, begin: Begin) -> Cell:
+        """Return the cell of an entity that begins at a turn of another (LOOM-4). Raises LoomError."""
+        records = await self._core.in_store(partial(self._read_lineage, turn_id))
+        cell = self.make_cell(cantrip, identity, begin)
+        cell.start = Start(begin, make_fork_state(cell.plan.shape, records))
+        return cell
+
+    def _read_lineage(self, turn_id: str) -> Sequence[Record]:
+        """Return the records of the path to a turn. Raises LoomError."""
+        loom = self._core.loom
+        if loom.is_forgotten(loom.owner(turn_id)):
+            raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
+        return loom.lineage(turn_id)
+
+    async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
+        """Return the cell of a child: a new cell or, after a crash, the running cell or one loaded from the log.
+
+        A new child sees its intent and the context that it is given, and nothing of its parent's context (COMP-4).
+        """
+        loom, request = self._core.loom, child.request
+        if known is not None and (running := self._core.living.get(known)) is not None:
+            return running
+        if known is not None:
+            facts = await self._core.in_store(
+                lambda: loom.facts(known) if known in loom.below(parent.entity_id) else None
+            )
+            if facts is not None:
+                return await self.load_cell(facts, child.cantrip, "at_once", parent, child)
+        begin = make_begin(request.intent, request.context, child.images)
+        identity = Identity(
+            known or self._core.make_moment().fresh, parent.entity_id, turn_id, tenant=parent.plan.tenant
+        )
+        return self.make_cell(child.cantrip, identity, begin, parent)
+
+    def choose_cantrip(self, facts: EntityFacts, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
+        """Return the cantrip with which a root entity is loaded, and how it moves to that one if it does.
+
+        Raises LoomError, EntityEnded.
+        """
+        if facts.life >= Life.OVER:
+            raise EntityEnded(f"entity {facts.entity_id} has ended ({self._core.loom.state(facts.entity_id)})")
+        if cantrip is None:
+            cantrip, move = self._core.find_cantrip(facts)
+            return cantrip, None if move is None else "with_intent"
+        return cantrip, "after_episode" if self._core.will_move(facts, cantrip) else "at_once"
+
+    async def load_cell(
+        self,
+        facts: EntityFacts,
+        cantrip: Cantrip,
+        adoption: Adoption | None,
+        parent: Cell | None = None,
+        child: Child | None = None,
+    ) -> Cell:
+        """Return the cell of an entity to load: of a root entity, or of that `child` of `parent`. Raises LoomError.
+
+        `choose_cantrip` returns the other arguments for a root entity.
+        """
+        loom, header, entity_id = self._core.loom, facts.header, facts.entity_id
+        begin = None
+        if not facts.has_begun:
+            if child is None:
+                raise LoomError(f"entity {entity_id} {NEVER_BEGAN}: abandon it, and cast again")
+            begin = make_begin(child.request.intent, child.request.context, child.images)
+        cell = self.make_cell(cantrip, Identity.of_header(header), begin, parent)
+        cell.adoption = adoption
+        if cell.start is not None:
+            cell.start.state = State(header.parent_turn, has_header=True)
+        if cell.wait.deadline.is_set:
+            now = self._core.store.clock()
+            waited = await self._core.in_store(partial(self._measure_waited, entity_id, now))
+            cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), waited)
+        if parent is not None and facts.life >= Life.OVER:
+            cell.is_over = True
+            cell.outcome = await self._core.in_store(partial(loom.outcome, entity_id))
+        return cell
+
+    def _measure_waited(self, entity_id: str, now: float) -> float:
+        """Return how many seconds an entity and its children have waited for people."""
+        loom = self._core.loom
+        below = sum(self._measure_waited(one, now) for one in loom.below(entity_id))
+        return measure_waited(loom.records(entity_id), now) + below

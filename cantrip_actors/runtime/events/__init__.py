@@ -1,0 +1,1 @@
+"""What others see of a runtime: events, the instrument of telemetry, and the caller's context variables."""

@@ -1,0 +1,69 @@
+"""Values that are read from a store whenever events announce new ones."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+import anyio
+
+from cantrip_actors.runtime.events.events import Subscription
+from cantrip_actors.terms.errors import RuntimeClosed
+
+T = TypeVar("T")
+
+
+class Follower(AsyncIterator[T], Generic[T]):
+    """What `_read` returns, in order: at once, and again after `events` and after `_choose_interval` seconds.
+
+    Events that have arrived together make it read once. Several tasks may iterate it: each item goes to one of them.
+    It ends when its subscription ends. If reading raises, so does the iteration: iterate again to read again.
+    """
+
+    def __init__(self, events: Subscription) -> None:
+        self._events = events
+        self._ready: deque[T] = deque()
+        self._is_due = True
+        """Whether it reads without waiting: nothing was read yet, or reading failed."""
+        self._reading = anyio.Lock(fast_acquire=True)
+
+    @abstractmethod
+    async def _read(self) -> Iterable[T]:
+        """Return the values since the last call."""
+
+    @abstractmethod
+    def _choose_interval(self) -> float | None:
+        """Return the seconds after which it reads without an event, if other processes may write the store."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further item comes; earlier items can still be read."""
+        return self._events.is_over
+
+    def close(self) -> None:
+        """Take no further items; earlier items can still be read."""
+        self._events.close()
+
+    async def __anext__(self) -> T:
+        while not self._ready:
+            if self.is_over:
+                raise StopAsyncIteration
+            async with self._reading:
+                if not self._ready:
+                    await self._wait_and_read()
+        return self._ready.popleft()
+
+    async def _wait_and_read(self) -> None:
+        if not self._is_due:
+            with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
+                await anext(self._events)
+            self._events._skip()  # noqa: SLF001  # the next reading finds what they announce
+        if self.is_over:
+            return
+        self._is_due = True
+        with suppress(RuntimeClosed):  # then it is over
+            self._ready.extend(await self._read())
+        self._is_due = False

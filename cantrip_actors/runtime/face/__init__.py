@@ -1,0 +1,1 @@
+"""What users call: `Runtime`, `Entity`, `Episode`, receipts, the blocking forms, and what `inspect` returns."""

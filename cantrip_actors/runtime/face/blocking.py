@@ -1,0 +1,481 @@
+"""A blocking version of the runtime, for synchronous code.
+
+The runtime runs in an event loop in a separate thread; each call runs there, and the caller waits. Several threads may
+call at once.
+
+Methods are made from those of the inner object, so parameters, types and docstrings are the same.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
+from functools import partial, wraps
+from importlib import import_module
+from threading import Thread, get_ident
+from types import TracebackType
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
+
+import anyio
+from anyio import get_all_backends
+from anyio.from_thread import BlockingPortal
+
+from cantrip_actors.loom import Loom
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.runtime.circles.tool_servers import HeldServer
+from cantrip_actors.runtime.events.events import EntityEvent
+from cantrip_actors.runtime.events.instrument import Instrument
+from cantrip_actors.runtime.face.entity import Entity
+from cantrip_actors.runtime.face.receipt import MailState, Receipt
+from cantrip_actors.runtime.face.runtime import Runtime
+from cantrip_actors.runtime.nodes.cluster import Cluster
+from cantrip_actors.runtime.people.requests import Request
+from cantrip_actors.runtime.time.schedules import Schedule
+from cantrip_actors.runtime.time.submissions import Submission
+from cantrip_actors.terms.errors import RuntimeClosed
+from cantrip_actors.terms.tool_server import ToolServer
+
+Arguments = TypeVarTuple("Arguments")
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+CLOSED = "the runtime is not open: use it inside `with Runtime.blocking(…) as runtime`"
+FORKED = (
+    "the runtime was opened in another process, of which this one is a fork without the runtime's thread: open a "
+    "runtime here, after the fork"
+)
+INSIDE = (
+    "a blocking runtime was called in its own event loop, which would wait for itself: make the gate a plain function, "
+    "which runs in a thread, or use Runtime.open and await"
+)
+
+
+class Portal:
+    """Calls functions in a blocking runtime's event loop, from the other threads of its process."""
+
+    def __init__(self, portal: BlockingPortal) -> None:
+        self._portal = portal
+        self._process = os.getpid()
+        self._thread = portal.call(get_ident)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether the event loop runs in this process, and not in one that this process is a fork of."""
+        return os.getpid() == self._process
+
+    @overload
+    def call(self, function: Callable[[Unpack[Arguments]], Awaitable[T]], *args: *Arguments) -> T: ...
+    @overload
+    def call(self, function: Callable[[Unpack[Arguments]], T], *args: *Arguments) -> T: ...
+    def call(self, function: Callable[[Unpack[Arguments]], Any], *args: *Arguments) -> Any:
+        """Call a function in the event loop, and wait for its result."""
+        return self.start(function, *args).result()
+
+    @overload
+    def start(self, function: Callable[[Unpack[Arguments]], Awaitable[T]], *args: *Arguments) -> Future[T]: ...
+    @overload
+    def start(self, function: Callable[[Unpack[Arguments]], T], *args: *Arguments) -> Future[T]: ...
+    def start(self, function: Callable[[Unpack[Arguments]], Any], *args: *Arguments) -> Future[Any]:
+        """Call a function in the event loop, and return the future of its result.
+
+        Raises RuntimeClosed if no other thread of this process runs the event loop.
+        """
+        self.check_caller()
+        try:
+            return self._portal.start_task_soon(function, *args)
+        except RuntimeError as gone:
+            raise RuntimeClosed(CLOSED) from gone
+
+    def check_caller(self) -> None:
+        """Raise RuntimeClosed in the event loop's thread, and in another process."""
+        if not self.is_of_this_process:
+            raise RuntimeClosed(FORKED)
+        if get_ident() == self._thread:
+            raise RuntimeClosed(INSIDE)
+
+    def enter(self, context: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
+        """Return a blocking version of a context manager."""
+        return self._portal.wrap_async_context_manager(context)
+
+
+def _start_event_loop(backend: str, opened: ExitStack) -> BlockingPortal:
+    """Start an event loop in a thread of its own, which `opened` ends, and return its portal.
+
+    It is not anyio's `start_blocking_portal`, which waits for its thread when it is garbage collected: in a process
+    that exits, or was forked, that thread does not run any more.
+    """
+    started: Future[BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    def run() -> None:
+        try:
+            anyio.run(serve, backend=backend)
+        except OSError as error:  # the process has no descriptor left for an event loop
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = Thread(target=run, name="cantrip_actors runtime", daemon=True)
+    thread.start()
+    opened.callback(thread.join)
+    portal = started.result()
+    opened.callback(lambda: portal.call(portal.stop))
+    return portal
+
+
+class _Blocking(Generic[S]):
+    """An object that lives in the event loop's thread, and the portal that calls it."""
+
+    def __init__(self, inner: S, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+
+class _Value(Generic[T]):
+    """A property of the inner object, read directly, also while its event loop is blocked."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, blocking: _Blocking[Any] | None, owner: type) -> T:
+        # on the class, tools that list its members get this descriptor
+        return cast("T", self if blocking is None else getattr(blocking._inner, self._name))  # noqa: SLF001  # its owner
+
+
+def _call_directly(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blocking[S], P], T]:
+    """Return a version of a method that runs in the caller's thread, also while the event loop is blocked."""
+
+    @wraps(method)
+    def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> T:
+        return method(self._inner, *args, **named)
+
+    return call
+
+
+def _call_in_loop(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Blocking[S], P], T]:
+    """Return a version of a method that runs in the event loop's thread, and waits for its result."""
+
+    @wraps(method)
+    def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> T:
+        return self._portal.call(partial(method, self._inner, *args, **named))
+
+    return call
+
+
+def _call_blocking(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[_Blocking[S], P], T]:
+    """Return a blocking version of an async method."""
+    return cast("Callable[Concatenate[_Blocking[S], P], T]", _call_in_loop(method))  # the portal awaits it
+
+
+def _wrap_result(
+    wrap: Callable[[T, Portal], R], method: Callable[Concatenate[S, P], Awaitable[T] | T]
+) -> Callable[Concatenate[_Blocking[S], P], R]:
+    """Return a blocking version of a method whose result is wrapped in a blocking class."""
+    waited = _call_in_loop(method)
+
+    @wraps(method)
+    def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> R:
+        return wrap(cast("T", waited(self, *args, **named)), self._portal)
+
+    return call
+
+
+class _Feed(Protocol[T_co]):
+    """An object that can be iterated and closed."""
+
+    @property
+    def is_over(self) -> bool: ...
+    def __anext__(self) -> Coroutine[Any, Any, T_co]: ...
+    def close(self) -> None: ...
+
+
+class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
+    """A feed without `await`, to iterate in a thread of yours."""
+
+    def __next__(self) -> T:
+        try:
+            following = self._portal.start(self._inner.__anext__)
+        except RuntimeClosed:
+            if not self._inner.is_over:
+                raise
+            return self._read_rest()
+        try:
+            return cast("T", following.result())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def _read_rest(self) -> T:
+        """Return the items that arrived before the runtime closed, without waiting: its event loop is gone."""
+        try:
+            self._inner.__anext__().send(None)
+        except StopIteration as read:
+            return cast("T", read.value)
+        except StopAsyncIteration:
+            raise StopIteration from None
+        raise AssertionError("a feed that is over waits for nothing")
+
+    is_over: _Value[bool] = _Value()
+
+    def close(self) -> None:
+        """Take no further items; earlier items can still be read."""
+        self._portal.call(self._inner.close)
+
+
+class BlockingSubscription(_BlockingFeed[EntityEvent]):
+    """`Subscription` without `await`: `for event in runtime.events(): …`, in a thread of yours."""
+
+
+class BlockingRequestFeed(_BlockingFeed[Request]):
+    """`RequestFeed` without `await`: `for request in runtime.requests(follow=True): …`, in a thread of yours."""
+
+
+class BlockingLogFeed(_BlockingFeed[T]):
+    """`LogFeed` without `await`: `for turn in entity.story(): …`, in a thread of yours."""
+
+
+class BlockingReceipt(_Blocking[Receipt]):
+    """`Receipt` without `await`."""
+
+    entity_id: _Value[str] = _Value()
+    key: _Value[str] = _Value()
+    state: _Value[MailState] = _Value()
+    episode = _call_blocking(Receipt.episode)
+    withdraw = _call_blocking(Receipt.withdraw)
+    cancel = _call_blocking(Receipt.cancel)
+
+
+class BlockingSchedule(_Blocking[Schedule]):
+    """`Schedule` without `await`: its methods wait, and all else is an attribute of `state`."""
+
+    @property
+    def state(self) -> Schedule:
+        """The schedule, with its id, its rule and its next time."""
+        return self._inner
+
+    id: _Value[str] = _Value()
+    pause = _call_blocking(Schedule.pause)
+    resume = _call_blocking(Schedule.resume)
+    remove = _call_blocking(Schedule.remove)
+
+
+class BlockingSubmission(_Blocking[Submission]):
+    """`Submission` without `await`."""
+
+    entity_id: _Value[str] = _Value()
+    key: _Value[str] = _Value()
+    has_begun: _Value[bool] = _Value()
+    is_new: _Value[bool] = _Value()
+    episode = _call_blocking(Submission.episode)
+    withdraw = _call_blocking(Submission.withdraw)
+
+
+class BlockingCluster(_Blocking[Cluster]):
+    """`Cluster` without `await`: its methods wait."""
+
+    is_ready: _Value[bool] = _Value()
+    nodes = _call_blocking(Cluster.nodes)
+    where = _call_blocking(Cluster.where)
+    stranded = _call_blocking(Cluster.stranded)
+    queues = _call_blocking(Cluster.queues)
+    drain = _call_blocking(Cluster.drain)
+    free = _call_blocking(Cluster.free)
+    use_release = _call_blocking(Cluster.use_release)
+
+    events = _wrap_result(BlockingLogFeed[EntityEvent], Cluster.events)
+
+
+class BlockingHeldServer(_Blocking[HeldServer]):
+    """`HeldServer` without `await`: its methods wait."""
+
+    prompts = _call_blocking(HeldServer.prompts)
+    prompt = _call_blocking(HeldServer.prompt)
+    changed = _call_blocking(HeldServer.changed)
+
+
+class BlockingEntity(_Blocking[Entity]):
+    """`Entity` without `await`: its methods wait."""
+
+    id: _Value[str] = _Value()
+    name: _Value[str | None] = _Value()
+    loaded: _Value[bool] = _Value()
+    held: _Value[bool] = _Value()
+
+    episode = _call_blocking(Entity.episode)
+    result = _call_blocking(Entity.result)
+    send = _call_blocking(Entity.send)
+    post = _wrap_result(BlockingReceipt, Entity.post)
+    steer = _call_blocking(Entity.steer)
+    interrupt = _call_blocking(Entity.interrupt)
+    stop = _call_blocking(Entity.stop)
+    unload = _call_in_loop(Entity.unload)
+
+    def events(self) -> BlockingSubscription:
+        """Return the entity's events from now on, as `Entity.events`, to iterate in a thread of yours.
+
+        To see its beginning, subscribe with `BlockingRuntime.events` before it is started.
+        """
+        return BlockingSubscription(self._portal.call(self._inner.events), self._portal)
+
+    story = _wrap_result(BlockingLogFeed[Turn], Entity.story)
+
+
+def _wrap_found(found: Entity | None, portal: Portal) -> BlockingEntity | None:
+    return None if found is None else BlockingEntity(found, portal)
+
+
+def _wrap_submission(found: Submission | None, portal: Portal) -> BlockingSubmission | None:
+    return None if found is None else BlockingSubmission(found, portal)
+
+
+def _wrap_schedules(found: list[Schedule], portal: Portal) -> list[BlockingSchedule]:
+    return [BlockingSchedule(one, portal) for one in found]
+
+
+def _wrap_stop(stop: Callable[[], None], portal: Portal) -> Callable[[], None]:
+    return partial(portal.call, stop)
+
+
+class BlockingRuntime(_Blocking[Runtime]):
+    """`Runtime` without `await`: `with Runtime.blocking("memory:") as runtime: episode = runtime.cast(cantrip,
+    intent)`. It has the methods of `Runtime`, and they wait. Without `with`, call `close` at the end.
+    """
+
+    def __init__(self, inner: Runtime, portal: Portal, opened: ExitStack | None = None) -> None:
+        super().__init__(inner, portal)
+        self._opened = opened or ExitStack()
+        """The runtime and its thread; empty once they are closed."""
+
+    @classmethod
+    def open(cls, url: str | os.PathLike[str] = "memory:", *, backend: str = "asyncio", **options: Any) -> Self:
+        """Open a runtime on the loom at `url`, in a thread of its own, and return it; `options` as `Runtime.open`.
+
+        Raises ValueError unless `backend` is "asyncio" or "trio"; else as `Runtime.open` and as entering it does.
+        """
+        if backend not in (known := get_all_backends()):
+            raise ValueError(f"backend: expected one of {', '.join(map(repr, known))}, got {backend!r}")
+        import_module(backend)  # it may not be installed
+        managed = Runtime.open(url, **options)
+        with ExitStack() as opened:
+            portal = _start_event_loop(backend, opened)
+            runtime = opened.enter_context(portal.wrap_async_context_manager(managed))
+            made = cls(runtime, Portal(portal), opened.pop_all())
+        atexit.register(made.close)
+        return made
+
+    def close(self) -> None:
+        """Close the runtime, as leaving the `with` does; at once if it is closed. Any thread may call it.
+
+        A runtime that is still open when the process exits is closed then. A process that was forked closes nothing.
+        """
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        self._inner._check_not_tenant("entering")  # noqa: SLF001  # this is its blocking version
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._inner._check_not_tenant("closing")  # noqa: SLF001  # this is its blocking version
+        if self._portal.is_of_this_process:
+            self._portal.check_caller()
+            atexit.unregister(self.close)
+            self._opened.pop_all().__exit__(kind, error, where)
+
+    loom: _Value[Loom] = _Value()
+    shown_loom: _Value[Loom] = _Value()
+    telemetry: _Value[Instrument | None] = _Value()
+
+    @contextmanager
+    def use_server(self, server: ToolServer) -> Iterator[BlockingHeldServer]:
+        """Keep a server of tools while the context is open, as `Runtime.use_server`: `with`."""
+        held = self._portal.call(self._inner.use_server, server)
+        with self._portal.enter(held) as kept:
+            yield BlockingHeldServer(kept, self._portal)
+
+    @property
+    def cluster(self) -> BlockingCluster:
+        """The nodes of the loom, as `Runtime.cluster`."""
+        return BlockingCluster(self._inner.cluster, self._portal)
+
+    def tenant(self, name: str) -> BlockingRuntime:
+        """Return this runtime as a tenant sees it, as `Runtime.tenant`."""
+        return BlockingRuntime(self._inner.tenant(name), self._portal)
+
+    redact = _call_directly(Runtime.redact)
+    derive_key = _call_directly(Runtime.derive_key)
+    dump = _call_directly(Runtime.dump)
+    inspect = _call_directly(Runtime.inspect)
+    id_of_key = _call_directly(Runtime.id_of_key)
+
+    cast = _call_blocking(Runtime.cast)
+    batch = _call_blocking(Runtime.batch)
+    start = _wrap_result(BlockingEntity, Runtime.start)
+    submit = _wrap_result(BlockingSubmission, Runtime.submit)
+    submission = _wrap_result(_wrap_submission, Runtime.submission)
+    serve = _call_blocking(Runtime.serve)
+    invoke = _wrap_result(BlockingEntity, Runtime.invoke)
+    fork = _call_blocking(Runtime.fork)
+    start_fork = _wrap_result(BlockingEntity, Runtime.start_fork)
+    check_writer = _call_blocking(Runtime.check_writer)
+    resume = _wrap_result(BlockingEntity, Runtime.resume)
+    abandon = _call_blocking(Runtime.abandon)
+    forget = _call_blocking(Runtime.forget)
+    prune = _call_blocking(Runtime.prune)
+    backup = _call_blocking(Runtime.backup)
+    ask = _call_blocking(Runtime.ask)
+    read = _call_blocking(Runtime.read)
+    crystals = _call_blocking(Runtime.crystals)
+    drain = _call_blocking(Runtime.drain)
+    decide = _call_blocking(Runtime.decide)
+    schedule = _wrap_result(BlockingSchedule, Runtime.schedule)
+    schedules = _wrap_result(_wrap_schedules, Runtime.schedules)
+    find = _wrap_result(BlockingEntity, Runtime.find)
+    entity = _wrap_result(_wrap_found, Runtime.entity)
+    begun_with = _wrap_result(_wrap_found, Runtime.begun_with)
+    has_mail = _call_in_loop(Runtime.has_mail)
+    receipt = _wrap_result(BlockingReceipt, Runtime.receipt)
+    events = _wrap_result(BlockingSubscription, Runtime.events)
+    watch = _wrap_result(_wrap_stop, Runtime.watch)
+    watch_actors = _wrap_result(_wrap_stop, Runtime.watch_actors)
+    would_adopt = _call_in_loop(Runtime.would_adopt)
+    interrupted = _call_in_loop(Runtime.interrupted)
+    add_request_source = _call_in_loop(Runtime.add_request_source)
+
+    @overload
+    def requests(self, *, follow: Literal[False] = False) -> list[Request]: ...
+    @overload
+    def requests(self, *, follow: Literal[True]) -> BlockingRequestFeed: ...
+    def requests(self, *, follow: bool = False) -> list[Request] | BlockingRequestFeed:
+        """Return the requests that wait for a person, or a feed of them, as `Runtime.requests`."""
+        if follow:
+            return BlockingRequestFeed(self._portal.call(lambda: self._inner.requests(follow=True)), self._portal)
+        return self._portal.call(self._inner.requests)
+
+    def reward(self, turn_id: str, value: float) -> None:
+        """Reward a turn, as `runtime.loom.reward`."""
+        self._portal.call(self._inner.loom.reward, turn_id, value)

@@ -1,0 +1,380 @@
+"""The handle of an entity: what `start`, `invoke` and `entity` return.
+
+A handle refers to an entity and does not own it. The entity lives in the runtime's tree, even after its handles are
+gone. A long-lived entity may be unloaded, so that only its log remains; a `send` loads it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+
+from cantrip_actors.loom import Held
+from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.machine.project import get_outcome
+from cantrip_actors.machine.state import Phase
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.cells import make_begin
+from cantrip_actors.runtime.events.events import Subscription
+from cantrip_actors.runtime.events.log_feed import LogFeed, follow_turns
+from cantrip_actors.runtime.face.episode import Episode, make_episode
+from cantrip_actors.runtime.face.receipt import Receipt, check_timeout
+from cantrip_actors.runtime.mail.inbox import Waiter
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
+from cantrip_actors.runtime.tree import Tree
+from cantrip_actors.terms.arguments import check_kind, check_name, check_texts
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Said, select_files, split_message
+from cantrip_actors.terms.outcome import Outcome
+
+T = TypeVar("T")
+
+
+class Entity:
+    """An entity, loaded here or not."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        entity_id: str,
+        name: str | None = None,
+        cell: Cell | None = None,
+        first: Waiter | None = None,
+        cantrip: Cantrip | None = None,
+    ) -> None:
+        self._tree = tree
+        self._name = name
+        self._id = entity_id
+        self._cell = cell
+        self._first = first
+        self._cantrip = cantrip
+
+    @property
+    def id(self) -> str:
+        """The entity's id: `runtime.loom.turns(entity.id)`."""
+        return self._id
+
+    @property
+    def name(self) -> str | None:
+        """The name under which the entity was invoked; None without one."""
+        return self._name
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the entity runs, or waits for its next intent, in this process."""
+        return self._find_cell() is not None
+
+    @property
+    def held(self) -> bool:
+        """Whether this process or another runs the entity. It reads a shared loom in the calling thread."""
+        return self.loaded or self._tree.is_held(self._id)
+
+    async def episode(self) -> Episode:
+        """Wait for the episode of the entity's first intent, and return it.
+
+        For a long-lived entity that this handle did not invoke: the episode under way, or the last one.
+
+        Raises as `Runtime.cast` does, and EntityEnded for an entity that no process runs and that has no recorded end.
+        """
+        tree, cell = self._tree, self._find_cell() or self._cell
+        if self._first is not None:
+            if self._first.is_forgotten:
+                return await self._wait_for_episode("")
+            outcome = await self._await_with_entity_id(self._wait_for_first_outcome(self._first))
+            return make_episode(self._id, outcome, None, tree.loom)
+        if cell is not None and cell.plan.lasting:
+            await cell.wait_until_begun()
+            if cell.episode is not None:
+                return await self._wait_for_episode(cell.episode.key)
+        elif cell is not None:
+            cell.wait.callers += 1
+            try:
+                async with tree.questions.mark_waiting(self._id):
+                    await cell.ending.wait()
+            finally:
+                cell.wait.callers -= 1
+            if cell.outcome is not None:
+                error = None if cell.error is None else self._add_entity_id(cell.error)
+                return make_episode(self._id, cell.outcome, error, tree.loom)
+            if not (cell.root.wait.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
+                raise self._add_entity_id(cell.make_interruption_error())
+        continues, key, ended = await tree.in_store(self._read_episode)
+        if continues:
+            return await self._wait_for_episode(key)
+        if ended is None:
+            raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
+        return make_episode(self._id, ended, None, tree.loom)
+
+    def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
+        """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
+        tree = self._tree
+        state = fold_entity(tree.loom, self._id)
+        episode = state.episode
+        if episode.end is None and (
+            self._find_cell() is not None
+            or tree.is_held(self._id)
+            or tree.is_waiting(self._id)
+            or tree.has_living_node()
+        ):
+            return True, episode.key, None
+        return False, episode.key, get_outcome(state, tree.loom.usage_below(self._id))
+
+    async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
+        if first.settled.is_set:
+            return await first.wait()
+        first.callers += 1
+        try:
+            async with self._tree.questions.mark_waiting(self._id):
+                return await first.wait()
+        finally:
+            first.callers -= 1
+
+    async def _wait_for_episode(self, key: str | None) -> Episode:
+        self._tree.check_open()  # otherwise the caller would wait for ever
+        async with self._tree.questions.mark_waiting(self._id):
+            outcome = await self._await_with_entity_id(self._tree.inboxes.wait_for_outcome(self._id, key or ""))
+        return make_episode(self._id, outcome, None, self._tree.loom)
+
+    async def send(
+        self,
+        intent: Said,
+        *,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
+        timeout: float | None = None,
+    ) -> Episode:
+        """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
+
+        The intent is a text, or a list of texts, images and files; `context` may contain these, too. Cancelling the
+        wait does not withdraw the intent: `runtime.receipt(entity, key).withdraw()` does, while it is in the inbox.
+
+        With a `key` the entity works on the intent exactly once: a repeated send with the same content, also from
+        another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
+
+        `by` says who sends it; the record of the intent has it as its `sender`. `timeout` is the longest wait for the
+        episode, in seconds, once the intent is durable; after it NoAnswer is raised, with the receipt.
+
+        Raises InvalidIntent without an intent, InvalidFile for a file that its crystal does not take, EntityEnded if
+        the entity has ended, Withdrawn if the intent was withdrawn, InboxFull if too much mail waits for it, AskCycle
+        in a gate of an entity that this entity waits for; else as `Runtime.cast`.
+        """
+        if timeout is not None:
+            check_timeout(timeout)
+        mail = await self._make_intent(intent, context, key, by)
+        if timeout is not None:
+            await self._await_with_entity_id(self._tree.inboxes.post(mail))
+            return await Receipt(self._tree, self._id, mail.key).episode(timeout=timeout)
+        async with self._tree.questions.mark_waiting(self._id):
+            outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
+        return make_episode(self._id, outcome, None, self._tree.loom)
+
+    async def post(self, intent: Said, *, context: Any = None, key: str | None = None, by: str = "") -> Receipt:
+        """Give a long-lived entity a further intent without waiting for it: the intent is durable when this returns.
+
+        `key`, `by` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
+        """
+        mail = await self._make_intent(intent, context, key, by, waits=False)
+        await self._await_with_entity_id(self._tree.inboxes.post(mail))
+        return Receipt(self._tree, self._id, mail.key)
+
+    async def _make_intent(self, intent: Said, context: Any, key: str | None, by: str, *, waits: bool = True) -> Mail:
+        tree, cell = self._tree, self._find_cell()
+        begin = make_begin(intent, context)
+        tree.check_accepting()
+        _check_sent(key, by)
+        if self._cantrip is not None:
+            await tree.adopt(self._id, self._cantrip)
+        elif cell is None:
+            known = None if self._cell is None or self._cell.is_for_episode else self._cell.plan.cantrip
+            await tree.check_sendable(self._id, known, key, waits=waits)
+        if cell is not None:
+            if not cell.plan.lasting:
+                raise InvalidIntent(
+                    "send: this entity was cast and ends with its first intent: only a long-lived one takes more"
+                )
+            await cell.wait_until_begun()
+        await self._check_files(begin.images)
+        return tree.inboxes.make_intent(self._id, begin.intent, begin.context, begin.images, key=key, sender=by)
+
+    async def _check_files(self, files: Iterable[File]) -> None:
+        """Raise InvalidFile for a file that the entity's crystal does not take, as far as this process knows it."""
+        if not select_files(files):
+            return
+        tree, cell = self._tree, self._find_cell()
+        cantrip = self._cantrip or (None if cell is None else cell.plan.cantrip)
+        if cantrip is None:
+            with suppress(LoomError):  # this process only posts
+                cantrip, _ = tree.find_cantrip(await tree.in_store(partial(tree.loom.facts, self._id)))
+        if cantrip is not None:
+            tree.check_files(cantrip, files)
+
+    async def steer(self, text: Said, *, key: str | None = None, by: str = "") -> None:
+        """Insert a message before the entity's next query; if the entity is idle, before its next intent.
+
+        The message is durable when this returns; it does not load an entity that is not loaded.
+
+        It is a text, or a list of texts, images and files. `key` and `by` are as for `send`. Raises InvalidIntent for
+        an empty one, InvalidFile, EntityEnded, and KeyUsed.
+        """
+        message, images = split_message(text, "steer: expected a text for the entity")
+        await self._check_files(images)
+        await self._post_control("steer", {"text": message}, images, key, by)
+
+    async def interrupt(
+        self, why: str = "interrupted", *, now: bool = False, key: str | None = None, by: str = ""
+    ) -> None:
+        """End the entity's present episode before the next turn; an idle entity stays idle.
+
+        With `now` the query or the gate under way is cancelled, too; whether that gate had its effect is then unknown.
+        A caller that waits for the episode gets it, truncated, with the reason "interrupted". Repeated with the same
+        `key` it interrupts no later episode; other content with that key raises KeyUsed. `by` says who interrupts.
+        """
+        self._tree.check_open()
+        check_texts(why=why, by=by)
+        check_kind("now", now, bool, "True or False", InvalidIntent)
+        cell = self._find_cell()
+        if cell is not None:
+            await cell.wait_until_begun()
+            number = None if cell.episode is None else cell.episode.number
+        else:
+            loom = self._tree.loom
+            state = await self._tree.in_store(lambda: fold_entity(loom, self._id))
+            number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
+        if number is not None or key is not None:  # with a key, the mail records that the interrupt was requested
+            target = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
+            await self._post_control("interrupt", {**target, "why": why, "now": now}, key=key, by=by)
+
+    async def _post_control(
+        self, kind: Any, body: dict[str, Any], images: Any = (), key: str | None = None, by: str = ""
+    ) -> None:
+        tree, cell = self._tree, self._find_cell()
+        tree.check_open()
+        _check_sent(key, by)
+        if cell is not None:
+            await cell.wait_until_begun()
+        root = await tree.look_up_root(self._id)
+        mail = tree.inboxes.make_mail(self._id, kind, body, images, key=key, sender=by, root=root)
+        await self._await_with_entity_id(tree.inboxes.post(mail))
+
+    async def stop(self, reason: str = "cancelled", *, by: str = "") -> None:
+        """End the entity and its subtree, last started first; return when all have ended. `by` says who ends it.
+
+        An entity that no process runs is ended in the loom. An entity that another process runs is ended by that
+        process.
+        """
+        tree, is_requested = self._tree, False
+        tree.check_open()
+        check_texts(reason=reason, by=by)
+        while True:
+            cell = self._find_cell()
+            if cell is not None:
+                await tree.terminate(cell, reason, by)
+            if await tree.in_store(self._is_gone):
+                return
+            try:
+                await tree.abandon(self._id, reason, by)
+            except Held:
+                if not is_requested:
+                    await self._post_control("stop", {"reason": reason}, by=by)
+                is_requested = True
+                await anyio.sleep(POLL_INTERVAL)
+
+    def _is_gone(self) -> bool:
+        """Return whether the loom has no such entity, or has its end."""
+        return not self._tree.loom.has(self._id) or self._tree.loom.is_over(self._id)
+
+    def unload(self) -> None:
+        """Unload the entity as soon as it is idle, without waiting `passivate_after`; its next intent loads it again.
+
+        This releases its memory and its servers of tools. It does nothing for a one-shot entity, and for an entity that
+        is not loaded here.
+        """
+        cell = self._find_cell()
+        if cell is not None and cell.plan.lasting:
+            self._tree.unload_when_idle(cell)
+
+    def events(self) -> Subscription:
+        """Subscribe to the entity's events, up to its end, for observation. An entity that is over has no events.
+
+        A subscription right after `start` or `invoke` includes the entity's first events.
+        """
+        tree, cell = self._tree, self._find_cell()
+        if cell is None:
+            return tree.bus.subscribe(entity_id=self._id, has_ended=self._has_ended)
+        first = () if cell.start is None else tree.make_events(cell.start.records)
+        subscription = tree.bus.subscribe(entity_id=self._id, first=first)
+        if cell.is_over:
+            subscription.close()
+        return subscription
+
+    async def _has_ended(self) -> bool:
+        """Return whether the loom has the entity's end; also if the runtime closes meanwhile."""
+        try:
+            return await self._tree.in_store(partial(self._tree.loom.is_over, self._id))
+        except RuntimeClosed:
+            return True
+
+    def story(self, after: int = 0) -> LogFeed[Turn]:
+        """Return the entity's turns with a number above `after`, and the turns to come, in order, to its end (N-39).
+
+        They come from the loom, so it does not matter which process runs the entity, or whether one does:
+        `async for turn in entity.story(after=41)`. A turn is seen when it is recorded. Raises InvalidIntent for a wrong
+        number; iterating raises LoomError for an entity that is not in the loom.
+        """
+        return follow_turns(self._tree, self._id, after)
+
+    async def result(self) -> Episode:
+        """Wait as `episode` does; if the caller is cancelled meanwhile, end the entity."""
+        try:
+            return await self.episode()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._cancel()
+            raise
+
+    async def _cancel(self) -> None:
+        """End the entity: here if this process runs it or it waits for a person, else by mail (N-38)."""
+        tree, cell = self._tree, self._find_cell()
+        if cell is not None:
+            await tree.terminate(cell, "cancelled")
+        if not tree.is_open or await tree.in_store(self._is_gone):
+            return
+        if await tree.in_store(partial(tree.is_waiting, self._id)):  # it may have been unloaded just before
+            await self.stop()
+        elif not tree.is_draining and await tree.in_store(partial(tree.is_held, self._id)):  # it continues elsewhere
+            with suppress(EntityEnded):
+                await self._post_control("stop", {"reason": "cancelled"})
+
+    def _find_cell(self) -> Cell | None:
+        return self._tree.living.get(self._id)
+
+    async def _await_with_entity_id(self, work: Awaitable[T]) -> T:
+        """Await `work`, and add this entity's id to its errors."""
+        try:
+            return await work
+        except CantripError as error:
+            self._add_entity_id(error)
+            raise
+
+    def _add_entity_id(self, error: CantripError) -> CantripError:
+        error.entity_id = self._id
+        return self._tree.guard.redact_error(error)
+
+    def __repr__(self) -> str:
+        return f"<Entity {self._name or self._id} {'loaded' if self.loaded else 'not loaded here'}>"
+
+
+def _check_sent(key: object, by: object) -> None:
+    """Raise InvalidIntent for a key that no store can index, and for a sender that is not a text."""
+    check_texts(by=by)
+    if key is not None:
+        check_name("key", key)

@@ -1,0 +1,356 @@
+"""The state that all parts of a runtime share: the loom and its writer, the loaded entities, and the known cantrips.
+
+`tree.py` connects the parts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import anyio
+import uuid_utils
+from anyio.lowlevel import EventLoopToken, current_token
+
+from cantrip_actors.crystal.policy.limits import Limits as Shared
+from cantrip_actors.crystal.policy.shared import AccountRequest, Grant, draw
+from cantrip_actors.loom import EntityFacts, Loom, Retention, Store
+from cantrip_actors.loom.retention import find_tenant
+from cantrip_actors.machine.budget import NO_BUDGET, Budget
+from cantrip_actors.machine.events import Moment
+from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.state import CantripRef
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.runtime.crystals.crystal_pool import Crystals
+from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
+from cantrip_actors.runtime.entity.living import LoadedCells
+from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
+from cantrip_actors.runtime.entity.upgrades import Move, Upgrade, Upgrades
+from cantrip_actors.runtime.events.context_variables import ContextVariables, capture_variables
+from cantrip_actors.runtime.events.instrument import Drawn, Fact, Instrument, StoreFailed
+from cantrip_actors.runtime.loom.guard import Guard
+from cantrip_actors.runtime.loom.loom_writer import Append, Claim, LoomWriter
+from cantrip_actors.runtime.time.clock import compute_time_of_day
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.crystal import Crystal
+from cantrip_actors.terms.errors import LoomError, RuntimeClosed
+from cantrip_actors.terms.wrapper import Unattended
+from supervisors import ActorRef, NotRunning, SupervisorRef
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.nodes.membership import Membership
+
+T = TypeVar("T")
+
+THREADS: Final = 8
+"""Threads that work on the store at once, apart from the loom's writer. More would only wait for its connections."""
+
+NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
+
+OTHER_EVENT_LOOP = (
+    "the runtime was opened in another event loop: open one in each, or have a thread call it there, with "
+    "anyio.from_thread, asyncio.run_coroutine_threadsafe or Runtime.blocking"
+)
+
+
+class Limits(NamedTuple):
+    """Settings of `Runtime.open`: seconds, how much mail and how many submissions wait, unattended requests."""
+
+    passivate_after: float = 300.0
+    max_waiting: int = 1000
+    keep_keys: float = 604_800.0
+    unattended: Unattended = "wait"
+    retention: Retention = MappingProxyType({})
+    stranded_after: float = 60.0
+    max_submitted: int = 100_000
+
+
+class _Opened(NamedTuple):
+    """The parts of an opened runtime: its loom, its event loop, and the context of the task that opened it."""
+
+    store: Store
+    loom: Loom
+    event_loop: EventLoopToken
+    opener_context: Context
+    threads: anyio.CapacityLimiter
+
+
+class Core:
+    """The state that all parts of one runtime share."""
+
+    def __init__(
+        self,
+        cantrips: Sequence[Cantrip],
+        limits: Limits,
+        guard: Guard,
+        upgrade: Upgrade,
+        instrument: Instrument | None = None,
+    ) -> None:
+        self.living = LoadedCells()
+        self.instrument = instrument
+        self.limits = limits
+        self.guard = guard
+        self.is_open = False
+        self.is_draining = False
+        """Whether the runtime refuses new casts and sends."""
+        self.writer = ActorRef()
+        self.loom_actor: LoomWriter | None = None
+        """The present incarnation of `writer`."""
+        self.crystals = Crystals(SupervisorRef(), self._draw)
+        self.cantrips = KnownCantrips(cantrips)
+        self.upgrades = Upgrades(cantrips, upgrade)
+        self.membership: Membership | None = None
+        """The membership of a runtime that has joined a cluster; None for any other runtime."""
+        self.admits: Callable[[EntityFacts], bool] = lambda _: True
+        """Whether an entity for which mail waits may be loaded here, as far as other nodes are concerned."""
+        self.admits_cast: Callable[[str, Cantrip], bool] = lambda *_: True
+        """Whether a firing, given by its id, may cast this cantrip here, as far as other nodes are concerned."""
+        self.admits_timer: Callable[[str, float], bool] = lambda *_: True
+        """Whether this process carries out a timer that is so many seconds late, and does not leave it to others."""
+        self.has_room: Callable[[], bool] = lambda: True
+        """Whether this node may begin another cast at all."""
+        self._opened: _Opened | None = None
+
+    # Opening
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the runtime was ever opened."""
+        return self._opened is not None
+
+    def attach(self, store: Store) -> None:
+        """Use this store, in this event loop."""
+        self._opened = _Opened(
+            store,
+            Loom(store, self.append, in_store=self.in_store),
+            current_token(),
+            copy_context(),
+            anyio.CapacityLimiter(THREADS),
+        )
+
+    def capture_variables(self) -> ContextVariables:
+        """Return the caller's context variables whose values differ from the runtime's."""
+        variables = capture_variables(Context() if self._opened is None else self._opened.opener_context)
+        return variables if self.instrument is None else self.instrument.captured(variables)
+
+    def check_not_closed(self) -> None:
+        """Raise RuntimeClosed if the runtime is not open. Any thread may call it."""
+        if not self.is_open:
+            raise RuntimeClosed(NOT_OPEN)
+
+    def check_open(self) -> None:
+        """Raise RuntimeClosed if the runtime is not open, or was opened in another event loop."""
+        self.check_not_closed()
+        if self._opened is None or current_token() != self._opened.event_loop:
+            raise RuntimeClosed(OTHER_EVENT_LOOP)
+
+    def check_accepting(self) -> None:
+        """Raise RuntimeClosed if the runtime is not open in this event loop, or refuses new casts and sends."""
+        self.check_open()
+        if self.is_draining:
+            raise RuntimeClosed("the runtime drains: it accepts no new casts and sends")
+
+    async def _draw(self, limits: Shared, ask: AccountRequest) -> Grant:
+        """Draw a slice of limits that all processes of the loom share. Raises LoomError."""
+        name = limits.shared
+        assert name is not None, "crystals without a shared limit draw nothing"
+
+        def change(account: str | None, now: float) -> tuple[str, Grant]:
+            return draw(account, limits, ask, now)
+
+        work = partial(self.store.change_account, name, change, anyio.current_time())
+        try:
+            grant = await self.in_store(work)
+        except LoomError:
+            self._report_fact(StoreFailed())
+            raise
+        self._report_fact(Drawn(name, is_refused=bool(ask.requests and not grant.requests)))
+        return grant
+
+    def _report_fact(self, fact: Fact) -> None:
+        if self.instrument is not None:
+            self.instrument.noted(fact)
+
+    # The loom
+
+    @property
+    def store(self) -> Store:
+        """The store of the loom. Raises RuntimeClosed before it is opened."""
+        if self._opened is None:
+            raise RuntimeClosed(NOT_OPEN)
+        return self._opened.store
+
+    @property
+    def loom(self) -> Loom:
+        """The loom. Raises RuntimeClosed before it is opened."""
+        if self._opened is None:
+            raise RuntimeClosed(NOT_OPEN)
+        return self._opened.loom
+
+    async def in_store(self, work: Callable[[], T], /) -> T:
+        """Return the result of `work`, which reads or writes the store; it runs in a thread if the store blocks.
+
+        The threads are the runtime's own, because the threads of a service may all wait for the runtime.
+        """
+        if not self.store.blocking:
+            return work()
+        assert self._opened is not None, "it has a store"
+        return await anyio.to_thread.run_sync(work, limiter=self._opened.threads)
+
+    def make_moment(self, budget: Budget = NO_BUDGET) -> Moment:
+        """Return the present moment, with a fresh unique id that sorts by time (reading 20)."""
+        return Moment(time.monotonic(), self.store.clock(), str(uuid_utils.uuid7()), budget)
+
+    def read_time_of_day(self) -> float:
+        """Return the seconds since 1970 by the loom's clock. Call it in the event loop."""
+        return compute_time_of_day(self.store.clock())
+
+    async def append(
+        self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), outgoing: Sequence[Mail | Timer] = ()
+    ) -> None:
+        """Have the loom actor write records, take mail, post mail and set timers: all or none of it.
+
+        All of it is durable when this returns.
+        """
+        guard = self.guard
+        if guard.at_rest:
+            records = guard.redact_records(records)
+            outgoing = [
+                guard.redact_timer(one) if isinstance(one, Timer) else guard.redact_mail(one) for one in outgoing
+            ]
+        if self.loom_actor is not None and self.loom_actor.write_now(records, taken, outgoing):
+            return
+        try:
+            await self.writer.call(Append(records, taken, outgoing))
+        except NotRunning as gone:
+            raise RuntimeClosed(NOT_OPEN) from gone
+
+    async def claim(self, what: str, *, lift: bool = False) -> int:
+        """Let no other process run an entity, or make one with that name (`name:…`); return the token of the lease.
+
+        Raises Held, Quarantined.
+        """
+        if not self.store.shared:
+            return 0
+        token: int = await self.writer.call(Claim(what, lift))
+        return token
+
+    def is_held(self, entity_id: str) -> bool:
+        """Return whether another process runs an entity."""
+        return self.store.shared and self.living.get(entity_id) is None and self.store.is_held(entity_id)
+
+    def has_living_node(self) -> bool:
+        """Return whether a node of a cluster lives, to run the entities that no process runs.
+
+        A runtime that is a node counts as living, also while its row has expired: it renews the row when the server is
+        back.
+        """
+        return self.membership is not None or any(node.is_living for node in self.store.nodes())
+
+    # Entities
+
+    def is_waiting(self, entity_id: str, life: Life | None = None) -> bool:
+        """Return whether an entity waits for a person according to its log: itself, or all of its running children.
+
+        `life` is its phase, if that was just read.
+        """
+        store = self.store
+        life = life if life is not None else store.life(entity_id)
+        if life is not Life.BUSY:
+            return life is Life.WAITING
+        below = [one for one in store.below(entity_id) if (store.life(one) or Life.BUSY) < Life.OVER]
+        return bool(below) and all(map(self.is_waiting, below))
+
+    def find_cantrip(self, facts: EntityFacts) -> tuple[Cantrip, Move | None]:
+        """Return the cantrip that an entity continues with, and its move if that is not its present cantrip.
+
+        Raises CantripUnknown, LoomError.
+        """
+        now, move = self._find_next_move(facts)
+        wanted = now if move is None else CantripRef(move.cantrip.id, now.name)
+        return self.cantrips.find_cantrip(facts.entity_id, wanted), move
+
+    async def find_cantrip_at(self, turn_id: str, crystal: Crystal | str | None = None) -> Cantrip:
+        """Return the cantrip in force at a turn; with `crystal`, that one is its crystal.
+
+        Raises CantripUnknown, LoomError.
+        """
+        header = await self.in_store(partial(self.loom.header_at, turn_id))
+        living = self.living.get(header.entity_id)
+        if living is not None and living.plan.cantrip.id == header.cantrip_id:
+            cantrip = living.plan.cantrip
+        else:
+            then = CantripRef(header.cantrip_id, header.cantrip_name)
+            cantrip = self.cantrips.find_cantrip(header.entity_id, then, any_crystal=crystal is not None)
+        return cantrip if crystal is None else cantrip.with_crystal(crystal)
+
+    def is_clear(self, facts: EntityFacts) -> bool:
+        """Return whether exactly one cantrip known here can continue this entity."""
+        now, move = self._find_next_move(facts)
+        return self.cantrips.is_clear(facts.entity_id, now.id if move is None else move.cantrip.id)
+
+    def _find_next_move(self, facts: EntityFacts) -> tuple[CantripRef, Move | None]:
+        """Return an entity's present cantrip, and the move that it makes when it is loaded for its next intent.
+
+        An entity that was loaded here before with its present cantrip stays with that one.
+        """
+        now = find_cantrip_in_force(self.loom, facts)
+        if self._is_staying(facts.entity_id, now.id) or facts.life is not Life.IDLE:
+            return now, None
+        return now, self.upgrades.find_move(facts.header, now, is_idle=True)
+
+    def list_moves(self) -> list[Move]:
+        """Return the moves that entities make with their next intents. Raises LoomError."""
+        stays = {cell.entity_id for cell in self.living if cell.adoption in (None, "at_once")}
+        return [
+            move
+            for move in self.upgrades.find_moves(self.loom)
+            if move.entity_id not in stays and not self._is_staying(move.entity_id, move.from_id)
+        ]
+
+    def _is_staying(self, entity_id: str, cantrip_id: str) -> bool:
+        """Return whether an entity was loaded here before with its present cantrip."""
+        own = self.cantrips.get_unloaded(entity_id)
+        return own is not None and own.id == cantrip_id
+
+    def will_move(self, facts: EntityFacts, cantrip: Cantrip) -> bool:
+        """Return whether an entity moves to another cantrip after its running episode, which ends with `cantrip`."""
+        now, is_busy = find_cantrip_in_force(self.loom, facts), facts.life is Life.BUSY
+        return (
+            is_busy and cantrip.id == now.id and self.upgrades.find_move(facts.header, now, is_idle=False) is not None
+        )
+
+    def find_root(self, entity_id: str) -> str:
+        """Return the root entity of the tree that an entity belongs to. Raises LoomError."""
+        cell = self.living.get(entity_id)
+        if cell is not None:
+            return cell.root.entity_id
+        header = self.loom.header(entity_id)
+        return entity_id if header.parent_entity is None else self.find_root(header.parent_entity)
+
+    async def look_up_root(self, entity_id: str) -> str:
+        """Return what `find_root` returns, without blocking the event loop."""
+        is_loaded = self.living.get(entity_id) is not None
+        return self.find_root(entity_id) if is_loaded else await self.in_store(partial(self.find_root, entity_id))
+
+    def belongs_to_tenant(self, entity_id: str, tenant: str | None) -> bool:
+        """Return whether an entity belongs to a tenant; True for any entity if `tenant` is None."""
+        if tenant is None:
+            return True
+        cell = self.living.get(entity_id)
+        if cell is not None:
+            return cell.plan.tenant == tenant
+        return find_tenant(self.store, entity_id) == tenant
+
+    def find_name(self, entity_id: str) -> str | None:
+        """Return the name under which an entity was invoked, if there is one."""
+        cell = self.living.get(entity_id)
+        if cell is not None:
+            return cell.plan.name
+        return self.loom.header(entity_id).name if self.loom.has(entity_id) else None

@@ -1,0 +1,526 @@
+"""The loom actor: the only writer of a store, and the holder of its leases.
+
+The actor writes the messages of one tick as one group. It replies to each caller when the records and the mail are as
+durable as the store promises. If the store cannot write, every caller in the group gets the error: no entity continues
+unrecorded.
+
+If other processes may write too, the actor claims an entity's tree before it is run, and renews the claim while the
+entity lives. If time alone decides who may claim (`Store.expires`), a thread renews (`LeaseRenewal`). The actor refuses
+a tree that another process runs. A writer that was frozen past its lease gets an error from its next append
+(`loom/lease.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import anyio
+
+from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, mark_gone, this_process
+from cantrip_actors.loom.inbox import Refusal
+from cantrip_actors.machine.node import Joined, Renewed
+from cantrip_actors.records.mail import Mail, MailRow, Pending
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.events.instrument import Instrument, StoreFailed
+from cantrip_actors.runtime.loom.lease_renewal import LeaseRenewal
+from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
+from cantrip_actors.runtime.mail.inbox import PAGE
+from cantrip_actors.terms.errors import CantripError, LoomError
+from cantrip_actors.terms.value import Value
+from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
+
+if TYPE_CHECKING:
+    from cantrip_actors.loom.node_tables import NodeTables
+    from cantrip_actors.runtime.nodes.membership import Membership
+
+T = TypeVar("T")
+
+GROUP = 512
+"""The most messages that are written together: enough to share a commit, few enough to answer soon."""
+
+LEASE = 30.0
+"""Seconds that a claim lasts without a renewal; after a machine dies, others wait this long for its entities."""
+
+_RENEW = object()
+
+_log = get_logger("cantrip_actors.runtime")
+
+
+class Append(Value, frozen=True):
+    """Write records. `taken` holds pairs: the index of a record, and the number of the mail that it takes.
+
+    `outgoing` is mail to other entities, and timers. The reply is None, or the LoomError is raised. An append without
+    records gets its reply when all earlier appends have been written.
+    """
+
+    records: Sequence[Record]
+    taken: Sequence[tuple[int, int]] = ()
+    outgoing: Sequence[Mail | Timer] = ()
+
+
+class Post(NamedTuple):
+    """Post mail. The reply is its row, or the error that refuses it. `shown` is the mail as the entity will see it."""
+
+    mail: Mail
+    shown: Mail
+
+
+class TimerChange(NamedTuple):
+    """Replace a timer by another one, and post mail, as `Store.replace_timer`."""
+
+    old: Timer | None
+    new: Timer | None
+    post: Sequence[Mail] = ()
+
+
+class ReplaceTimers(NamedTuple):
+    """Make changes of timers in one transaction, as `Store.replace_timers`. The reply is its results, or an error."""
+
+    changes: Sequence[TimerChange]
+
+
+class Keep(NamedTuple):
+    """Store a checkpoint: the state of an entity, as bytes, for the current end of its log. The reply is None."""
+
+    entity_id: str
+    data: bytes
+
+
+class Claim(NamedTuple):
+    """Claim the tree of a root entity. The reply is the token of the lease, or LoomError is raised.
+
+    Raises Held if another process runs the entity. `lift` ends its quarantine.
+    """
+
+    entity_id: str
+    lift: bool = False
+
+
+class Forget(NamedTuple):
+    """Forget entities that have ended. The reply is the result, or the LoomError is raised.
+
+    `is_loaded` is called in a thread; it says whether this process runs an entity.
+    """
+
+    wanted: Wanted
+    is_loaded: Callable[[str], bool] = lambda _: False
+
+
+class Release(NamedTuple):
+    """Release the tree of a root entity, unless mail waits for it."""
+
+    entity_id: str
+
+
+class Fetch(NamedTuple):
+    """Deliver the mail that waits for a root entity that is loaded here.
+
+    The writer reads it, between its appends: so no record takes mail that is read and not delivered yet.
+    """
+
+    entity_id: str
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Return whether an error says that the store could not be reached, or did not answer."""
+    return type(error) in (LoomError, Unsure)
+
+
+class LoomWriter(Actor):
+    """Writes the records and the mail that callers send.
+
+    It calls `publish` with all written records, in order, even if their caller was cancelled meanwhile. It calls
+    `deliver` with posted mail that is durable, `on_mail` with each entity that got mail in another way, and `on_timer`
+    with each timer that was set. It reports commits and failures of the store to `instrument`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        publish: Callable[[Sequence[Record]], None],
+        deliver: Callable[[Sequence[Pending]], None],
+        on_mail: Callable[[str], None],
+        on_timer: Callable[[Timer], None],
+        instrument: Instrument | None = None,
+        membership: Membership | None = None,
+    ) -> None:
+        self._store = store
+        self._publish = publish
+        self._deliver = deliver
+        self._on_mail = on_mail
+        self._on_timer = on_timer
+        self._instrument = instrument
+        self._group: list[Caller] = []
+        self._posts: list[Caller] = []
+        self.owner = this_process()
+        """The holder of its leases."""
+        self._leases: dict[str, Lease] = {}
+        self._tokens: dict[str, int] = {}
+        self._membership = membership
+        node = None if membership is None else membership.node
+        self._ttl, self._beat = (LEASE, LEASE / 3) if node is None else (node.ttl, node.beat)
+        stall = {} if node is None else {"stall": node.stall}
+        self._renewal = LeaseRenewal(self._renew, self._beat, **stall)
+        self._ended: list[str] = []
+        """Roots whose leases will be released."""
+        self._connections = 0
+        """The number of the store's connections when leases were last compared."""
+        self._unreleased: dict[str, Lease] = {}
+        """Leases that could not be released; they are retried, because renewals would keep them for good."""
+        self._last = ""
+        """The entity that wrote last."""
+        self._thread = anyio.CapacityLimiter(1)
+        """A thread of its own, since the threads of a service may all wait for its writes."""
+        self._is_forgetting = False
+        """Whether the thread forgets entities: nothing is written meanwhile."""
+
+    async def init(self) -> None:
+        """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
+        if self._membership is not None:
+            join = partial(cast("NodeTables", self._store).join, self.owner, self._ttl, self._membership.info)
+            await self._run_in_store(join)
+            self._membership.advance(Joined(self.owner))
+            if self._store.expires:
+                self._renewal.start()
+        if self._store.shared:
+            self.send_every(self._beat, _RENEW)
+
+    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
+        """Release all leases. If the store fails, declare their owner gone, so that the next holder does not wait."""
+        await self._renewal.stop()
+        with suppress(anyio.WouldBlock):
+            while True:  # drop these requests: all leases are released below
+                self.receive_nowait(_is_release)
+        leases, self._leases = [*self._leases.values(), *self._unreleased.values()], {}
+        may_hold = False
+        try:
+            if leases:
+                may_hold = not await self._attempt(
+                    "leases could not be released", partial(self._store.release, *leases)
+                )
+            if self._membership is not None:
+                leave = partial(cast("NodeTables", self._store).leave, self.owner)
+                may_hold = not await self._attempt("a node could not leave", leave) or may_hold
+        finally:
+            if leases or may_hold:
+                mark_gone(self.owner)
+
+    async def handle_call(self, message: Append | Post | ReplaceTimers | Keep | Claim | Forget, caller: Caller) -> Any:
+        """Add a message to the group, and write the group when nothing else has arrived."""
+        if isinstance(message, Append):
+            self._group.append(caller)
+        elif isinstance(message, Post):
+            self._posts.append(caller)
+        elif isinstance(message, ReplaceTimers):
+            await self._settle()
+            return await self._replace_timers(message.changes)
+        elif isinstance(message, Keep):
+            await self._settle()
+            await self._attempt("a checkpoint could not be kept", partial(self._keep, message))
+            return None
+        elif isinstance(message, Forget):
+            await self._settle()
+            await self._forget(message, caller)
+        else:
+            if message.entity_id in self._ended:  # its lease is about to be released
+                await self._settle()
+            await self._claim(message, caller)
+        if not self.ref.mailbox_depth or len(self._group) + len(self._posts) >= GROUP:
+            await self._settle()
+        return NO_REPLY
+
+    async def handle_cast(self, message: Release | Fetch) -> None:
+        """Fetch mail, or release a lease once the records of its holder are written.
+
+        Many leases are released at once if many entities ended.
+        """
+        if isinstance(message, Fetch):
+            await self._settle()
+            await self._fetch(message.entity_id)
+            return
+        self._ended.append(message.entity_id)
+        if not self.ref.mailbox_depth or len(self._ended) >= GROUP:
+            await self._settle()
+
+    async def handle_info(self, message: Any) -> None:
+        """Renew the leases."""
+        if message is not _RENEW:
+            return
+        if self._store.expires:
+            self._renewal.tick()
+        elif self._leases or self._membership is not None:
+            await self._attempt("leases could not be renewed", self._renew)
+        await self._release_leases(list(self._unreleased.values()))
+        await self._release_strays()
+
+    async def _release_strays(self) -> None:
+        """Release leases that came back with a server that failed over; it checks once for each new connection."""
+        connections = self._store.connections
+        if connections == self._connections:
+            return
+        known = {lease.token for lease in (*self._leases.values(), *self._unreleased.values())}
+
+        released: list[str] = []
+
+        def release() -> None:
+            released.extend(release_strays(self._store, self.owner, known))
+
+        if await self._attempt("leases could not be compared with those of the loom", release):
+            self._connections = connections
+        if released:
+            _log.warning("leases came back that were released before: the server failed over", leases=len(released))
+            for entity_id in released:
+                self._on_mail(entity_id)
+
+    def _renew(self) -> None:
+        node = self._membership
+        if node is not None:
+            beat = cast("NodeTables", self._store).beat
+            is_asked = beat(self.owner, self._ttl, node.info, busy=node.busy, is_draining=node.is_draining)
+            node.advance(Renewed(is_asked))
+        elif self._leases:
+            self._store.renew(self.owner, self._ttl)
+
+    def write_now(
+        self, records: Sequence[Record], taken: Sequence[tuple[int, int]], outgoing: Sequence[Mail | Timer]
+    ) -> bool:
+        """Write an entity's records in the entity's own task; return False if they must be sent to this actor.
+
+        This saves an entity that writes alone the way to this actor and back. It is not done if the store blocks, if
+        this actor has work, which comes first, or if another entity wrote last: entities that write concurrently share
+        a group. Raises LoomError like the reply to a sent message.
+        """
+        if not records or self._store.blocking:
+            return False
+        entity, last = records[0].entity_id, self._last
+        self._last = entity
+        if entity != last or self._group or self._posts or self._ended or self._is_forgetting:
+            return False
+        ref = self.ref
+        if ref.mailbox_depth or not ref.alive:
+            return False
+        post, timers = _split(len(records) - 1, outgoing) if outgoing else ((), ())
+        began = time.perf_counter()
+        try:
+            self._store.append(records, self._tokens, taken=taken, post=post, timers=timers)
+        except LoomError as error:
+            self._note_failure(error)
+            raise
+        except BaseException as error:  # this actor crashes, as it does when it writes itself
+            self.ref.exit(Crash(error))
+            raise
+        self._note_written(records, post, timers, began, 1)
+        return True
+
+    async def _settle(self) -> None:
+        if self._group:
+            group, self._group = self._group, []
+            await self._write(group)
+        if self._posts:
+            posts, self._posts = [caller for caller in self._posts if not caller.abandoned], []
+            if posts:  # a cancelled sender has not sent
+                await self._post(posts)
+        if self._ended:
+            ended, self._ended = self._ended, []
+            await self._release_leases([lease for one in ended if (lease := self._leases.pop(one, None)) is not None])
+
+    async def _release_leases(self, leases: Sequence[Lease]) -> None:
+        if not leases:
+            return
+        kept: list[Lease] = []
+
+        def release() -> None:
+            kept.extend(release_leases(self._store, leases, is_member=self._membership is not None))
+
+        if not await self._attempt("leases could not be released", release):
+            self._unreleased.update((lease.entity_id, lease) for lease in leases)
+            return
+        if self._membership is not None and self._membership.is_draining:
+            self._membership.on_handed_over()
+        for lease in kept:
+            self._leases[lease.entity_id] = lease
+            self._on_mail(lease.entity_id)
+        for lease in leases:
+            self._unreleased.pop(lease.entity_id, None)
+            if lease not in kept:
+                self._tokens.pop(lease.entity_id, None)
+
+    def _keep(self, message: Keep) -> None:
+        tip = self._store.tip(message.entity_id)
+        if tip is not None:  # a writer that has lost the lease lacks the records up to there
+            leases = self._tokens if self._store.shared else None
+            self._store.keep_checkpoint(message.entity_id, tip, message.data, leases)
+
+    async def _fetch(self, entity_id: str) -> None:
+        try:
+            self._deliver(await self._run_in_store(partial(self._store.pending, entity_id, PAGE)))
+        except LoomError as error:  # the next poll of all mail finds it
+            self._note_failure(error)
+            _log.warning("mail could not be read", entity=entity_id, error=str(error))
+
+    async def _attempt(self, what: str, work: Callable[[], None]) -> bool:
+        try:
+            await self._run_in_store(work)
+        except LoomError as error:  # a lease expires or is fenced by itself, and an entity loads without a checkpoint
+            self._note_failure(error)
+            _log.warning(what, error=str(error))
+            return False
+        return True
+
+    def _note_failure(self, error: LoomError) -> None:
+        """Report to the instrument that the store refused a writer without a lease, or could not be reached."""
+        is_fenced = isinstance(error, Fenced)
+        if self._instrument is not None and (is_fenced or is_outage(error)):
+            self._instrument.noted(StoreFailed(is_fenced))
+
+    async def _forget(self, message: Forget, caller: Caller) -> None:
+        """Forget entities; the slow part runs in a thread, and nothing is written meanwhile."""
+        self._is_forgetting = True
+        try:
+            with anyio.CancelScope(shield=True):
+                tokens = dict(self._tokens)
+                finish = await anyio.to_thread.run_sync(
+                    begin_forget, self._store, message.wanted, tokens, message.is_loaded, limiter=self._thread
+                )
+                caller.reply(await self._run_in_store(finish))
+        except LoomError as error:
+            caller.fail(error)
+        finally:
+            self._is_forgetting = False
+
+    async def _claim(self, message: Claim, caller: Caller) -> None:
+        claim = partial(claim_lease, self._store, message.entity_id, self.owner, self._ttl, lift=message.lift)
+        try:
+            lease = await self._run_in_store(claim)
+        except LoomError as error:
+            caller.fail(error)
+            return
+        self._leases[message.entity_id] = lease
+        self._tokens[message.entity_id] = lease.token
+        self._unreleased.pop(message.entity_id, None)
+        if self._store.expires:
+            self._renewal.start()
+        caller.reply(lease.token)
+
+    async def _write(self, group: list[Caller]) -> None:
+        records, taken, post, timers = _join_group([caller.message for caller in group])
+        began = time.perf_counter()
+        try:
+            if records and self._store.blocking:
+                await self._run_in_store(
+                    partial(self._store.append, records, self._tokens, taken=taken, post=post, timers=timers)
+                )
+            elif records:
+                self._store.append(records, self._tokens, taken=taken, post=post, timers=timers)
+        except Unsure as error:  # not retried: the records may be in the store already
+            self._note_failure(error)
+            for caller in group:
+                own = Unsure(str(error))  # one for each caller, which adds the id of its entity
+                own.__cause__ = error
+                caller.fail(own)
+        except LoomError as error:
+            if len(group) > 1:  # write one by one: only the entity at fault gets the error
+                for caller in group:
+                    await self._write([caller])
+            else:
+                self._note_failure(error)
+                group[0].fail(error)
+        else:
+            self._note_written(records, post, timers, began, len(group))
+            for caller in group:
+                caller.reply(None)
+
+    def _note_written(
+        self,
+        records: Sequence[Record],
+        post: Sequence[tuple[int, Mail]],
+        timers: Sequence[tuple[int, Timer]],
+        began: float,
+        count: int,
+    ) -> None:
+        """Report a commit of this many appends: its records, mail and timers are in the store."""
+        if records and self._instrument is not None:
+            self._instrument.committed(time.perf_counter() - began, count)
+        self._publish(records)
+        for _, mail in post:
+            self._on_mail(mail.entity_id)
+        for _, timer in timers:
+            self._on_timer(timer)
+
+    async def _post(self, posts: list[Caller]) -> None:
+        mails = [caller.message.mail for caller in posts]
+        try:
+            rows = await self._run_in_store(partial(self._store.post, mails))
+        except LoomError as error:
+            self._note_failure(error)
+            for caller in posts:
+                caller.fail(type(error)(str(error)))
+            return
+        new = [
+            Pending(row.no, caller.message.shown)
+            for caller, row in zip(posts, rows, strict=True)
+            if not isinstance(row, Exception) and row.taken is None
+        ]
+        self._deliver(sorted(new, key=lambda one: one.no))
+        for caller, row in zip(posts, rows, strict=True):
+            caller.reply(row)
+
+    async def _replace_timers(
+        self, changes: Sequence[TimerChange]
+    ) -> list[list[MailRow] | Refusal | None] | CantripError:
+        try:
+            results = await self._run_in_store(partial(self._store.replace_timers, changes))
+        except CantripError as error:
+            return error
+        new: list[Pending] = []
+        for change, rows in zip(changes, results, strict=True):
+            if isinstance(rows, list):
+                new += [Pending(row.no, mail) for row, mail in zip(rows, change.post, strict=True) if row.taken is None]
+                if change.new is not None:
+                    self._on_timer(change.new)
+        self._deliver(new)
+        return results
+
+    async def _run_in_store(self, work: Callable[[], T]) -> T:
+        if not self._store.blocking:
+            return work()
+        scope = anyio.CancelScope(shield=True)  # a thread completes its write, so its callers need the result
+        with scope:
+            done = await anyio.to_thread.run_sync(work, limiter=self._thread)
+        return done  # noqa: RET504  # mypy: a scope may end without its return
+
+
+def _join_group(
+    group: Sequence[Append],
+) -> tuple[list[Record], list[tuple[int, int]], list[tuple[int, Mail]], list[tuple[int, Timer]]]:
+    """Return the records of a group; the mail that they take and post, and timers, by the indexes of the records."""
+    records: list[Record] = []
+    taken: list[tuple[int, int]] = []
+    post: list[tuple[int, Mail]] = []
+    timers: list[tuple[int, Timer]] = []
+    for message in group:
+        before = len(records)
+        records.extend(message.records)
+        if message.taken:
+            taken += [(before + index, no) for index, no in message.taken]
+        if message.outgoing:
+            own_post, own_timers = _split(len(records) - 1, message.outgoing)
+            post += own_post
+            timers += own_timers
+    return records, taken, post, timers
+
+
+def _split(at: int, outgoing: Sequence[Mail | Timer]) -> tuple[list[tuple[int, Mail]], list[tuple[int, Timer]]]:
+    """Return outgoing mail and timers, each with the index of the record that it goes out with."""
+    timers = [(at, one) for one in outgoing if isinstance(one, Timer)]
+    return [(at, one) for one in outgoing if not isinstance(one, Timer)], timers
+
+
+def _is_release(message: object) -> bool:
+    return isinstance(message, Release)

@@ -1,0 +1,403 @@
+"""The inbox of one entity in this process: the mail that no record has taken, and the callers that wait for episodes.
+
+Mail belongs to the entity's identity and is stored in the loom. An inbox is one runtime's view of that mail. It
+outlives the entity's cell, and after a crash the entity's actor reads the mail from the store again. Mail is taken in
+two steps: the actor claims it, and the transaction that writes the record with its key marks it as taken.
+
+An idle entity may also get an *offer*: an intent that is not in the store, because the record that takes it follows at
+once. Its sender waits for it, and can withdraw the offer until the actor claims it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+import anyio
+
+from cantrip_actors.machine.mail import is_urgent
+from cantrip_actors.machine.project import find_refusal
+from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, get_key
+from cantrip_actors.records.records import MailRefused, Record
+from cantrip_actors.runtime.entity.one_shot_event import OneShotEvent
+from cantrip_actors.runtime.events.context_variables import ContextVariables
+from cantrip_actors.terms.errors import CantripError, InvalidIntent, Withdrawn
+from cantrip_actors.terms.outcome import Outcome
+
+PAGE: Final = 1_200
+"""How much mail is read from the store at once. By default less may wait, so one page holds all control mail."""
+
+OFFER: Final = 0
+"""The number of mail that is not in the store."""
+
+
+class Waiter:
+    """A caller that waits for an episode, and gets an outcome or an error."""
+
+    __slots__ = (
+        "callers",
+        "context_variables",
+        "error",
+        "is_forgotten",
+        "is_recorded",
+        "outcome",
+        "settled",
+        "since",
+    )
+
+    def __init__(self, context_variables: ContextVariables = ()) -> None:
+        self.settled = OneShotEvent()
+        self.is_recorded = False
+        """Whether the intent is in the log."""
+        self.callers = 1
+        """How many callers wait. With 0, only a handle has this waiter, and the entity may be unloaded."""
+        self.is_forgotten = False
+        """Whether the entity was unloaded while no caller waited: a caller that comes later needs another waiter."""
+        self.outcome: Outcome | None = None
+        self.error: CantripError | None = None
+        self.context_variables = context_variables
+        """The context variables of the caller, for the gates and crystals that work for it."""
+        self.since: float | None = None
+        """When a check first found that no entity loaded here works for this caller, in event loop time."""
+
+    def settle(self, outcome: Outcome | None, error: CantripError | None = None) -> None:
+        """Give the caller an outcome or an error, and let it continue."""
+        self.outcome, self.error = outcome, error
+        self.settled.set()
+
+    async def wait(self) -> Outcome:
+        """Wait for the outcome and return it. Raises the error that the waiter was settled with."""
+        await self.settled.wait()
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None, "it is settled with one of them"
+        return self.outcome
+
+
+class Inbox:
+    """The mail of one entity, and the callers that wait for its episodes.
+
+    `load` reads the oldest untaken mail from the store. `signal`, if the entity is loaded here, notifies its actor.
+    `notify_processes` is called at the end of an episode for which no caller in this process waits: a caller in another
+    process may wait for it.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_claimed",
+        "_control",
+        "_has_more",
+        "_intents",
+        "_is_signalled",
+        "_known",
+        "_listeners",
+        "_load",
+        "_notify_processes",
+        "_waiters",
+        "is_watched",
+        "position",
+        "posts",
+        "signal",
+    )
+
+    def __init__(
+        self, load: Callable[[], Awaitable[Sequence[Pending]]], notify_processes: Callable[[], object]
+    ) -> None:
+        self._load = load
+        self._notify_processes = notify_processes
+        self.signal: Callable[[], object] | None = None
+        self.is_watched = False
+        """Whether the entity is idle and waits for mail: then it takes an offer at once."""
+        self.position = 0
+        """The position up to which its log was searched for ends of episodes, while another process runs it."""
+        self.posts = 0
+        """The number of mails that are being posted: an offer may not overtake them."""
+        self._control: list[Pending] = []
+        self._intents: list[Pending] = []
+        """The intents that wait, in the order of their numbers: offers first."""
+        self._arrived: list[Pending] | None = None
+        """The mail that was delivered while the store is read, which comes after the read mail; None at other times."""
+        self._has_more = False
+        """Whether the store has mail that this inbox has not read."""
+        self._known: set[int] = set()
+        """The numbers of the mail in this inbox, claimed or not."""
+        self._claimed: dict[str, Pending] = {}
+        """Mail that the actor has claimed and no record has taken yet, by key."""
+        self._is_signalled = False
+        self._waiters: dict[str, list[Waiter]] = {}
+        self._listeners: dict[str, list[Callable[[], object]]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no mail waits and no caller waits."""
+        mail = self._control or self._intents or self._claimed or self._has_more
+        return not mail and not any(one.callers for waiting in self._waiters.values() for one in waiting)
+
+    def has_urgent(self, episode: int) -> bool:
+        """Whether mail waits that ends the episode with this number at once."""
+        return any(is_urgent(one.mail, episode) for one in self._control)
+
+    @property
+    def has_control(self) -> bool:
+        """Whether control mail waits."""
+        return bool(self._control)
+
+    @property
+    def has_unrecorded_control(self) -> bool:
+        """Whether control mail waits, or was claimed and is not recorded yet."""
+        return bool(self._control or self._claimed)
+
+    @property
+    def has_intents(self) -> bool:
+        """Whether intents wait."""
+        return bool(self._intents or self._has_more)
+
+    # Mail
+
+    async def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
+        """Read all mail from the store, for a new incarnation: mail that the last incarnation had claimed waits again.
+
+        `is_recorded` says whether the log has taken the intent with a key.
+        """
+        offers = self._clear(is_recorded)
+        self.signal = signal
+        await self._read()
+        self._intents = offers + self._intents  # they were taken while nothing else waited
+
+    def close(self, is_recorded: Callable[[str], bool]) -> list[Mail]:
+        """Empty the inbox of an entity that is not loaded any more. Return untaken offers; the store has other mail."""
+        return [one.mail for one in self._clear(is_recorded)]
+
+    def _clear(self, is_recorded: Callable[[str], bool]) -> list[Pending]:
+        """Forget all mail, and return the offers that no record has taken."""
+        offers = [one for one in self._intents if one.no == OFFER]
+        for one in self._claimed.values():
+            if one.no == OFFER and is_recorded(one.mail.key):
+                self._mark_recorded(one.mail.key)
+            elif one.no == OFFER:
+                offers.insert(0, one)
+        self.signal, self.is_watched, self._is_signalled, self._has_more = None, False, False, False
+        self._arrived = None
+        self._known.clear()
+        self._control.clear()
+        self._intents.clear()
+        self._claimed.clear()
+        return offers
+
+    def add(self, mail: Sequence[Pending]) -> None:
+        """Add mail that is durable and that no record has taken, and notify the actor."""
+        if self._arrived is not None:
+            self._arrived += mail  # the actor waits until the store is read
+        elif self._insert(mail):
+            self._notify_actor()
+
+    async def _read(self) -> None:
+        """Read the first mail from the store, and insert it."""
+        self._arrived = []
+        page: Sequence[Pending] = ()
+        try:
+            with anyio.CancelScope(shield=True):  # mail that arrives meanwhile must not be lost
+                page = await self._load()
+            self._has_more = False
+        finally:
+            arrived, self._arrived = self._arrived, None
+            self._insert(page)
+            self._insert(arrived or ())
+
+    def offer(self, mail: Mail) -> bool:
+        """Offer an intent to an idle entity; return False if it does not wait for mail, or other intents wait."""
+        if not self.is_watched or self._intents or self._has_more or self.posts:
+            return False
+        self._intents.append(Pending(OFFER, mail))
+        self._notify_actor()
+        return True
+
+    def withdraw(self, key: str) -> None:
+        """Withdraw an offer, unless the actor has claimed it."""
+        for at, one in enumerate(self._intents):
+            if one.no != OFFER:
+                return  # offers come first
+            if one.mail.key == key:
+                del self._intents[at]
+                return
+
+    def remove(self, no: int) -> None:
+        """Remove an intent that was withdrawn, unless the actor has claimed it."""
+        at = bisect_left(self._intents, no, key=_get_number)
+        if at < len(self._intents) and self._intents[at].no == no:
+            del self._intents[at]
+            self._known.discard(no)
+
+    def may_lack_intents(self, waiting: int) -> bool:
+        """Return whether some intents here may have been withdrawn elsewhere; `waiting` is their count in the store."""
+        claimed = sum(one.no != OFFER and one.mail.lane != CONTROL for one in self._claimed.values())
+        offers = bisect_right(self._intents, OFFER, key=_get_number)
+        return self._has_more or waiting < claimed + len(self._intents) - offers
+
+    def _insert(self, mail: Sequence[Pending]) -> bool:
+        """Add mail; return whether any of it is new."""
+        # senders that repeat a key at the same moment all get the row of the same mail
+        new = list({one.no: one for one in mail if one.no not in self._known}.values())
+        if len(mail) >= PAGE:
+            self._has_more = True  # the rest is read when this page is taken
+        for one in new:
+            if one.mail.lane == CONTROL:
+                insort(self._control, one, key=_get_number)
+            elif len(self._intents) >= PAGE or (self._has_more and len(mail) < PAGE):
+                self._has_more = True
+                continue
+            else:
+                insort(self._intents, one, key=_get_number)
+            self._known.add(one.no)
+        return bool(new)
+
+    def _notify_actor(self) -> None:
+        if self.signal is not None and not self._is_signalled:
+            self._is_signalled = True
+            self.signal()
+
+    def take(self, kind: MailKind) -> list[Pending]:
+        """Claim all control mail of a kind, and return it, oldest first."""
+        self._is_signalled = False
+        taken = [one for one in self._control if one.mail.kind == kind]
+        self._control = [one for one in self._control if one.mail.kind != kind]
+        for one in taken:
+            self._claimed[one.mail.key] = one
+        return taken
+
+    def put_back(self, mail: Pending) -> None:
+        """Put claimed mail back into the inbox."""
+        del self._claimed[mail.mail.key]
+        insort(self._control, mail, key=_get_number)
+
+    async def take_intent(self) -> Pending | None:
+        """Claim the next intent and return it; None if no intent waits."""
+        self._is_signalled = False
+        if not self._intents and self._has_more:
+            await self._read()
+        if not self._intents:
+            return None
+        one = self._intents.pop(0)
+        self._claimed[one.mail.key] = one
+        return one
+
+    def find_taken(self, records: Sequence[Record]) -> list[tuple[int, int]]:
+        """Return which of `records` take claimed mail, as pairs of index and mail number, for `Store.append`."""
+        if not self._claimed:
+            return []
+        keys = ((index, get_key(record)) for index, record in enumerate(records))
+        found = ((index, self._claimed.get(key or "")) for index, key in keys)
+        return [(index, one.no) for index, one in found if one is not None and one.no != OFFER]
+
+    def remove_taken(self, records: Iterable[Record]) -> list[Mail]:
+        """Remove the mail that these records, which are in the loom now, have taken, and return it."""
+        mail: list[Mail] = []
+        if not self._claimed:
+            return mail
+        for record in records:
+            key = get_key(record)
+            if key is not None:
+                taken = self._claimed.pop(key, None)
+                if taken is not None:
+                    self._known.discard(taken.no)
+                    mail.append(taken.mail)
+                self._mark_recorded(key)
+        return mail
+
+    def _mark_recorded(self, key: str) -> None:
+        for waiter in self._waiters.get(key, ()):
+            waiter.is_recorded = True
+
+    # Callers that wait
+
+    @property
+    def awaited(self) -> list[str]:
+        """The keys of the intents whose episodes callers wait for; "" stands for the first intent."""
+        return [key for key, waiting in self._waiters.items() if any(one.callers for one in waiting)]
+
+    @property
+    def expected(self) -> list[str]:
+        """The keys of the intents whose episodes callers wait for, or whose ends have listeners."""
+        return [*dict.fromkeys([*self.awaited, *self._listeners])]
+
+    def get_variables(self, key: str) -> ContextVariables:
+        """Return the context variables of the first caller that waits for an intent."""
+        return next((waiter.context_variables for waiter in self._waiters.get(key, ())), ())
+
+    def expect(self, key: str, waiter: Waiter) -> Waiter:
+        """Settle `waiter` when the episode of the intent with this key has ended."""
+        self._waiters.setdefault(key, []).append(waiter)
+        return waiter
+
+    def listen(self, key: str, listener: Callable[[], object]) -> None:
+        """Call `listener` once the episode of the intent with this key has ended; an unloaded entity stays unloaded."""
+        listeners = self._listeners.setdefault(key, [])
+        if listener not in listeners:
+            listeners.append(listener)
+
+    def forget(self, key: str, waiter: Waiter) -> None:
+        """Forget a caller that no longer waits."""
+        waiting = self._waiters.get(key, [])
+        if waiter in waiting:
+            waiting.remove(waiter)
+        if not waiting:
+            self._waiters.pop(key, None)
+
+    def forget_unawaited(self) -> None:
+        """Forget the waiters without a caller: the entity is not loaded any more."""
+        for key, waiting in list(self._waiters.items()):
+            for waiter in [one for one in waiting if not one.callers]:
+                waiter.is_forgotten = True
+                self.forget(key, waiter)
+
+    def list_waiting_since(self, now: float, patience: float) -> list[Waiter]:
+        """Return the callers for which no entity has been loaded here for `patience` seconds; then restart their count.
+
+        `now` is event loop time.
+        """
+        late = []
+        for waiter in (one for waiting in self._waiters.values() for one in waiting):
+            if waiter.since is None:
+                waiter.since = now
+            elif now >= waiter.since + patience:
+                late.append(waiter)
+                waiter.since = now
+        return late
+
+    def settle(self, key: str, outcome: Outcome | None, error: CantripError | None = None) -> None:
+        """Give the callers that wait for an episode its outcome or error, and call the listeners to its end."""
+        for listener in self._listeners.pop(key, ()):
+            listener()
+        waiters = self._waiters.pop(key, ())
+        for waiter in waiters:
+            waiter.settle(outcome, error)
+        if not waiters:
+            self._notify_processes()
+
+    def settle_refused(self, records: Sequence[Record]) -> None:
+        """Give the callers whose intents these records refused or withdrew their errors."""
+        for key in self.expected:
+            refusal = find_refusal(records, key)
+            if refusal is not None:
+                self.settle(key, None, make_refusal_error(refusal))
+
+    def settle_all(self, make_error: Callable[[Waiter], CantripError | None]) -> None:
+        """Fail each caller with the error that `make_error` returns for it; with None, the caller keeps waiting."""
+        for key, waiting in list(self._waiters.items()):
+            for waiter in list(waiting):
+                error = make_error(waiter)
+                if error is not None:
+                    self.forget(key, waiter)
+                    waiter.settle(None, error)
+
+
+def make_refusal_error(record: MailRefused) -> CantripError:
+    """Return the error for the callers that wait for an intent that this record refused or withdrew."""
+    if record.why is not None:
+        return Withdrawn(record.entity_id, record.key, record.sender or "", record.why)
+    return InvalidIntent(f"entity {record.entity_id} refused the mail: {record.reason}")
+
+
+def _get_number(one: Pending) -> int:
+    return one.no

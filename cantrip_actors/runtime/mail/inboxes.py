@@ -1,0 +1,614 @@
+"""The inboxes of a runtime: deliver mail to entities, loaded here or not, and settle the callers that wait.
+
+Mail is made durable first. If its entity is loaded here, the entity's actor gets the mail at once. If no process runs
+the entity and its cantrip is known here, the mail actor loads it. Otherwise the process that runs it takes the mail. If
+several processes write the loom, the mail actor polls it every `POLL_INTERVAL` seconds for mail that others posted, and
+for the ends of episodes that are expected here.
+
+The end of an episode is expected by callers, which wait, and by listeners, for which nothing is loaded: the schedule of
+the next firing, and the tree of each asker, which is loaded by its answer if it has stopped meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store, Taken
+from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.machine.mail import is_urgent
+from cantrip_actors.machine.node import Suspended
+from cantrip_actors.machine.project import Life, find_episode, find_refusal, has_taken
+from cantrip_actors.machine.state import Phase
+from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
+from cantrip_actors.records.records import Asked, MailRefused
+from cantrip_actors.records.tenant import scope_name
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.loading import sum_usage_under
+from cantrip_actors.runtime.events.context_variables import ContextVariables
+from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.runtime.loom.loom_writer import Fetch, Post, is_outage
+from cantrip_actors.runtime.loom.outage_log import OutageLog
+from cantrip_actors.runtime.mail.hints import Hints
+from cantrip_actors.runtime.mail.inbox import PAGE, Inbox, Waiter, make_refusal_error
+from cantrip_actors.runtime.nodes.placing import find_stranding
+from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
+from cantrip_actors.terms.outcome import Outcome
+from supervisors import Actor, ActorRef, ExitReason, NotRunning
+
+POLL_INTERVAL: Final = 0.5
+"""Seconds between two polls of the store for mail that other processes have posted."""
+
+FULL_POLL_EVERY: Final = 60
+"""After this many polls, one reads all mail."""
+
+EXPIRE_INTERVAL: Final = 3600.0
+"""Seconds between two removals of old keys."""
+
+_POLL = object()
+_HINT = object()
+_EXPIRE = object()
+
+_log = get_logger("cantrip_actors.runtime")
+
+
+class Inboxes:
+    """The inboxes of the entities that are loaded here, or whose episodes a caller here waits for."""
+
+    def __init__(self, core: Core, launch: Callable[[EntityFacts], Awaitable[None]]) -> None:
+        self._core = core
+        self._launch = launch
+        """Loads the entity with these facts."""
+        self._inboxes: dict[str, Inbox] = {}
+        self.actor = ActorRef()
+        self.hints: Hints | None = None
+        """Sends hints to the other processes of the loom; None if no process receives them."""
+        self.on_hint: Callable[[], object] = lambda: None
+        self.hints_received = 0
+        """The number of hints received from other processes."""
+        self._polls = 0
+        self._last_read = 0
+        """The number of the newest mail that was read."""
+        self._answered: set[str] = set()
+        """The roots of trees that may have an answer in the loom for which one of their entities waits."""
+
+    # Inboxes and cells
+
+    def get_inbox(self, entity_id: str) -> Inbox:
+        """Return the inbox of an entity; the first call makes it."""
+        inbox = self._inboxes.get(entity_id)
+        if inbox is None:
+            inbox = self._inboxes[entity_id] = Inbox(partial(self._load, entity_id), self.notify_processes)
+        return inbox
+
+    def attach(self, cell: Cell) -> Inbox:
+        """Attach the inbox of a cell's entity to the cell, and return it."""
+        if cell.inbox is None:
+            cell.inbox = self.get_inbox(cell.entity_id)
+        return cell.inbox
+
+    async def _load(self, entity_id: str) -> Sequence[Pending]:
+        cell = self._core.living.get(entity_id)
+        root = entity_id if cell is None else cell.root.entity_id
+        child = None if root == entity_id else entity_id
+        found = await self._core.in_store(partial(self._core.store.pending, root, PAGE))
+        return [one for one in found if one.mail.child == child]
+
+    def detach(self, cell: Cell) -> None:
+        """Detach the inbox of a cell that has ended, and fail the callers that will get no outcome here."""
+        inbox, core, entity_id = cell.inbox, self._core, cell.entity_id
+        if entity_id in self._answered:
+            self._answered.discard(entity_id)
+            if cell.episode is not None and not cell.is_over:
+                self.note_answer(entity_id)
+        if inbox is None:
+            return
+        for mail in inbox.close(lambda key: has_taken(core.loom.records(entity_id), key)):
+            self.actor.cast(mail)  # post the offer, which the entity did not take
+        if core.is_open:
+            inbox.settle_all(lambda waiter: self._make_error(waiter, cell))
+            inbox.forget_unawaited()
+            if inbox.awaited or cell.is_for_episode or (cell.is_over and inbox.expected):
+                self.load(entity_id)
+        self._drop(entity_id)
+
+    def _make_error(self, waiter: Waiter, cell: Cell) -> CantripError | None:
+        if (
+            isinstance(cell.error, Held) or cell.root.wait.is_suspended
+        ):  # another process runs it, or it is loaded again
+            return None
+        if self._core.membership is not None and (is_outage(cell.error) or isinstance(cell.error, Fenced)):
+            return None  # it is resumed when the store is back, here or elsewhere
+        if waiter.is_recorded or isinstance(cell.error, LoomError):
+            return cell.make_interruption_error()
+        if cell.is_over:
+            how = "it crashed" if cell.outcome is None else cell.outcome.summary or cell.outcome.reason
+            return EntityEnded(f"entity {cell.entity_id} ended before it took the intent: {how}")
+        return None
+
+    def close(self) -> None:
+        """Fail all callers that still wait: the runtime has closed."""
+        for entity_id, inbox in self._inboxes.items():
+            inbox.settle_all(partial(self._make_closed_error, entity_id))
+
+    def _make_closed_error(self, entity_id: str, waiter: Waiter) -> CantripError:
+        if waiter.is_recorded:
+            return RuntimeClosed(
+                f"the runtime closed while entity {entity_id} was at work: its intent is in the loom, so do not send "
+                "it again; resume the entity, or send it something else, and it continues from there"
+            )
+        return RuntimeClosed(
+            f"the runtime closed before entity {entity_id} took the intent: it is sent, and taken when the entity is "
+            "loaded next"
+        )
+
+    def _drop(self, entity_id: str) -> None:
+        inbox = self._inboxes.get(entity_id)
+        if inbox is not None and inbox.is_empty and not inbox.expected and self._core.living.get(entity_id) is None:
+            del self._inboxes[entity_id]
+
+    # Posting
+
+    def resolve_address(self, to: str, tenant: str = "") -> str:
+        """Return the id of a tenant's long-lived entity with that name or id. Reads the loom: call it `in_store`.
+
+        Raises LoomError, EntityEnded, InvalidIntent.
+        """
+        core, name = self._core, scope_name(tenant, to)
+        cell = core.living.find_named(name) or core.living.get(to)
+        if cell is not None:
+            lasting, entity_id, whose = cell.plan.lasting and cell.parent is None, cell.entity_id, cell.plan.tenant
+        else:
+            header = core.loom.header(core.store.named(name) or to)
+            lasting, entity_id, whose = header.lasting, header.entity_id, header.tenant
+        if whose != tenant:
+            raise LoomError(f"entity {to} is not in this loom")
+        if cell is None and core.loom.is_over(entity_id):
+            raise EntityEnded(f'entity "{to}" has ended')
+        if not lasting:
+            raise InvalidIntent(
+                f'entity "{to}" was cast and ends with its first intent: only a long-lived one takes more'
+            )
+        return entity_id
+
+    def make_intent(
+        self,
+        entity_id: str,
+        text: str,
+        context: Any = None,
+        images: tuple[File, ...] = NO_IMAGES,
+        *,
+        key: str | None,
+        sender: str = "",
+    ) -> Mail:
+        """Return the mail of an intent for a root entity."""
+        body = {"intent": text} if context is None else {"intent": text, "context": context}
+        return self.make_mail(entity_id, "intent", body, images, key=key, sender=sender, root=entity_id)
+
+    def make_mail(
+        self,
+        entity_id: str,
+        kind: MailKind,
+        body: dict[str, Any],
+        images: tuple[File, ...] = NO_IMAGES,
+        *,
+        key: str | None = None,
+        sender: str = "",
+        root: str | None = None,
+    ) -> Mail:
+        """Return mail for an entity; for a child it goes to the inbox of its root, which is looked up if not given."""
+        moment, instrument = self._core.make_moment(), self._core.instrument
+        root = self._core.find_root(entity_id) if root is None else root
+        child = None if root == entity_id else entity_id
+        return Mail(
+            entity_id=root,
+            key=key or moment.fresh,
+            kind=kind,
+            body=body,
+            sender=sender,
+            at=moment.at,
+            child=child,
+            images=images,
+            trace=None if instrument is None or kind != "intent" else instrument.trace(),
+        )
+
+    def check_room(self, mail: Mail) -> None:
+        """Raise InboxFull if so much mail waits that this one would not be accepted."""
+        self._core.store.check_room(mail)
+
+    async def post(self, mail: Mail) -> MailRow:
+        """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
+        await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that is cancelled already must not send it
+        message = Post(self._core.guard.redact_mail(mail), mail)
+        inbox = self._inboxes.get(mail.entity_id)
+        if inbox is not None:
+            inbox.posts += 1
+        try:
+            row: MailRow | CantripError = await self._core.writer.call(message)
+        except NotRunning as gone:
+            raise RuntimeClosed("the runtime closes: the mail is not sent") from gone
+        finally:
+            if inbox is not None:
+                inbox.posts -= 1
+        if isinstance(row, CantripError):
+            raise row
+        if self._core.living.get(mail.entity_id) is None:
+            self.notify_processes()
+        return row
+
+    async def can_hint(self) -> bool:
+        """Return whether the loom has nodes that receive hints."""
+        return await self._core.in_store(self._core.store.can_hint)
+
+    def notify_processes(self) -> None:
+        """Send a hint to the other processes: they poll the store at once."""
+        if self.hints is not None:
+            self.hints.send()
+
+    def deliver(self, mail: Sequence[Pending]) -> None:
+        """Deliver durable mail to the entities that are loaded here, and load the other ones.
+
+        A tree whose root unloads takes no more mail: it is loaded again.
+        """
+        by_cell: dict[str, tuple[Cell, list[Pending]]] = {}
+        living = self._core.living
+        for one in mail:
+            entity_id = one.mail.child or one.mail.entity_id
+            cell = living.get(entity_id)
+            has_root = living.get(one.mail.entity_id) is not None
+            if cell is not None and has_root:
+                by_cell.setdefault(entity_id, (cell, []))[1].append(one)
+            elif one.mail.loads and not has_root:
+                self.load(one.mail.entity_id)
+        for cell, own in by_cell.values():
+            self.attach(cell).add(own)
+            for one in own:
+                self._interrupt_if_urgent(cell, one.mail)
+
+    def _interrupt_if_urgent(self, cell: Cell, mail: Mail) -> None:
+        """Interrupt the entity's query or gate if the mail is urgent."""
+        episode = cell.episode
+        if episode is not None and is_urgent(mail, episode.number):
+            episode.interrupt()
+
+    def load(self, entity_id: str) -> None:
+        """Load an entity for which mail waits, if it may be loaded here; deliver the mail if it is loaded."""
+        if self._core.living.get(entity_id) is not None:
+            self._core.writer.cast(Fetch(entity_id))
+        elif self._core.is_open:
+            self.actor.cast(entity_id)
+
+    # Waiting
+
+    async def send(self, mail: Mail, *, durable: bool) -> Outcome:
+        """Send an intent, wait for its episode, and return its outcome.
+
+        An intent that is not `durable` may be offered to an idle entity, which takes it at once. Raises the error that
+        ended the episode; as `post`; and Stranded, as `wait_for_outcome`: the mail stays in the inbox then.
+        """
+        entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
+        inbox = self.get_inbox(entity_id)
+        inbox.expect(key, waiter)
+        is_offered = not durable and inbox.offer(mail)
+        try:
+            if not is_offered:
+                row = await self.post(mail)
+                if row.taken is not None:
+                    await self.settle_from_log(entity_id)
+                if self._core.living.get(entity_id) is None:
+                    self.load(entity_id)
+            return await waiter.wait()
+        finally:
+            if is_offered:
+                inbox.withdraw(key)
+            self.forget(entity_id, key, waiter)
+
+    async def wait_for_outcome(self, entity_id: str, key: str) -> Outcome:
+        """Wait for the episode of an intent that was posted, and return its outcome; "" is the key of the first intent.
+
+        Raises the error that ended the episode. If no living node of a cluster can run the entity, it raises Stranded
+        after `stranded_after` seconds (N-61).
+        """
+        waiter = await self.expect(entity_id, key, self._core.capture_variables())
+        try:
+            return await waiter.wait()
+        finally:
+            self.forget(entity_id, key, waiter)
+
+    async def expect(self, entity_id: str, key: str, context_variables: ContextVariables = ()) -> Waiter:
+        """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
+        inbox, waiter = self.get_inbox(entity_id), Waiter(context_variables)
+        inbox.expect(key, waiter)
+        try:
+            row = await self._core.in_store(partial(self._core.store.find_mail, entity_id, key))
+            if row is None or row.taken is not None:
+                await self.settle_from_log(entity_id)
+        except BaseException:
+            self.forget(entity_id, key, waiter)
+            raise
+        if not waiter.settled.is_set and self._core.living.get(entity_id) is None:
+            self.load(entity_id)
+        return waiter
+
+    # Withdrawing
+
+    async def withdraw(self, entity_id: str, key: str, why: str, by: str) -> None:
+        """Withdraw an intent if it still waits, whichever process runs the entity (C-19).
+
+        One transaction takes it out of the inbox and records the withdrawal. If an actor takes it at the same time, one
+        of the two transactions fails with Taken. Raises LoomError, RuntimeClosed.
+        """
+        core = self._core
+        row = await self._core.in_store(partial(core.store.find_mail, entity_id, key))
+        if row is None or row.taken is not None:
+            return
+        record = MailRefused(entity_id, key, "intent", "withdrawn", core.make_moment().at, by or None, why)
+        with anyio.CancelScope(shield=True):  # once it is recorded, the callers that wait must get the error
+            try:
+                await core.append([record], [(0, row.no)])
+            except Taken:
+                return
+            inbox = self._inboxes.get(entity_id)
+            if inbox is not None:
+                inbox.remove(row.no)
+                inbox.settle(key, None, make_refusal_error(record))
+                self._drop(entity_id)
+            self.notify_processes()
+
+    def make_interrupt(
+        self, entity_id: str, intent_key: str, why: str, *, now: bool, key: str | None = None, sender: str = ""
+    ) -> Mail | None:
+        """Return the mail that ends the episode of the intent with that key, and no other; None if it is not under way.
+
+        "" is the key of the first intent.
+        """
+        state = fold_entity(self._core.loom, entity_id)
+        if state.phase in (Phase.IDLE, Phase.OVER) or (state.episode.key or "") != intent_key:
+            return None
+        body = {"episode": state.episode.number, "why": why, "now": now}
+        return self.make_mail(entity_id, "interrupt", body, key=key, sender=sender)
+
+    def forget(self, entity_id: str, key: str, waiter: Waiter) -> None:
+        """Forget a waiter."""
+        self.get_inbox(entity_id).forget(key, waiter)
+        self._drop(entity_id)
+
+    async def settle_from_log(self, entity_id: str) -> None:
+        """Settle those that wait for episodes of an entity which have ended according to the log."""
+        inbox = self._inboxes.get(entity_id)
+        if inbox is None:
+            return
+        for ended in await self._core.in_store(partial(self._find_ends, entity_id, inbox.expected)):
+            inbox.settle(*ended)
+        self._drop(entity_id)
+
+    # Waiting without a caller
+
+    async def listen(self, entity_id: str, key: str, listener: Callable[[], object]) -> None:
+        """Call `listener` once the episode of the intent with this key has ended, in any process.
+
+        "" is the key of the first intent. The entity is not loaded for this: it may be for a person to resume it.
+        """
+        cell = self._core.living.get(entity_id)
+        inbox = self.get_inbox(entity_id) if cell is None else self.attach(cell)
+        inbox.listen(key, listener)
+        await self.settle_from_log(entity_id)
+
+    def listen_for_asker(self, asked: str, key: str, root: str) -> None:
+        """Load the tree of an asker at the end of that episode, if it has stopped by then: an answer is like mail."""
+        self.get_inbox(asked).listen(key, partial(self.note_answer, root))
+
+    def note_answer(self, root: str) -> None:
+        """Load a tree that no process runs if one of its entities has an answer; else wait for the answers."""
+        self._answered.add(root)
+        if self._core.living.get(root) is None:
+            self.actor.send(_HINT)
+
+    async def _load_answered(self) -> None:
+        for root in [one for one in self._answered if self._core.living.get(one) is None]:
+            is_answered, asks = await self._core.in_store(partial(self._read_asks, root))
+            self._answered.discard(root)
+            if is_answered:
+                self.load(root)
+                continue
+            for asked in asks:
+                await self.listen(asked.to, asked.key, partial(self.note_answer, root))
+
+    def _read_asks(self, root: str) -> tuple[bool, list[Asked]]:
+        """Return whether an entity of a tree has an answer for which it waits, and the questions without an answer."""
+        loom = self._core.loom
+        found = [fold_entity(loom, one).turn.asked for one in loom.subtree(root) if not loom.is_over(one)]
+        asks = [one for one in found if one is not None]
+        open_asks = [one for one in asks if not self._find_ends(one.to, [one.key])]
+        return len(open_asks) < len(asks), open_asks
+
+    def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:
+        """Return the keys whose intents have ended according to the log, each with its outcome or its error."""
+        loom = self._core.loom
+        if not loom.has(entity_id):
+            return []
+        is_over = loom.is_over(entity_id)  # read first, so that the records include the end
+        records = loom.records(entity_id)
+        found: list[tuple[str, Outcome | None, CantripError | None]] = []
+        for key in keys:
+            refusal = find_refusal(records, key)
+            outcome = find_episode(records, key, partial(sum_usage_under, loom))
+            if refusal is not None:
+                found.append((key, None, make_refusal_error(refusal)))
+            elif outcome is not None:
+                failed = outcome.reason == "failed"
+                found.append((key, outcome, CrystalError(outcome.error or "") if failed else None))
+            elif is_over:
+                found.append((key, None, EntityEnded(f"entity {entity_id} ended before it took the intent")))
+        return found
+
+    async def poll(self, *, is_hinted: bool = False) -> None:
+        """Read the mail and the records that other processes have written.
+
+        From time to time it reads all mail, because a process that has died may have left some.
+        """
+        store = self._core.store
+        self._polls += not is_hinted
+        await self._load_answered()
+        self._last_read, rows = await self._core.in_store(partial(store.new_mail, self._last_read))
+        roots = {row.entity_id: None for row in rows if row.loads or self._core.living.get(row.entity_id)}
+        if self._polls % FULL_POLL_EVERY == 0 and not is_hinted:
+            roots.update(dict.fromkeys(await self._core.in_store(store.waiting)))
+        for entity_id in roots:
+            self.load(entity_id)
+        for entity_id, inbox in list(self._inboxes.items()):
+            if not inbox.expected:
+                continue
+            if self._core.living.get(entity_id) is not None:
+                await self._settle_withdrawn(entity_id, inbox)
+            else:
+                tip = await self._core.in_store(partial(store.tip, entity_id))
+                if tip is not None and tip.position != inbox.position:
+                    inbox.position = tip.position
+                    await self.settle_from_log(entity_id)
+                if inbox.awaited:
+                    self.load(entity_id)
+                    await self._fail_stranded(entity_id, inbox)
+
+    async def _settle_withdrawn(self, entity_id: str, inbox: Inbox) -> None:
+        """Settle the callers here whose intents, for an entity that is loaded here, another process has withdrawn."""
+        store = self._core.store
+        if not inbox.has_intents:
+            return
+        waiting = await self._core.in_store(partial(store.count_mail, entity_id))
+        if not inbox.may_lack_intents(waiting.intents):
+            return
+        inbox.settle_refused(await self._core.in_store(partial(store.records, entity_id)))
+
+    async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
+        """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""
+        late = inbox.list_waiting_since(anyio.current_time(), self._core.limits.stranded_after)
+        if late:
+            why = await self._core.in_store(lambda: find_stranding(self._core, self._core.find_root(entity_id)))
+            if why is not None:
+                inbox.settle_all(lambda waiter: why if waiter in late else None)
+
+    async def expire(self) -> None:
+        """Remove the keys of mail that was settled more than `keep_keys` seconds ago."""
+        before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
+        text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        await self._core.in_store(partial(self._core.store.expire_mail, text))
+
+    async def load_now(self, entity_id: str, *, is_placed: bool = False) -> bool:
+        """Load an entity, and return whether this call did.
+
+        Its mail waits if another process runs it, if its cantrip is not known here, and if another node should load it,
+        unless `is_placed`: this node was chosen then.
+        """
+        core = self._core
+        inbox = self._inboxes.get(entity_id)
+        if core.living.get(entity_id) is not None:
+            return False
+        try:
+            facts = await core.in_store(partial(core.loom.facts, entity_id, "always" if is_placed else "unless_held"))
+            if facts.life >= Life.OVER:
+                await self.settle_from_log(entity_id)
+                return False
+            if facts.is_held or not core.is_clear(facts):
+                return False
+            if not (is_placed or core.admits(facts)):
+                return False
+            await self._launch(facts)
+            return True
+        except (Held, RuntimeClosed):  # another process was faster, or the runtime closes
+            pass
+        except CantripError as error:
+            if core.membership is not None and is_outage(error):  # the node tries again until the store is back
+                core.membership.advance(Suspended(entity_id))
+                return False
+            why, log = error, _log.info if isinstance(error, Quarantined) else _log.warning
+            log("an entity with mail could not be loaded", entity=entity_id, error=str(error))
+            if inbox is not None:
+                inbox.settle_all(lambda _: why)
+                self._drop(entity_id)
+        return False
+
+    def fail_waiters(self, entity_id: str, why: str) -> None:
+        """Fail the callers that wait for an entity."""
+        inbox = self._inboxes.get(entity_id)
+        if inbox is not None:
+            inbox.settle_all(lambda _: LoomError(why))
+            self._drop(entity_id)
+
+    async def post_again(self, mail: Mail) -> None:
+        """Post an intent that was offered to an entity that was unloaded meanwhile."""
+        inbox = self.get_inbox(mail.entity_id)
+        if mail.key not in inbox.awaited:
+            return
+        try:
+            await self.post(mail)
+        except CantripError as error:
+            inbox.settle(mail.key, None, error)
+
+
+class MailActor(Actor):
+    """Loads entities, posts mail, and searches for mail from other processes."""
+
+    has_tasks = True
+
+    def __init__(self, inboxes: Inboxes, store: Store) -> None:
+        self._inboxes = inboxes
+        self._store = store
+        self._polls = store.shared
+        self._hints = Hints(store, self._handle_hint)
+        self._is_hinted = False
+        self._hint_checks = 0
+        self._log = OutageLog("the loom could not be searched for mail", "the loom is searched for mail again")
+
+    async def init(self) -> None:
+        """Start the timers: search for mail if other processes may post, and expire keys."""
+        if self._polls:
+            self.send_every(POLL_INTERVAL, _POLL)
+            self.ref.send(_POLL)
+        self.send_every(EXPIRE_INTERVAL, _EXPIRE)
+
+    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
+        """Stop the threads that send and receive hints."""
+        self._inboxes.hints = None
+        await self._hints.stop()
+
+    def _handle_hint(self) -> None:
+        """Poll the store soon: another process announced new mail."""
+        self._inboxes.hints_received += 1
+        self._inboxes.on_hint()
+        if not self._is_hinted:
+            self._is_hinted = True
+            self.ref.send(_HINT)
+
+    async def _begin_hints(self) -> None:
+        """Send and receive hints as soon as the loom has nodes; check for nodes from time to time."""
+        self._hint_checks += 1
+        if self._hint_checks % FULL_POLL_EVERY == 1 and not self._hints.has_started and await self._inboxes.can_hint():
+            self._hints.start()
+            self._inboxes.hints = self._hints
+
+    async def handle_cast(self, message: str | Mail) -> None:
+        """Load the entity with that id, or post that mail."""
+        if isinstance(message, Mail):
+            self.tasks.start_soon(self._inboxes.post_again, message)
+        else:
+            self.tasks.start_soon(self._inboxes.load_now, message)
+
+    async def handle_info(self, message: Any) -> None:
+        """Search for mail, or expire keys."""
+        with self._log.watch():
+            if message is _POLL:
+                await self._begin_hints()
+                await self._inboxes.poll()
+            elif message is _HINT:
+                self._is_hinted = False
+                await self._inboxes.poll(is_hinted=True)
+            elif message is _EXPIRE:
+                await self._inboxes.expire()

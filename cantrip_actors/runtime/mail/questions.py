@@ -1,0 +1,215 @@
+"""Messages: the gates `post`, `ask` and `wake_me`, and the detection of deadlocks.
+
+An entity that asks another one waits for the other's episode. If the other waits for the first, directly or through
+more entities, neither ever gets an answer. So this module notes each wait of one entity for another: for a gate `ask`,
+for a child, and for Python code in a gate that calls `send` or `cast`. A wait that would close a cycle is refused, and
+the error shows the path. For entities of other processes, the waits are read from their logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.machine.actions import Await, Contact
+from cantrip_actors.machine.events import Observed, Questioned
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Observation
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.runtime.entity.awaited import Awaited
+from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.one_shot_event import OneShotEvent
+from cantrip_actors.runtime.events.context_variables import ASKER
+from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.runtime.mail.inbox import Waiter
+from cantrip_actors.runtime.mail.inboxes import Inboxes
+from cantrip_actors.runtime.time.wake_me import set_timer
+from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
+from cantrip_actors.terms.outcome import EndReason
+from cantrip_actors.terms.own_gates import ASK, WAKE_ME
+
+
+class Questions:
+    """The waits of a runtime's entities for other entities."""
+
+    def __init__(self, core: Core, inboxes: Inboxes) -> None:
+        self._core = core
+        self._inboxes = inboxes
+        self._asks: dict[str, str] = {}
+        """For each entity whose gate `ask` waits: the entity that it asks."""
+        self._calls: dict[str, list[str]] = {}
+        """For each entity whose Python gates wait for episodes: the entities of those episodes."""
+
+    def mark_waiting(self, entity_id: str) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the calling gate's entity, if any, waits for another. Raises AskCycle."""
+        asker = ASKER.get()
+        return nullcontext() if asker is None else self._mark_calling(asker, entity_id)
+
+    @asynccontextmanager
+    async def _mark_calling(self, asker: str, entity_id: str) -> AsyncIterator[None]:
+        await self.check(asker, entity_id)
+        calls = self._calls.setdefault(asker, [])
+        calls.append(entity_id)
+        try:
+            yield
+        finally:
+            calls.remove(entity_id)
+            if not calls:
+                self._calls.pop(asker, None)
+
+    async def begin(self, asker: str, asked: str) -> None:
+        """Register an `ask` that waits. Raises AskCycle."""
+        await self.check(asker, asked)
+        self._asks[asker] = asked
+        self._core.living.wake_waiters()  # a drain does not wait for this entity
+
+    def find_asked(self, asker: str) -> str | None:
+        """Return the entity that an `ask` of this one waits for; None if it does not ask."""
+        return self._asks.get(asker)
+
+    def end(self, asker: str) -> None:
+        """Unregister an `ask` that has stopped waiting."""
+        self._asks.pop(asker, None)
+
+    async def check(self, asker: str, asked: str) -> None:
+        """Raise AskCycle if `asked` already waits, directly or through others, for `asker`.
+
+        The last search for a cycle reads no log, so no other task runs between it and the caller's registration.
+        """
+        logged: dict[str, Sequence[str]] = {}
+        while True:
+            path, unread = self._find_cycle(asker, asked, logged)
+            if path:
+                raise AskCycle(await self._core.in_store(partial(self._find_names, path)))
+            if not unread:
+                return
+            logged |= await self._core.in_store(partial(self._read_awaited, unread))
+
+    def _find_cycle(
+        self, asker: str, asked: str, logged: Mapping[str, Sequence[str]]
+    ) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the path from `asker` to itself, empty without one, and the entities whose logs may have more."""
+        paths = {asked: [asker, asked]}
+        todo, unread = [asked], []
+        while todo:
+            one = todo.pop()
+            if one == asker:
+                return paths[one], ()
+            awaited = [*self._calls.get(one, ())]
+            if self._core.living.get(one) is not None:
+                awaited += [self._asks[one]] if one in self._asks else []
+                awaited += self._core.living.list_below(one)
+            elif one in logged:
+                awaited += logged[one]
+            else:
+                unread.append(one)
+            for other in awaited:
+                if other not in paths:
+                    paths[other] = [*paths[one], other]
+                    todo.append(other)
+        return (), unread
+
+    def _find_names(self, entities: Sequence[str]) -> list[str]:
+        return [self._core.find_name(one) or one for one in entities]
+
+    def _read_awaited(self, entities: Sequence[str]) -> dict[str, Sequence[str]]:
+        """Return the entities that each entity waits for according to its log: those that it asks, and its children."""
+        loom, found = self._core.loom, dict[str, Sequence[str]]()
+        for one in entities:
+            is_unfinished = loom.has(one) and not loom.is_over(one)  # another process may run it
+            asked = fold_entity(loom, one).turn.asked if is_unfinished else None
+            found[one] = [*([] if asked is None else [asked.to]), *loom.below(one)] if is_unfinished else ()
+        return found
+
+    async def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, Sequence[Mail | Timer]]:
+        """Return the event of a message, and the mail or the timer for the transaction that records it.
+
+        If the message cannot be sent, the event is an error observation.
+        """
+        if action.gate.name == WAKE_ME.name:
+            return set_timer(cell, action, self._inboxes)
+        gate, call, to, message = action.gate, action.call, action.args["to"], action.args["message"]
+        inboxes = self._inboxes
+        allowed = gate.dependencies.get("to", ())
+        try:
+            if not any(fnmatchcase(to, pattern) for pattern in allowed):
+                known = ", ".join(allowed) or "none"
+                raise LoomError(f'expected an entity that this circle may reach ({known}), got "{to}"')
+            entity_id = await self._core.in_store(partial(inboxes.resolve_address, to, cell.plan.tenant))
+            if gate.name == ASK.name:
+                await self.check(cell.entity_id, entity_id)
+            key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
+            mail = inboxes.make_intent(entity_id, message, key=key, sender=cell.plan.name or cell.entity_id)
+            if cell.spans is not None:
+                mail = replace(mail, trace=cell.spans.trace)
+            await self._core.in_store(partial(inboxes.check_room, mail))
+        except CantripError as error:
+            return Observed(Observation(gate.name, call.args, f"{gate.name}: {error}", True, call.id)), []
+        if gate.name == ASK.name:
+            return Questioned(entity_id, key), [mail]
+        return Observed(Observation(gate.name, call.args, f"sent to {to}", False, call.id)), [mail]
+
+    def make_question(self, cell: Cell, action: Await) -> Question:
+        """Return the wait for another entity's answer."""
+        return Question(self, self._inboxes, cell, action)
+
+
+class Question(Awaited):
+    """An `ask` that waits for the other entity's episode, with a task or, after a while, without one."""
+
+    __slots__ = ("_action", "_cell", "_inboxes", "_questions", "_waiter")
+
+    def __init__(self, questions: Questions, inboxes: Inboxes, cell: Cell, action: Await) -> None:
+        self._questions = questions
+        self._inboxes = inboxes
+        self._cell = cell
+        self._action = action
+        self._waiter: Waiter | None = None
+
+    async def wait_for_event(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Observed | None:  # noqa: ARG002  # as Delegation
+        """Return the answer as an observation; None if it takes longer than `patience` seconds: call again then."""
+        asker, to = self._cell.entity_id, self._action.to
+        if self._waiter is None:
+            try:
+                await self._questions.begin(asker, to)
+            except AskCycle as cycle:
+                return self._make_observed(f"{ASK.name}: {cycle}", is_error=True)
+            self._waiter = await self._inboxes.expect(to, self._action.key)
+            if not self._waiter.settled.is_set:
+                self._inboxes.listen_for_asker(to, self._action.key, self._cell.root.entity_id)
+        waiter = self._waiter
+        if not await self._wait(patience):
+            return None
+        self.leave()
+        if waiter.error is not None:
+            return self._make_observed(f"{ASK.name}: {waiter.error}", is_error=True)
+        outcome = waiter.outcome
+        assert outcome is not None, "an intent that was posted is taken or fails"
+        if outcome.terminated:
+            return self._make_observed(outcome.result, images=outcome.images)
+        return self._make_observed(
+            f"{ASK.name}: no answer: {outcome.error or outcome.summary or outcome.reason}", is_error=True
+        )
+
+    @property
+    def ready(self) -> OneShotEvent:
+        """Set when the answer arrives."""
+        assert self._waiter is not None, "the wait has begun"
+        return self._waiter.settled
+
+    def leave(self) -> None:
+        """Stop waiting."""
+        self._questions.end(self._cell.entity_id)
+        if self._waiter is not None:
+            self._inboxes.forget(self._action.to, self._action.key, self._waiter)
+
+    def _make_observed(self, result: Any, *, is_error: bool = False, images: tuple[File, ...] = NO_IMAGES) -> Observed:
+        call = self._action.call
+        return Observed(Observation(call.gate, call.args, result, is_error, call.id, images=images))

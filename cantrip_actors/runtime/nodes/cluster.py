@@ -1,0 +1,227 @@
+"""The nodes of a loom as users see them: `runtime.cluster`, of a node or of any other runtime on the loom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from cantrip_actors.loom import Store, mark_gone, this_process
+from cantrip_actors.loom.nodes import NodeRow
+from cantrip_actors.machine.placement import Candidate, Member, can_run
+from cantrip_actors.runtime.events.events import EntityEvent
+from cantrip_actors.runtime.events.log_feed import LogFeed
+from cantrip_actors.runtime.nodes.placing import is_waiting_for_answer, make_candidate, make_member
+from cantrip_actors.runtime.time.queues import QueueStatus
+from cantrip_actors.terms.errors import LoomError
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
+
+T = TypeVar("T")
+
+TTL = 10.0
+"""Seconds for which this process holds an entity while it lifts the entity's quarantine, should it die meanwhile."""
+MANY = 10_000
+"""The most entities without an owner that `stranded` checks."""
+
+
+class NodeView(NamedTuple):
+    """A node as it was at the moment of the call."""
+
+    name: str
+    id: str
+    """The name under which it holds leases; another one at each start."""
+    release: str
+    zone: str
+    labels: dict[str, str]
+    capacity: int
+    busy: int
+    """Root entities at work."""
+    is_living: bool
+    """Whether it has renewed its leases in time, and its process is not known to be gone."""
+    is_draining: bool
+    serves: list[str]
+    """The names of its cantrips; the content id of one without a name."""
+
+
+class StrandedEntity(NamedTuple):
+    """An entity that has work and that no living node can run."""
+
+    entity_id: str
+    name: str | None
+    """The name that it was invoked under."""
+    cantrip_id: str
+    """The content id that it continues with."""
+    cantrip_name: str | None
+    why: str
+
+
+class Cluster:
+    """The nodes of the loom, and their entities."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    async def nodes(self) -> list[NodeView]:
+        """Return the nodes that have joined, by name; dead ones stay listed for an hour. Raises LoomError."""
+        return [_make_view(row) for row in await self._run_in_store(self._store.nodes)]
+
+    async def where(self, entity: str) -> NodeView | None:
+        """Return the node that runs an entity, given by name or id; None if no node runs it.
+
+        Raises LoomError for an unknown entity.
+        """
+        tree = self._tree
+        owner = await self._run_in_store(lambda: self._tables.place(tree.find_root(tree.store.named(entity) or entity)))
+        return next((one for one in await self.nodes() if one.id == owner), None)
+
+    def events(self, entity: str) -> LogFeed[EntityEvent]:
+        """Return the events recorded of an entity from now on, whichever process runs it, up to its end (N-41).
+
+        `entity` is a name or id. `Runtime.events` publishes the steps of this process's entities at once; this feed
+        publishes a step at most half a second after it is recorded. Raises LoomError for an unknown entity.
+        """
+        tree = self._tree
+        tree.check_open()
+        entity_id = tree.store.named(entity) or entity
+        tip = tree.store.tip(entity_id) if tree.loom.has(entity_id) else None
+        if tip is None:
+            raise LoomError(f"entity {entity_id} is not in this loom")
+
+        return LogFeed(tree, entity_id, tree.make_events, tip.position)
+
+    async def stranded(self) -> list[StrandedEntity]:
+        """Return the entities that have work and that no living node can run, and those in quarantine (N-61, N-14)."""
+        return await self._run_in_store(self._find_stranded)
+
+    async def risks(self) -> list[str]:
+        """Return warnings about settings of the server that may lose acknowledged records (N-70)."""
+        return await self._run_in_store(self._store.risks)
+
+    async def backlog(self) -> int:
+        """Return how many root entities are at work or wait to be loaded, on any node, plus the casts to begin.
+
+        Divided by the capacity of a worker, it is the number of workers needed. For a queue, only as many casts count
+        as its bounds allow now.
+        """
+        queued = sum(_count_beginnable(one) for one in await self.queues())
+        return queued + await self._run_in_store(self._count_backlog)
+
+    def _count_backlog(self) -> int:
+        due = self._store.timers_due(self._tree.make_moment().wall, limit=MANY)
+        return int(self._tables.work()) + len(due)
+
+    async def queues(self) -> list[QueueStatus]:
+        """Return the queues of submissions by name: their bounds, and how much waits and runs. Raises LoomError."""
+        self._tree.check_open()
+        return await self._tree.scheduler.queues.read_status()
+
+    async def drain(self, node: str) -> int:
+        """Ask the living nodes with that name or id to drain and leave; return how many.
+
+        A node that `serve`s does it within a beat.
+        """
+        asked = [one for one in await self.nodes() if one.is_living and node in (one.name, one.id)]
+        for one in asked:
+            await self._run_in_store(partial(self._ask_to_drain, one.id))
+        return len(asked)
+
+    async def free(self, entity: str) -> bool:
+        """Lift the quarantine of an entity, given by name or id, so that a node runs it again (N-14).
+
+        Without nodes, this runtime loads it at once if mail waits for it. Returns False, and changes nothing, if it is
+        not in quarantine. Raises LoomError for an unknown entity.
+        """
+        tree = self._tree
+        tree.check_open()
+        root = await self._run_in_store(lambda: tree.find_root(tree.store.named(entity) or entity))
+        is_lifted = await self._run_in_store(partial(self._lift, root))
+        if is_lifted and await self._run_in_store(lambda: tree.store.count_mail(root).loads > 0):
+            tree.inboxes.notify_processes()
+            if tree.membership is not None or not await self._run_in_store(tree.has_living_node):
+                tree.inboxes.load(root)
+        return is_lifted
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this runtime is a node that has renewed its leases within the ttl, and does not drain."""
+        membership = self._tree.membership
+        return membership is not None and membership.is_ready
+
+    async def use_release(self, release: str) -> None:
+        """Make a release the newest one: idle entities move to it with their next intents (N-60).
+
+        Raises LoomError for a release that no node has had.
+        """
+        await self._run_in_store(lambda: self._tables.use_release(release))
+
+    def _ask_to_drain(self, owner: str) -> None:
+        self._tables.ask_to_drain(owner)
+
+    def _lift(self, root: str) -> bool:
+        """Claim an entity and release it at once, also if mail waits: a node runs it, and not this process."""
+        if root not in self._store.quarantined():
+            return False
+        owner = this_process()
+        self._store.release(self._store.claim(root, owner, TTL, lift=True))
+        mark_gone(owner)
+        return True
+
+    def _find_stranded(self) -> list[StrandedEntity]:
+        tree = self._tree
+        members = [make_member(row) for row in self._store.nodes() if row.is_living]
+        quarantined = [one for one in self._store.quarantined() if tree.loom.has(one)]
+        found = [self._describe_stranded(one, "it is quarantined: the nodes that ran it died") for one in quarantined]
+        if not members:
+            return found
+        for one in self._tables.unowned(MANY):
+            facts = tree.loom.facts(one.entity_id)
+            candidate = make_candidate(tree, facts)
+            if not is_waiting_for_answer(tree, facts) and not _has_node(candidate, members):
+                found.append(self._describe_stranded(one.entity_id, "no living node serves its cantrip"))
+        return found
+
+    def _describe_stranded(self, entity_id: str, why: str) -> StrandedEntity:
+        facts = self._tree.loom.facts(entity_id)
+        now = make_candidate(self._tree, facts)
+        return StrandedEntity(entity_id, facts.header.name, now.cantrip_id, now.name, why)
+
+    @property
+    def _store(self) -> Store:
+        return self._tree.store
+
+    @property
+    def _tables(self) -> Any:
+        why = "" if self._store.nodes() else self._store.can_join()
+        if why:
+            raise LoomError(f"this loom has no nodes: {why}")
+        return self._store
+
+    async def _run_in_store(self, work: Callable[[], T]) -> T:
+        self._tree.check_open()
+        return await self._tree.in_store(work)
+
+
+def _count_beginnable(queue: QueueStatus) -> int:
+    return min(queue.waiting, MANY if queue.max_running is None else max(0, queue.max_running - queue.running))
+
+
+def _has_node(one: Candidate, members: list[Member]) -> bool:
+    return any(can_run(member, one, members) for member in members)
+
+
+def _make_view(row: NodeRow) -> NodeView:
+    info = row.info
+    return NodeView(
+        info.name,
+        row.owner,
+        info.release,
+        info.zone,
+        dict(info.labels),
+        info.capacity,
+        row.busy,
+        row.is_living,
+        row.is_draining,
+        sorted({*info.names, *(id for id, name in info.serves.items() if name is None)}),
+    )

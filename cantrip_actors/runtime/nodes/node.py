@@ -1,0 +1,302 @@
+"""A runtime as a node: it joins a loom, and runs entities that no living node runs (N-01, N-10).
+
+The loom says which nodes live and which entities have no owner. `machine/node.py` decides which of them this node
+takes. The node's actor polls every `beat` seconds, and carries the decisions out. The lease of an entity always says
+which node runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import anyio
+import anyio.abc
+
+from cantrip_actors.loom import EntityFacts
+from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
+from cantrip_actors.machine.node import Checked, Found, GiveUp, LoadEnded, NodeAction
+from cantrip_actors.machine.placement import Candidate, Take, can_run, may_cast, may_load, order_among, should_end_here
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.entity_actor import UNLOAD_WHEN_IDLE
+from cantrip_actors.runtime.events.instrument import Instrument, RenewedLate, TakenOver
+from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.runtime.loom.outage_log import OutageLog
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
+from cantrip_actors.runtime.nodes.membership import Membership, Node, UnownedCount
+from cantrip_actors.runtime.nodes.placing import make_candidate, make_member
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import CantripError, LoomError
+from supervisors import Actor
+
+MANY: Final = 1000
+"""Entities without an owner that a node considers in one beat."""
+
+AT_ONCE: Final = 16
+"""Entities that a node loads at the same time."""
+
+_BEAT: Final = object()
+_HINT: Final = object()
+
+_log = get_logger("cantrip_actors.runtime")
+
+
+class _Survey(NamedTuple):
+    nodes: list[NodeRow]
+    unowned: list[Candidate]
+    hopeless: list[str]
+    """Entities that wait for people, or cannot be read."""
+    quarantined: int = 0
+
+
+class NodeActor(Actor):
+    """Polls the loom every beat for entities without an owner, and takes those assigned to this node.
+
+    It also polls after a hint, at most every `POLL_INTERVAL` seconds: another node may have handed its entities over
+    (N-64).
+    """
+
+    has_tasks = True
+
+    def __init__(self, core: Core, membership: Membership, inboxes: Inboxes, is_at_rest: Callable[[Any], bool]) -> None:
+        self._core = core
+        self._membership = membership
+        self._inboxes = inboxes
+        self._is_at_rest = is_at_rest
+        self._limiter = anyio.CapacityLimiter(AT_ONCE)
+        self._is_hinted = False
+        self._log = OutageLog(
+            "the loom could not be searched for entities without an owner",
+            "the loom is searched for entities without an owner again",
+        )
+        self._taken = 0
+        """The number of entities that this node has taken over since the last poll."""
+
+    async def init(self) -> None:
+        """Look every beat; log once how the loom may lose acknowledged records (N-70)."""
+        with contextlib.suppress(LoomError):  # logged at the next start
+            for risk in await self._core.in_store(self._core.store.risks):
+                _log.warning(risk, node=self._membership.node.name)
+        self._membership.on_handed_over = self._inboxes.notify_processes
+        self._inboxes.on_hint = self._handle_hint
+        self.send_every(self._membership.node.beat, _BEAT)
+        self.ref.send(_BEAT)
+
+    def _handle_hint(self) -> None:
+        if not self._is_hinted:
+            self._is_hinted = True
+            self.send_after(min(POLL_INTERVAL, self._membership.node.beat), _HINT)
+
+    async def handle_info(self, message: Any) -> None:
+        """Poll the loom, at a beat or after a hint."""
+        if message is _HINT:
+            self._is_hinted = False
+        elif message is not _BEAT:
+            return
+        with self._log.watch():
+            await self._poll()
+
+    async def _poll(self) -> None:
+        core, membership = self._core, self._membership
+        membership.poll()
+        roots = [cell for cell in core.living if cell.parent is None]
+        resting = [cell for cell in roots if self._is_at_rest(cell)]
+        membership.busy = len(roots) - len(resting) + len(membership.state.loading)
+        if not core.is_open:
+            return
+        self._publish_unclear()
+        self._carry_out(membership.advance(Checked([cell.entity_id for cell in roots])))
+        found = await self._core.in_store(self._find)
+        membership.members = [make_member(row) for row in found.nodes if row.is_living]
+        membership.members = [
+            one._replace(busy=membership.busy, is_draining=membership.is_draining, unclear=membership.info.unclear)
+            if one.owner == membership.owner
+            else one
+            for one in membership.members
+        ]
+        idle = sum(cell.plan.lasting and cell.episode is None for cell in resting)
+        actions = membership.advance(Found(membership.members, found.unowned, found.hopeless, idle))
+        self._carry_out(actions)
+        if self._taken:
+            fields = {"node": membership.node.name, "id": membership.owner, "entities": self._taken}
+            _log.info("entities without an owner were taken over", **fields)
+            self._taken = 0
+        if core.instrument is not None:
+            self._report(core.instrument, found)
+
+    def _publish_unclear(self) -> None:
+        """Publish to all nodes the cantrip contents that are ambiguous on this node; log a change."""
+        membership = self._membership
+        unclear = self._core.cantrips.list_unclear(membership.info.serves)
+        if unclear == membership.info.unclear:
+            return
+        membership.info = membership.info._replace(unclear=unclear)
+        if unclear:
+            _log.warning(
+                "cantrips are known here with several crystals or dependencies: other nodes continue their entities",
+                node=membership.node.name,
+                cantrips=unclear,
+            )
+
+    def _carry_out(self, actions: Sequence[NodeAction]) -> None:
+        for one in actions:
+            if isinstance(one, Take):
+                self.tasks.start_soon(self._take, one.entity_id)
+            elif isinstance(one, GiveUp):
+                self._inboxes.fail_waiters(
+                    one.entity_id,
+                    f"entity {one.entity_id} waits for its loom, which cannot be reached; it continues afterwards",
+                )
+            else:
+                self._unload_idle(one.many)
+
+    def _unload_idle(self, many: int) -> None:
+        """Unload some idle entities, those first that were loaded first."""
+        idle = (
+            cell
+            for cell in self._core.living
+            if cell.parent is None and cell.plan.lasting and cell.episode is None and self._is_at_rest(cell)
+        )
+        for cell in itertools.islice(idle, many):
+            cell.entity.send(UNLOAD_WHEN_IDLE)
+
+    def _report(self, instrument: Instrument, found: _Survey) -> None:
+        """Report the results of this poll to the instrument."""
+        membership = self._membership
+        seen = membership.state.seen
+        members = membership.members
+        stranded = sum(not any(can_run(one, what, members) for one in members) for what in found.unowned)
+        polls = max((seen.get(one.entity_id, 0) for one in found.unowned), default=0)
+        membership.unowned = UnownedCount(len(found.unowned), stranded, found.quarantined, polls * membership.node.beat)
+        late = membership.take_late()
+        if late:
+            instrument.noted(RenewedLate(late))
+
+    async def _take(self, entity_id: str) -> None:
+        is_living = False
+        try:
+            async with self._limiter:
+                is_loaded = await self._inboxes.load_now(entity_id, is_placed=True)
+            if is_loaded:
+                self._taken += 1
+                if self._core.instrument is not None:
+                    self._core.instrument.noted(TakenOver(1))
+            is_living = self._core.living.get(entity_id) is not None
+        finally:
+            self._membership.advance(LoadEnded(entity_id, is_living))
+
+    def _find(self) -> _Survey:
+        """Read the entities that no living node runs. May run in a thread, so it changes nothing of this actor."""
+        store: Any = self._core.store
+        membership = self._membership
+        if membership.is_draining:
+            return _Survey(store.nodes(), [], [])
+        seen = store.survey(MANY)
+        while membership.may_sweep() and store.sweep(seen.dead):
+            pass
+        candidates, hopeless = [], []
+        for one in store.unowned(MANY, seen):
+            if not membership.may_look_for(one):
+                continue
+            candidate = self._make_candidate(one)
+            if candidate is None:
+                hopeless.append(one.entity_id)
+            else:
+                candidates.append(candidate)
+        quarantined = 0 if self._core.instrument is None else len(store.quarantined())
+        return _Survey(seen.nodes, candidates, hopeless, quarantined)
+
+    def _make_candidate(self, one: Unowned) -> Candidate | None:
+        """Return the facts that placement needs; None for an entity that waits for people, or has not begun."""
+        core, entity_id = self._core, one.entity_id
+        try:
+            facts = core.loom.facts(entity_id)
+            if one.is_busy and (not facts.has_begun or core.is_waiting(entity_id, facts.life)):
+                return None
+            return make_candidate(core, facts)
+        except CantripError as error:
+            _log.warning("an entity without an owner cannot be read", entity=entity_id, error=str(error))
+            return None
+
+
+def can_load_here(core: Core, membership: Membership, facts: EntityFacts) -> bool:
+    """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
+    me = membership.own
+    if me is None:  # it has not polled yet
+        return not membership.is_draining
+    is_admitted = may_load(me, make_candidate(core, facts), membership.members)
+    membership.busy += is_admitted  # until the next count
+    return is_admitted
+
+
+def can_cast_here(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
+    """Return whether a firing is assigned to this node."""
+    me = membership.own
+    if me is None or not membership.is_ready:
+        return False
+    is_admitted = may_cast(
+        me, Candidate(firing, cantrip.id, cantrip.name, may_move=True, is_clear=True), membership.members
+    )
+    membership.busy += is_admitted
+    return is_admitted
+
+
+def can_fire_here(membership: Membership, id: str, late: float) -> bool:
+    """Return whether this node carries out a timer: the first node for it at once, each further one a poll later.
+
+    So nodes share simultaneous timers, and a timer whose first node is frozen waits only briefly. `late` is in seconds.
+    """
+    owners = [one.owner for one in membership.members if not one.is_draining]
+    return late >= POLL_INTERVAL * order_among(owners, membership.owner, id)
+
+
+def ends_here(membership: Membership, root: Cell) -> bool:
+    """Return whether this node, which drains, ends the episode of a root entity itself."""
+    cantrip = root.plan.cantrip
+    one = Candidate(root.entity_id, cantrip.id, cantrip.name)
+    return should_end_here(membership.owner, one, membership.members)
+
+
+def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
+    """Return the membership of a runtime that is about to join, and offers these cantrips."""
+    serves = {one.id: one.name for one in offered}
+    aliases = {one.name: one.id for one in offered if one.name is not None and one.name != serves[one.id]}
+    unclear = core.cantrips.list_unclear(serves)
+    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), serves, unclear, aliases)
+    membership = Membership(node, info)
+    core.admits = partial(can_load_here, core, membership)
+    core.admits_cast = partial(can_cast_here, membership)
+    core.admits_timer = partial(can_fire_here, membership)
+    core.has_room = lambda: membership.busy < node.capacity
+    return membership
+
+
+async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) -> None:
+    """Wait for a signal or a request to drain; then drain, until that is done or another signal arrives."""
+    signalled, signalled_again = anyio.Event(), anyio.Event()
+
+    async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                (signalled_again if signalled.is_set() else signalled).set()
+
+    async def wait_for(event: anyio.Event, scope: anyio.CancelScope) -> None:
+        await event.wait()
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        with anyio.CancelScope() as waiting:
+            tasks.start_soon(wait_for, signalled, waiting)
+            tasks.start_soon(wait_for, membership.asked, waiting)
+            await anyio.sleep_forever()
+        with anyio.CancelScope() as draining:
+            tasks.start_soon(wait_for, signalled_again, draining)
+            await drain()
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,412 @@
+"""Requests to people: list the open ones, follow them, and decide them.
+
+A request is a record of the entity that waits, so the loom holds all of them, whether a process runs the entity or not.
+A decision is mail to that entity: it is durable when `decide` returns, and a record takes it exactly once. Its key is
+made of the request's id, so of two decisions about one request the first one counts (core.md 4).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
+
+import anyio
+
+from cantrip_actors.loom import KeyUsed
+from cantrip_actors.machine.project import Life, Verdict, find_decision, find_open_request
+from cantrip_actors.records.codec import dump_json
+from cantrip_actors.records.door import check_door
+from cantrip_actors.records.mail import Mail, make_decision_key
+from cantrip_actors.records.records import Requested
+from cantrip_actors.runtime.events.events import Bus, RequestedEvent
+from cantrip_actors.runtime.events.follower import Follower
+from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
+from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
+from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts
+from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
+from cantrip_actors.terms.json_schema import find_misfits, load
+
+Remember = Literal["once", "entity"]
+
+NEWEST = 16
+"""The number of last records of a log that are searched first for an open request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that a person decides: about a call of a gate, or a question.
+
+    `entity` is the id of the entity that waits, `turn` and `call` are the ids of its turn and its call. `args` are the
+    arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
+    the answer. Times are ISO 8601 in UTC.
+    """
+
+    id: str
+    kind: Literal["approval", "question", "dispatch"]
+    entity: str | None
+    turn: str | None
+    call: str | None
+    gate: str
+    args: Mapping[str, Any]
+    text: str
+    schema: Mapping[str, Any] | None
+    asked_at: str
+    expires_at: str | None
+
+
+@runtime_checkable
+class RequestSource(Protocol):
+    """Requests that are not records of entities, for example of dispatches. Equal sources are used once."""
+
+    def __hash__(self) -> int: ...
+
+    def has(self, request_id: str) -> bool:
+        """Return whether the id belongs to this source, open or not."""
+
+    def open(self) -> Iterable[Request]:
+        """Return the open requests. May read files; a feed calls it in a thread."""
+
+    async def decide(self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str) -> None:
+        """Make the decision durable. Raises UnknownRequest, AlreadyDecided."""
+
+
+class RequestFeed(Follower[Request]):
+    """The open requests, then each new one: `async for request in runtime.requests(follow=True)`.
+
+    While a feed is open, requests count as attended. Close it, or leave its `async with`, to stop following.
+    """
+
+    def __init__(self, requests: Requests, bus: Bus, tenant: str | None = None) -> None:
+        super().__init__(bus.subscribe(lambda event: isinstance(event, RequestedEvent)))
+        self._requests = requests
+        self._tenant = tenant
+        self._known: set[tuple[str, str]] = set()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._requests.forget(self)
+        super().close()
+
+    def _choose_interval(self) -> float | None:
+        return POLL_INTERVAL if self._requests.has_other_writers else None
+
+    async def _read(self) -> Iterable[Request]:
+        found, known = await self._requests.find_open(self._tenant), self._known
+        self._known = {(request.id, request.asked_at) for request in found}
+        return [request for request in found if (request.id, request.asked_at) not in known]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Requests:
+    """The requests of one runtime's loom."""
+
+    def __init__(self, core: Core, inboxes: Inboxes, bus: Bus) -> None:
+        self._core = core
+        self._inboxes = inboxes
+        self._bus = bus
+        self._feeds: weakref.WeakSet[RequestFeed] = weakref.WeakSet()
+        self._sources: dict[RequestSource, str] = {}
+        self._can_check = False
+        """Whether jsonschema, which checks arguments and answers, is imported."""
+        self.elicitations = Elicitations(core.make_moment, lambda: self.is_attended, self._publish)
+
+    def add(self, source: RequestSource, tenant: str = "") -> None:
+        """Also list and decide the requests of a source, which belong to a tenant."""
+        self._sources[source] = tenant
+
+    @property
+    def has_other_writers(self) -> bool:
+        """Whether requests may come from other processes, without an event in this one."""
+        return self._core.store.shared or bool(self._sources)
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether a program in this process follows requests."""
+        return bool(self._feeds)
+
+    @property
+    def followers(self) -> int:
+        """The number of feeds in this process that follow requests."""
+        return len(self._feeds)
+
+    def follow(self, tenant: str | None = None) -> RequestFeed:
+        """Return a feed of open and new requests, of all tenants or of one."""
+        feed = RequestFeed(self, self._bus, tenant)
+        self._feeds.add(feed)
+        return feed
+
+    def forget(self, feed: RequestFeed) -> None:
+        """Forget a feed that was closed."""
+        self._feeds.discard(feed)
+
+    def open(self, tenant: str | None = None) -> Iterator[Request]:
+        """Yield the open requests of all tenants, or of one.
+
+        Requests of entities come first, in the order in which the entities began.
+        """
+        yield from self.list_entity_requests(tenant)
+        yield from self._list_server_requests(tenant)
+        yield from self._list_source_requests(tenant)
+
+    async def find_open(self, tenant: str | None) -> list[Request]:
+        """Return the open requests; the sources are read in a thread."""
+        of_entities = await self._core.in_store(lambda: [*self.list_entity_requests(tenant)])
+        found = [*of_entities, *self._list_server_requests(tenant)]
+        return [*found, *await anyio.to_thread.run_sync(self._list_source_requests, tenant)] if self._sources else found
+
+    def _list_source_requests(self, tenant: str | None) -> list[Request]:
+        shown = self._core.guard.redactor.value
+        sources = [
+            source for source, whose in list(self._sources.items()) if tenant in (None, whose)
+        ]  # from any thread
+        found = (request for source in sources for request in source.open())
+        return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
+
+    def _list_server_requests(self, tenant: str | None) -> Iterator[Request]:
+        """Yield the open questions of tool servers."""
+        for one in self.elicitations:
+            if self._core.belongs_to_tenant(one.call.entity_id, tenant):
+                yield self._make_elicitation_request(one)
+
+    def _make_elicitation_request(self, one: Elicitation) -> Request:
+        call, shown = one.call, self._core.guard.redactor.value
+        return Request(
+            one.id,
+            "question",
+            call.entity_id,
+            call.turn_id,
+            call.call_id,
+            call.gate,
+            shown(call.args),
+            shown(one.text),
+            one.schema,
+            one.moment.at,
+            None,
+        )
+
+    def _publish(self, one: Elicitation) -> None:
+        """Publish a new question of a server to subscribers and feeds."""
+        call, asked = one.call, self._make_elicitation_request(one)
+        self._bus.publish(
+            [
+                RequestedEvent(
+                    call.entity_id, one.moment.wall, call.turn_id, one.id, call.gate, asked.args, asked.text, None
+                )
+            ]
+        )
+
+    def list_entity_requests(self, tenant: str | None) -> Iterator[Request]:
+        """Yield the open requests of entities, in the order in which the entities began."""
+        store = self._core.store
+        for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
+            if not self._core.belongs_to_tenant(entity_id, tenant):
+                continue
+            requested = find_open_request(store.newest(entity_id, NEWEST)) or find_open_request(
+                store.records(entity_id)
+            )
+            if requested is None or self._has_decision(requested.id):
+                continue
+            if store.life(entity_id) is Life.WAITING:  # else its episode was ended since
+                yield self._make_request(requested)
+
+    def _make_request(self, requested: Requested) -> Request:
+        shown = self._core.guard.redactor.value
+        return Request(
+            requested.id,
+            "approval" if requested.question is None else "question",
+            requested.entity_id,
+            requested.turn_id,
+            requested.tool_call_id,
+            requested.gate,
+            shown(requested.args or {}),
+            shown(requested.why if requested.question is None else requested.question),
+            requested.answer_schema,
+            requested.at,
+            requested.expires_at,
+        )
+
+    async def decide(
+        self,
+        request_id: str,
+        decision: Literal["allow", "deny"] | None = None,
+        *,
+        answer: Any = None,
+        by: str = "",
+        note: str = "",
+        args: Mapping[str, Any] | None = None,
+        remember: Remember = "once",
+        door: str = "",
+        key: str | None = None,
+        tenant: str | None = None,
+    ) -> None:
+        """Decide a request of any tenant, or of one. See `Runtime.decide`."""
+        check_texts(InvalidDecision, by=by, note=note)
+        if key is not None:
+            check_name("key", key, InvalidDecision)
+        try:
+            check_door(door)
+        except ValueError as error:
+            raise InvalidDecision(str(error)) from error
+        sources = [one for one, whose in self._sources.items() if tenant in (None, whose)]
+        source = next((one for one in sources if isinstance(request_id, str) and one.has(request_id)), None)
+        if source is not None:
+            if decision not in ("allow", "deny") or answer is not None or args is not None or remember != "once":
+                raise InvalidDecision(
+                    f'request {request_id}: expected "allow" or "deny", with a note, and nothing else'
+                )
+            through = {"door": door} if door else {}  # the `decide` of a user's source may lack this parameter
+            return await source.decide(request_id, decision, by=by, note=note, **through)
+        if answer is not None and self.elicitations.get(request_id) is not None:
+            await self._load_checks()
+        elicitation = self.elicitations.get(request_id)
+        if elicitation is not None and self._core.belongs_to_tenant(elicitation.call.entity_id, tenant):
+            check_decision(self._make_elicitation_request(elicitation), decision, answer, args, remember, foreign=True)
+            return self.elicitations.settle(elicitation, answer, by, door)
+        no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
+        who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
+        in_store = self._core.in_store
+        make_mail = partial(self._make_mail, request_id, decision, answer, args, remember, who)
+        try:
+            requested = await in_store(partial(self._find, request_id, tenant))
+        except AlreadyDecided:
+            if key is None or not await in_store(lambda: self._is_repeated(make_mail())):
+                raise
+            return None
+        request, foreign = self._make_request(requested), bool(requested.round)
+        if args is not None or (answer is not None and request.schema is not None):
+            await self._load_checks()
+        check_decision(request, decision, answer, args, remember, foreign=foreign)
+        if args is not None:
+            await in_store(partial(self._check_args, requested, args))
+        try:
+            await self._inboxes.post(await in_store(make_mail))
+        except (KeyUsed, EntityEnded) as why:
+            raise await in_store(partial(self._make_already_decided, request_id)) from why
+
+    async def _load_checks(self) -> None:
+        """Import jsonschema in a thread, because that takes long; a decision without a schema never needs it."""
+        if not self._can_check:
+            await anyio.to_thread.run_sync(load)
+            self._can_check = True
+
+    def _make_mail(
+        self,
+        request_id: str,
+        decision: str | None,
+        answer: Any,
+        args: Mapping[str, Any] | None,
+        remember: Remember,
+        who: Mapping[str, Any],
+    ) -> Mail:
+        """Return the mail with a decision."""
+        body: dict[str, Any] = {"request": request_id, "decision": decision or "answer", **who}
+        if args is not None:
+            body["args"] = dict(args)
+        if decision is None:
+            body["answer"] = answer
+        if remember == "entity":
+            body["remember"] = True
+        entity_id, key = request_id.partition(":")[0], make_decision_key(request_id)
+        return self._inboxes.make_mail(entity_id, "decision", body, key=key, sender=who["by"])
+
+    def _is_repeated(self, mail: Mail) -> bool:
+        """Return whether the decision of a request was this mail."""
+        row = self._core.store.find_mail(self._core.find_root(mail.entity_id), mail.key)
+        return row is not None and row.digest == mail.digest
+
+    def _find(self, request_id: str, tenant: str | None) -> Requested:
+        """Return an open request. Raises UnknownRequest, AlreadyDecided."""
+        store = self._core.store
+        entity_id = request_id.partition(":")[0] if isinstance(request_id, str) else ""
+        is_here = bool(entity_id) and self._core.belongs_to_tenant(entity_id, tenant)
+        found = find_decision(store.records(entity_id), request_id) if is_here else None
+        if found is None:
+            raise UnknownRequest(
+                f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
+            )
+        if isinstance(found, Verdict) or self._has_decision(request_id):
+            raise self._make_already_decided(request_id)
+        if found.expires_at is not None and found.expires_at <= self._core.make_moment().at:  # its timer will say so
+            raise AlreadyDecided(request_id, "expired", "", found.expires_at, "")
+        return found
+
+    def _has_decision(self, request_id: str) -> bool:
+        """Return whether a decision was posted, also if the entity has taken it while its records were read."""
+        core = self._core
+        return (
+            core.store.find_mail(core.find_root(request_id.partition(":")[0]), make_decision_key(request_id))
+            is not None
+        )
+
+    def _find_posted(self, request_id: str) -> Mail | None:
+        """Return the decision that waits in the entity's inbox."""
+        core = self._core
+        root, key = core.find_root(request_id.partition(":")[0]), make_decision_key(request_id)
+        row = core.store.find_mail(root, key)
+        if row is None or row.taken is not None:
+            return None
+        return next(
+            (one.mail for one in core.store.pending(root, core.limits.max_waiting) if one.mail.key == key), None
+        )
+
+    def _make_already_decided(self, request_id: str) -> AlreadyDecided:
+        """Return the error that carries the first decision."""
+        mail = self._find_posted(request_id)
+        if mail is not None:
+            body = mail.body
+            return AlreadyDecided(
+                request_id, str(body["decision"]), str(body.get("by", "")), mail.at, str(body.get("note", ""))
+            )
+        found = find_decision(self._core.store.records(request_id.partition(":")[0]), request_id)
+        assert isinstance(found, Verdict), "its mail was taken by a record, or its entity has ended"
+        return AlreadyDecided(request_id, *found)
+
+    def _check_args(self, requested: Requested, args: Mapping[str, Any]) -> None:
+        """Raise InvalidDecision for arguments that do not fit the gate's schema in the entity's log."""
+        entity_id = requested.entity_id
+        cell = self._core.living.get(entity_id)
+        circle = self._core.loom.header(entity_id).circle if cell is None else cell.plan.circle.as_json()
+        schema = next((gate["parameters"] for gate in circle["gates"] if gate["name"] == requested.gate), None)
+        if schema is not None:
+            servers = tuple(f"{server['name']}__" for server in circle.get("servers", ()))
+            _check_json(f"args: {requested.gate}", args, schema, foreign=requested.gate.startswith(servers))
+
+
+def check_decision(
+    request: Request, decision: object, answer: object, args: object, remember: object, *, foreign: bool = False
+) -> None:
+    """Check a decision; the schema of a question is `foreign` if a server asks.
+
+    Raises InvalidDecision for one that does not fit the request.
+    """
+    check_choice("remember", remember, get_args(Remember), InvalidDecision)
+    expected = '"allow" or "deny", or an answer to a question'
+    check(decision in ("allow", "deny", None), "decision", expected, decision, InvalidDecision)
+    if args is not None and (decision != "allow" or not isinstance(args, Mapping)):
+        raise InvalidDecision('args: expected an object with the changed arguments, together with "allow"')
+    if request.kind != "question":
+        if decision is None or answer is not None:
+            raise InvalidDecision(f'request {request.id} is about a call of {request.gate}: expected "allow" or "deny"')
+    elif decision == "allow" or (decision is None) == (answer is None):
+        raise InvalidDecision(f'request {request.id} is a question: expected either an answer or "deny"')
+    if decision is None and request.schema is not None:
+        _check_json("answer", answer, request.schema, foreign=foreign)
+
+
+def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:
+    problems = find_misfits(value, schema, foreign=foreign)
+    if problems:
+        shown = dump_json(schema, mark=False).decode()
+        raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected a value that fits the schema {shown}")

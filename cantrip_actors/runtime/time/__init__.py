@@ -1,0 +1,1 @@
+"""What happens later: schedules, timers, queues of submissions, and deadlines of entities."""

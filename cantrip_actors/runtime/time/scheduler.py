@@ -1,0 +1,568 @@
+"""The scheduler: it carries out due timers, for entities and for schedules.
+
+All timers are rows of the loom, and the scheduler keeps only the time when the next one is due: a waiting timer costs
+no task. A firing replaces its row and posts its mail in one transaction of the store, together with others that are
+due, and only if the row has not changed since it was read. So it happens once, in any process. A firing that
+casts an entity first begins it with the firing's key, and then replaces the row: if it is repeated after a crash, it
+finds the entity.
+
+A firing that is not possible now is set aside and tried again every `RETRY` seconds: no cantrip or entity of that name
+is known here, an inbox is full, or the previous firing has to end first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+import anyio
+
+from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
+from cantrip_actors.loom.nodes import NodeRow
+from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.schedule import make_firing_key, plan_step
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.tenant import scope_name, unscope_name
+from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.events.instrument import Fired
+from cantrip_actors.runtime.loom.core import NOT_OPEN, Core
+from cantrip_actors.runtime.loom.loom_writer import ReplaceTimers, TimerChange, is_outage
+from cantrip_actors.runtime.loom.outage_log import OutageLog
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
+from cantrip_actors.runtime.time.queues import Queues
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed, Withdrawn
+from cantrip_actors.terms.queue import Queue
+from supervisors import Actor, ActorRef, NotRunning
+from supervisors.backend import Timer as Alarm
+
+RETRY: Final = 30.0
+"""Seconds after which a firing that was set aside is tried again."""
+
+LONGEST: Final = 60.0
+"""The longest sleep in seconds while a timer waits, because the time of day may be changed meanwhile."""
+
+SOON: Final = 0.001
+"""Extra seconds of sleep, because clocks are read with rounding errors."""
+
+SUBMITTED: Final = Due(math.nextafter(0, 1))
+"""The position after all submissions (`submissions`)."""
+
+GAP: Final = 0.05
+"""The least seconds between two polls if something was due; timers due in between are fired together."""
+
+PAGE: Final = 100
+"""Timers that are read, and fired in one transaction, at once."""
+
+SELDOM: Final = 4
+"""If processes send hints and none arrived, every this many polls one reads the timers of other processes."""
+
+_WAKE: Final = object()
+_TICK: Final = object()
+
+_log = get_logger("cantrip_actors.runtime")
+
+
+class Casts(Protocol):
+    """Begins and ends the entities of schedules that cast."""
+
+    def make_id(self, key: str, tenant: str = "") -> str:
+        """Return the id of the entity that begins with a key."""
+
+    async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
+        """Cast an entity for a schedule, unless the one with this key has begun. Raises Withdrawn if it was removed."""
+
+    async def stop(self, entity_id: str, why: str) -> None:
+        """End an entity."""
+
+
+class Scheduler:
+    """Finds due timers, and carries them out. Its actor calls `carry_out_due`."""
+
+    casts: Casts
+    """Set by the runtime."""
+
+    def __init__(self, core: Core, inboxes: Inboxes, queues: Sequence[Queue] = ()) -> None:
+        self._core = core
+        self._inboxes = inboxes
+        self.queues = Queues(core, queues, self._make_id)
+        self.queues.on_end = self.wake
+        self._failed: dict[str, float] = {}
+        """The submissions to queues that could not be begun, and when they are tried again."""
+        self.actor = ActorRef()
+        self.next = math.inf
+        """The time of day when the next timer is due, or one that was set aside is retried."""
+        self._carried_out_until = -math.inf
+        """The time of day up to which everything was carried out, if some of it was set aside."""
+        self._retry_at = math.inf
+        """The time of day when everything is tried again."""
+        self._has_news = False
+        """Whether a timer was set that may be due before `_carried_out_until`."""
+        self._casting: set[str] = set()
+        """The ids of the schedules whose firings are being cast."""
+        self._begins_queued_first = False
+        """Whether the next poll begins queued submissions before the others: the two kinds alternate."""
+        self.has_fired = False
+        """Whether something was due at the last poll."""
+        self._nodes: Sequence[NodeRow] = ()
+        """The living nodes, if this runtime is not a node."""
+        self._learns_at = -math.inf
+        """The event loop time when the living nodes are read again."""
+
+    def _make_id(self, key: str, tenant: str) -> str:
+        return self.casts.make_id(key, tenant)
+
+    def read_time_of_day(self) -> float:
+        """Return the time of day by which timers are due."""
+        return self._core.read_time_of_day()
+
+    def wake(self) -> None:
+        """Carry out everything that is due, soon."""
+        self._has_news = True
+        self.actor.send(_WAKE)
+
+    def wake_in(self, delay: float) -> None:
+        """Carry out everything that is due, in this many seconds."""
+        self._has_news, self.next = True, self._core.read_time_of_day() + delay
+
+    @property
+    def hints(self) -> int | None:
+        """The number of hints from other processes; None if they send none."""
+        return None if self._inboxes.hints is None else self._inboxes.hints_received
+
+    def note(self, timer: Timer) -> None:
+        """Handle a timer that was set. If it is due soon, send a hint to other processes."""
+        if timer.due is not None and timer.due <= self._core.read_time_of_day() + POLL_INTERVAL * SELDOM:
+            self._inboxes.notify_processes()
+        if timer.due is not None and timer.due <= max(self.next, self._carried_out_until):
+            self.wake()
+
+    async def carry_out_due(self, start_soon: Callable[..., object]) -> None:
+        """Carry out due timers, casts with `start_soon`, and find the time when the next timer is due."""
+        core = self._core
+        self.next = math.inf if core.is_draining or not core.is_open else self.next
+        if core.is_open and await self.queues.settle():
+            self._inboxes.notify_processes()  # others may begin what waits for these places
+        if core.is_draining or not core.is_open:
+            return
+        now, self.has_fired = core.read_time_of_day(), False
+        has_news = self._has_news
+        is_first = self._begins_queued_first
+        delay = await self._begin_queued(now, start_soon, has_news) if is_first else math.inf
+        if self._has_news or now >= self._retry_at:
+            self._has_news, self._carried_out_until, self._retry_at = False, -math.inf, math.inf
+        first = self.next if self.next <= now else await self._find_first_after(self._carried_out_until)
+        if first <= now:
+            self.has_fired |= await self._carry_out(now, start_soon)
+            if self._casting:  # meanwhile others may submit casts that are due before `_carried_out_until`
+                self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
+            self._carried_out_until = -math.inf if self._retry_at == math.inf else now
+            first = await self._find_first_after(self._carried_out_until)
+        if not is_first:
+            delay = await self._begin_queued(now, start_soon, has_news)
+        self.next = min(first, self._retry_at, now + delay)
+
+    async def _begin_queued(self, now: float, start_soon: Callable[..., object], has_news: bool) -> float:  # one caller
+        """Begin the submissions that their queues admit; return the seconds until the next poll."""
+        claimed = await self.queues.claim(self._learn_nodes, partial(self._may_begin, now), has_news=has_news)
+        for timer in claimed.timers:
+            self._casting.add(timer.id)
+            self.has_fired = True
+            start_soon(self._cast_queued, timer, now)
+            self._begins_queued_first = False
+        return claimed.delay
+
+    def _may_begin(self, now: float, timer: Timer) -> bool:
+        """Return whether a submission to a queue is not being begun, is not set aside, and is not left to nodes."""
+        if self._failed.get(timer.id, -math.inf) > now or timer.id in self._casting:
+            return False
+        self._failed.pop(timer.id, None)
+        return not self._is_left_to_node(timer)
+
+    async def _find_first_after(self, time: float) -> float:
+        """Return when the first timer after a time is due."""
+        found = await self._core.in_store(
+            partial(self._core.store.timers_due, math.inf, after=_make_due_after(time), limit=1)
+        )
+        return found[0].position.due if found else math.inf
+
+    async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> bool:
+        """Fire the due timers; return whether there was anything."""
+        after, page = _make_due_after(self._carried_out_until), None
+        while page is None or len(page) == PAGE:
+            page = await self._core.in_store(partial(self._core.store.timers_due, now, after=after, limit=PAGE))
+            if not page:
+                break
+            await self._learn_nodes()
+            mailing: list[Timer] = []
+            for timer in page:
+                if self._is_left_to_node(timer):
+                    is_cast = timer.schedule is not None and timer.schedule.to == "cantrip"
+                    self._retry_at = min(self._retry_at, now + (RETRY if is_cast else POLL_INTERVAL * SELDOM))
+                elif timer.schedule is None or timer.schedule.to == "entity":
+                    if self._core.admits_timer(timer.id, now - timer.position.due):
+                        mailing.append(timer)
+                    else:
+                        self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
+                elif (cantrip := self._core.cantrips.find_offered(timer.schedule.name)) is None:
+                    self._retry_at = min(self._retry_at, now + RETRY)
+                elif timer.id not in self._casting and not self._core.admits_cast(timer.id, cantrip):
+                    self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
+                elif timer.id not in self._casting:
+                    self._casting.add(timer.id)
+                    self._begins_queued_first = True
+                    start_soon(self._cast, timer, now)
+            await self._fire_together(mailing, now)
+            after = page[-1].position
+            if after < SUBMITTED and not self._core.has_room():
+                after = SUBMITTED  # submissions that wait for room are read again when there may be some
+            await anyio.lowlevel.checkpoint()
+        return after > _make_due_after(self._carried_out_until)
+
+    async def _learn_nodes(self) -> None:
+        """Read which nodes live, from time to time, if this runtime is not one itself."""
+        now = anyio.current_time()
+        if self._core.membership is None and self._core.store.shared and now >= self._learns_at:
+            self._nodes = [one for one in await self._core.in_store(self._core.store.nodes) if one.is_living]
+            self._learns_at = now + (POLL_INTERVAL * SELDOM if self._nodes else RETRY)
+
+    def _is_left_to_node(self, timer: Timer) -> bool:
+        """Return whether a timer is left to a node of the cluster: this runtime is not one, and a node can fire it.
+
+        A runtime without a node fires for the entities that it runs itself, and casts cantrips that no node
+        serves (N-08).
+        """
+        if not self._nodes:
+            return False
+        schedule, living = timer.schedule, self._core.living
+        if schedule is None:
+            assert timer.mail is not None, "a timer of an entity has mail"
+            return living.get(timer.mail.entity_id) is None
+        name = scope_name(schedule.tenant, schedule.name)
+        if schedule.to == "entity":
+            return living.find_named(name) is None and living.get(schedule.name) is None
+        return any(schedule.name in one.info.names for one in self._nodes)
+
+    async def _cast(self, timer: Timer, now: float) -> None:
+        try:
+            await self._try(timer, self._fire_cast, now)
+        finally:
+            self._casting.discard(timer.id)
+        self.actor.send(_WAKE)
+
+    async def _cast_queued(self, timer: Timer, now: float) -> None:
+        """Cast the entity of a submission that has its place; give the place back if that is not possible."""
+        entity_id = self.queues.make_entity_id(timer)
+        self._failed[timer.id] = now + RETRY
+        try:
+            await self._cast(timer, now)
+            if await self._core.in_store(partial(self._core.loom.has_begun, entity_id)):
+                self._failed.pop(timer.id, None)
+        finally:
+            self.queues.leave(timer.queue, entity_id)
+
+    async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]], now: float) -> None:
+        """Fire a timer as often as it is due; set it aside if that is not possible now."""
+        one: Timer | None = timer
+        while one is not None and one.due is not None and one.due <= now:
+            before, now = one, max(now, self._core.read_time_of_day())
+            try:
+                one = await fire(before, now)
+                if one == before:
+                    raise _SetAside(math.inf)
+            except _SetAside as aside:
+                self._retry_at = min(self._retry_at, now + RETRY, aside.until)
+                return
+            except RuntimeClosed:
+                return
+            except CantripError as error:
+                why = f"{type(error).__name__}: {self._core.guard.redact_error(error)}"
+                _log.warning("a timer could not be carried out", timer=timer.id, entity=timer.entity_id, error=why)
+                self._retry_at = min(self._retry_at, now + RETRY)
+                return
+
+    # Entities
+
+    async def _fire_together(self, timers: Sequence[Timer], now: float) -> None:
+        """Fire the timers of a page in one transaction; a timer that needs more than one mail gets its own."""
+        firings: list[_Firing] = []
+        alone: list[Timer] = []
+        for timer in timers:
+            try:
+                firing = await self._core.in_store(partial(self._plan_mail, timer, now))
+            except CantripError:
+                firing = None
+            except _SetAside as aside:
+                self._retry_at = min(self._retry_at, now + RETRY, aside.until)
+                continue
+            if firing is None or len(firing.change.post) > 1 or firing.change.new == timer:
+                alone.append(timer)
+            else:
+                firings.append(firing)
+        if len(firings) > 1:
+            results = await self._replace_together([one.change for one in firings], now)
+            for firing, result in zip(firings, results, strict=True):
+                before, after = firing.change.old, firing.change.new
+                assert before is not None, "it is due"
+                if isinstance(result, CantripError):
+                    alone.append(before)
+                elif result is not None:  # otherwise another process was faster
+                    self._note_fired(before, now, firing.fires)
+                    if after is not None and after.due is not None and after.due <= now:
+                        alone.append(after)
+        else:
+            alone += [one.change.old for one in firings if one.change.old is not None]
+        for timer in alone:
+            await self._try(timer, self._fire_mail, now)
+
+    async def _replace_together(self, changes: Sequence[TimerChange], now: float) -> Sequence[Any]:
+        """Make changes in one transaction; return their results, or the error for each if the transaction failed."""
+        try:
+            return cast("Sequence[Any]", await self._call(ReplaceTimers(changes)))
+        except RuntimeClosed:
+            self._retry_at = min(self._retry_at, now + RETRY)
+            return [None] * len(changes)
+        except CantripError as error:
+            if is_outage(error):
+                raise
+            return [error] * len(changes)
+
+    async def _fire_mail(self, timer: Timer, now: float) -> Timer | None:
+        """Post the mail of an entity's timer, or of a schedule for an entity; return the new row."""
+        firing = await self._core.in_store(partial(self._plan_mail, timer, now))
+        self._note_fired(timer, now, firing.fires)
+        if firing.change.new == timer:
+            return timer
+        return await self._replace(timer, firing.change.new, firing.change.post)
+
+    def _plan_mail(self, timer: Timer, now: float) -> _Firing:
+        """Return the current action of an entity's timer, or of a schedule for an entity. Reads the loom."""
+        schedule = timer.schedule
+        if schedule is None:
+            assert timer.mail is not None, "a timer of an entity has mail"
+            return _Firing(TimerChange(timer, None, [timer.mail]), timer.due)
+        entity_id = self._address(schedule, now)
+        mail: list[Mail] = []
+        what = plan_step(timer, now, is_busy=schedule.last is not None and self._is_at_work(entity_id, schedule.last))
+        if what.stops_last and schedule.last is not None:
+            interrupt = self._inboxes.make_interrupt(
+                entity_id, schedule.last, STOPPED, now=True, key=f"{schedule.last} stop"
+            )
+            mail += [] if interrupt is None else [interrupt]
+            if not mail:  # the previous firing still waits in the inbox, and does the same work
+                return _Firing(TimerChange(timer, _note_last_firing(what.becomes, schedule.last)))
+        if what.fires is not None:
+            body, key = {"intent": schedule.intent}, make_firing_key(timer.id, what.fires)
+            who = f"schedule {unscope_name(timer.id)}"
+            mail.append(self._inboxes.make_mail(entity_id, "timer", body, key=key, sender=who, root=entity_id))
+        return _Firing(TimerChange(timer, what.becomes, mail), what.fires)
+
+    def _note_fired(self, timer: Timer, now: float, due: float | None) -> None:
+        """Report how late a firing is. A submission is never late: it begins when there is room."""
+        if self._core.instrument is not None and due is not None and timer.position > SUBMITTED:
+            self._core.instrument.noted(Fired(max(0.0, now - due)))
+
+    def _address(self, schedule: Scheduled, now: float) -> str:
+        try:
+            return self._inboxes.resolve_address(schedule.name, schedule.tenant)
+        except CantripError:  # there is no such entity any more; another one may get its name
+            raise _SetAside(_find_later(schedule, now)) from None
+
+    def _is_at_work(self, entity_id: str, key: str) -> bool:
+        """Return whether an entity has not ended the episode of the intent with that key."""
+        core = self._core
+        row = core.store.find_mail(entity_id, key)
+        if row is not None and row.taken is None:
+            return True
+        if (
+            row is None
+            or core.store.life(entity_id) not in (Life.WAITING, Life.BUSY)
+            or not self._is_running(entity_id)
+        ):
+            return False
+        cell = core.living.get(entity_id)
+        if cell is not None and cell.episode is not None:
+            return cell.episode.key == key
+        return fold_entity(core.loom, entity_id).episode.key == key
+
+    # Casts
+
+    async def _fire_cast(self, timer: Timer, now: float) -> Timer | None:
+        """Cast the entity of a schedule; return the new row."""
+        schedule, core = timer.schedule, self._core
+        assert schedule is not None, "only schedules cast"
+        cantrip = core.cantrips.find_offered(schedule.name)
+        if cantrip is None:
+            raise _SetAside(_find_later(schedule, now))
+        last = None if schedule.last is None else self.casts.make_id(schedule.last, schedule.tenant)
+        is_busy = last is not None and await core.in_store(partial(self._is_running, last))
+        what = plan_step(timer, now, is_busy=is_busy)
+        if what.stops_last and last is not None:
+            await self.casts.stop(last, STOPPED)
+        if what.fires is not None:
+            self._note_fired(timer, now, what.fires)
+            try:
+                await self.casts.fire(cantrip, timer, make_firing_key(timer.id, what.fires))
+            except KeyUsed:  # it has begun, with another version of the cantrip
+                pass
+            except Withdrawn:
+                return None
+        becomes = timer if what.becomes == timer else await self._replace(timer, what.becomes)
+        if not what.waits or becomes is None or becomes.schedule is None or becomes != what.becomes:
+            return becomes
+        if last is None or not await core.in_store(partial(self._is_running, last)):  # it has just ended
+            return await self._fire_cast(becomes, now)
+        await self._inboxes.listen(last, "", self.wake)
+        raise _SetAside(_find_later(becomes.schedule, now))
+
+    def _is_running(self, entity_id: str) -> bool:
+        """Return whether an entity has not ended, and a process runs it or it waits for a person."""
+        core = self._core
+        if not core.loom.has(entity_id) or core.loom.is_over(entity_id):
+            return False
+        return core.living.get(entity_id) is not None or core.is_held(entity_id) or core.is_waiting(entity_id)
+
+    # Rows
+
+    async def _replace(self, old: Timer, new: Timer | None, post: Sequence[Mail] = ()) -> Timer | None:
+        """Replace a row and post mail; return the current row, which another process may have changed."""
+        while True:
+            try:
+                rows = await self._change(TimerChange(old, new, post))
+            except InboxFull:
+                raise _SetAside(math.inf) from None
+            except (KeyUsed, EntityEnded):
+                if not post:
+                    raise
+                post = ()  # it was posted before, or its entity has ended
+                continue
+            if rows is not None:
+                return new
+            return await self._find(old.entity_id, old.id)
+
+    async def _change(self, change: TimerChange) -> Any:
+        (result,) = await self._call(ReplaceTimers([change]))
+        if isinstance(result, CantripError):
+            raise result
+        return result
+
+    async def _call(self, message: ReplaceTimers) -> Any:
+        try:
+            found = await self._core.writer.call(message)
+        except NotRunning as gone:
+            raise RuntimeClosed(NOT_OPEN) from gone
+        if isinstance(found, CantripError):
+            raise found
+        return found
+
+    async def check_room(self, place: float, queue: str, most: int) -> None:
+        """Raise QueueFull if too many submissions wait before a place."""
+        if await self._core.in_store(partial(self._core.store.has_due, place, most, queue)):
+            where = f'in the queue "{queue}"' if queue else "for a node"
+            raise QueueFull(
+                f"{most} submissions of this priority or a higher one wait {where}: no more are accepted, submit it "
+                "again later"
+            )
+
+    async def find(self, id: str) -> Timer | None:
+        """Return the row of a schedule; None if it does not exist."""
+        return await self._find("", id)
+
+    async def _find(self, entity_id: str, id: str) -> Timer | None:
+        return await self._core.in_store(partial(self._core.store.find_timer, entity_id, id))
+
+    async def replace(self, old: Timer | None, new: Timer | None) -> bool:
+        """Replace the row of a schedule (None stands for no row); return False if the row is not `old` any more."""
+        return await self._change(TimerChange(old, new)) is not None
+
+
+class _Firing(NamedTuple):
+    """The action of a timer: the change of its row, and the time for which it fires."""
+
+    change: TimerChange
+    fires: float | None = None
+
+
+class _SetAside(Exception):
+    """Raised if a firing is not possible now; retry at `until` (a time of day), or after `RETRY` seconds."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__(until)
+        self.until = until
+
+
+def _make_due_after(time: float) -> Due:
+    """Return the position after everything that is due at a time."""
+    return FIRST if time == -math.inf else Due(math.nextafter(time, math.inf))
+
+
+def _note_last_firing(timer: Timer | None, key: str) -> Timer | None:
+    """Return the row of a schedule with the key of its last firing."""
+    if timer is None or timer.schedule is None:
+        return timer
+    return replace(timer, schedule=replace(timer.schedule, last=key))
+
+
+def _find_later(schedule: Scheduled, now: float) -> float:
+    """Return the next time of a schedule, if it is in the future."""
+    return schedule.next if schedule.next is not None and schedule.next > now else math.inf
+
+
+STOPPED: Final = "stopped, because its schedule is due again"
+
+
+class SchedulerActor(Actor):
+    """Sleeps until the next timer is due; if other processes may set timers, polls every `POLL_INTERVAL` seconds, too.
+
+    If processes send hints and none arrived, it polls only every fourth time.
+    """
+
+    has_tasks = True
+
+    def __init__(self, scheduler: Scheduler, *, polls: bool) -> None:
+        self._scheduler = scheduler
+        self._polls = polls
+        self._alarm: Alarm | None = None
+        self._log = OutageLog("the loom could not be searched for timers", "the loom is searched for timers again")
+        self._ticks = 0
+        self._heard: int | None = None
+        self._not_before = -math.inf
+        """The event loop time before which it does not poll."""
+
+    async def init(self) -> None:
+        """Poll at once after a crash of this actor; otherwise the runtime wakes it once it is open."""
+        if self._polls:
+            self.send_every(POLL_INTERVAL, _TICK)
+        self._scheduler.wake()
+
+    async def handle_info(self, message: Any) -> None:
+        """Carry out due timers, and sleep until the next one is due."""
+        if message is _TICK:
+            self._ticks += 1
+            before, self._heard = self._heard, self._scheduler.hints
+            if self._heard != before:
+                self._scheduler.queues.expect_news()
+            if self._heard is not None and self._heard == before and self._ticks % SELDOM:
+                return
+        elif message is not _WAKE:
+            return
+        elif (early := self._not_before - anyio.current_time()) > 0:
+            self._set_alarm(early)
+            return
+        with self._log.watch():
+            await self._scheduler.carry_out_due(self.tasks.start_soon)
+        if self._log.has_failed:
+            self._scheduler.wake_in(POLL_INTERVAL)
+        self._not_before = anyio.current_time() + GAP if self._scheduler.has_fired else -math.inf
+        delay = max(0.0, self._scheduler.next - self._scheduler.read_time_of_day()) + SOON
+        self._set_alarm(min(delay, LONGEST) if delay < math.inf else None)
+
+    def _set_alarm(self, delay: float | None) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if delay is None else self.send_after(delay, _WAKE)
