@@ -65,6 +65,7 @@ lint-structure: $(STAMP)
 	$(PY) -m tools.boundaries
 	$(PY) -m tools.record_kinds
 	$(PY) -m tools.names
+	$(PY) -m tools.citations
 
 conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the project's own
 	@if [ -f "$(SHARED)/conformance/tests.yaml" ]; then \

@@ -5,7 +5,7 @@ For each family: a decoded chunk (framing, JSON, payload), compared with framing
 a turn of an entity whose answers come from a transport in memory, around turn 50 and around turn 2,000: the cost of an
 old context.
 
-`--beside TREE` measures a checkout of another commit in the same run, alternately, and prints the ratios (R-32).
+`--beside TREE` measures a checkout of another commit in the same run, alternately, and prints the ratios.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m bench gaps`: the longest gap of the host's event loop while its loom is busy or locked (K-30).
+"""`python -m bench gaps`: the longest gap of the host's event loop while its loom is busy or locked.
 
 A program that embeds a runtime also serves others from the same event loop. Each row is the longest time, in
 milliseconds, for which a task of that program could not run, while entities are cast and get messages all the time:

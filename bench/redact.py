@@ -1,6 +1,6 @@
 """`python -m bench redact`: CPU microseconds to redact a kilobyte of clean prose, source code and JSON records.
 
-`--beside TREE` measures a checkout of another commit in the same run, alternately, and prints the ratio (X-33).
+`--beside TREE` measures a checkout of another commit in the same run, alternately, and prints the ratio.
 """
 
 from __future__ import annotations

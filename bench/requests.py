@@ -1,6 +1,6 @@
 """`python -m bench requests`: the cost of unloaded entities that wait for people.
 
-*held* is the bytes of memory that each of them holds in the runtime (at most 1,024, C-22); *list* is the CPU
+*held* is the bytes of memory that each of them holds in the runtime (at most 1,024); *list* is the CPU
 microseconds of `runtime.requests()` for each; *decide* is those for deciding a request, loading the entity, running its
 gate and ending it.
 """

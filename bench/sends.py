@@ -1,10 +1,10 @@
 """`python -m bench sends`: the cost of a send to an idle entity, and of loading one with a long history.
 
 - *idle*: a further intent for a loaded long-lived entity that waits, CPU microseconds. `--beside TREE` measures a
-  checkout of another commit in the same rounds; a send may cost 1.1 times the cost there (C-71).
+  checkout of another commit in the same rounds; a send may cost 1.1 times the cost there.
 - *load*: the first intent for an unloaded entity, less the cost of a send to an idle one, after few and after many
   intents. Its context is folded, so the many may cost twice as much as the few, and loading may stop the event loop for
-  at most 20 ms (C-06).
+  at most 20 ms.
 
 Every measurement runs in a process of its own; the figures are the least of all rounds.
 """

@@ -6,7 +6,7 @@ so the rest is the runtime's. The limits were set on a machine where the floor t
 21 for 200; on another machine the ratio to the floor says more than the microseconds.
 
 `--beside TREE` measures a checkout of another commit in the same rounds: a change may make no shape more expensive than
-1.03 times the cost before it (C-71).
+1.03 times the cost before it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REFERENCE_FLOOR = {False: 58.0, True: 21.0}
 FLAT_LIMIT = 1.2
 OVERHEAD_LIMIT = 1024.0
 BESIDE_LIMIT = 1.03
-"""The highest ratio of the cost of a turn to that at another commit (C-71)."""
+"""The highest ratio of the cost of a turn to that at another commit."""
 
 
 class Line(NamedTuple):

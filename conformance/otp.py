@@ -88,7 +88,7 @@ class Scenario:
         flags = {"max_restarts": node.get("max_restarts", 1), "period": node.get("period", 5)}
         if node.get("strategy") == "dynamic":
             if node.get("auto_shutdown", "never") != "never":
-                raise SpecError("auto_shutdown", "is not for a dynamic supervisor (S-45; OTP 25 still takes it)")
+                raise SpecError("auto_shutdown", "is not for a dynamic supervisor (OTP 25 still takes it)")
             template = {**node["template"], "significant": False}  # the referee leaves it out too
             child_spec: ChildSpec[Actor] = ChildSpec("template", self.worker, **self._options(template))
             dynamic = _Dynamic(child_spec, **flags)

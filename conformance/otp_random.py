@@ -7,8 +7,8 @@ referee's own answer is uncertain or differs from the specification:
 - a stubborn worker with `infinity` or five seconds: the run would hang, or take as long;
 - `stop` of a nested supervisor: Erlang ignores an exit signal that is not from the parent, after a wait of five
   seconds;
-- a dynamic child whose restart says `ignore`: OTP 25 counts it as active for ever (S-07);
-- short periods: Erlang's window has whole seconds (S-27).
+- a dynamic child whose restart says `ignore`: OTP 25 counts it as active for ever;
+- short periods: Erlang's window has whole seconds.
 """
 
 from __future__ import annotations

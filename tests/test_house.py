@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import boundaries, circles, layers, names, record_kinds, reference, rules
+from tools import boundaries, circles, citations, layers, names, record_kinds, reference, rules
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -168,7 +168,7 @@ class TestRules:
         ids += [f"N-{n:02}" for n in range(1, 89) if n != 51]  # N-51 is reserved
         ids += [f"ACP-{n:02}" for n in range(1, 23)]
         ids += [f"MCP-{n:02}" for n in range(1, 22)]  # those from 18 on are our own
-        ids += [f"K-{n:02}" for n in (1, 2, 23, 30, 45)]
+        ids += [f"K-{n:02}" for n in (*range(1, 10), *range(20, 26), *range(30, 37), *range(40, 46))]
         sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
         assert sorted(rule for section in sections for rule in section.rules) == sorted(ids)
 
@@ -478,6 +478,35 @@ class TestNames:
         trees = [(ast.parse(source), f"{n}.py") for n, source in enumerate(sources)]
         classes = [named for tree, file in trees for named in names.list_classes(tree, file)]
         return list(names.class_faults(classes, shared or {}, pending))
+
+
+@pytest.mark.rule("K-44")
+class TestCitations:
+    """Code and pages cite only what is in the repository."""
+
+    STATED = citations.list_headings("# Page\n## SPEC 1: Words\n### SPEC 1.2\n#### LOOP-1\n### D-011\n")
+
+    @pytest.mark.parametrize("text", ["LOOP-1", "D-011", "SPEC 1.2", "decision 0030", "decisions 0030 and A-0001"])
+    def test_a_citation_of_what_exists_is_fine(self, text: str) -> None:
+        assert not list(citations.unknown_citations(text, self.STATED, frozenset({"0030", "A-0001"})))
+
+    @pytest.mark.parametrize("text", ["LOOP-2", "D-012", "SPEC 1.3", "decision 0031"])
+    def test_a_citation_of_what_does_not_exist_is_found_with_its_line(self, text: str) -> None:
+        ((line, citation),) = citations.unknown_citations(f"one\n({text})", self.STATED, frozenset({"0030"}))
+        assert (line, citation) == (2, text)
+
+    @pytest.mark.parametrize("text", ["S-01", "MCP-08", "trap 4.3.9", "core.md 4"])
+    def test_a_citation_of_a_working_paper_is_found(self, text: str) -> None:
+        assert [line for line, _ in citations.foreign_citations(f"one\ntwo ({text})")] == [2]
+
+    @pytest.mark.parametrize("text", ["LOOP-1", "D-011", "UTF-8", "SHA-256", "snapshots-of-sandboxes.md", "A-0001"])
+    def test_other_words_are_no_citations_of_working_papers(self, text: str) -> None:
+        assert not list(citations.foreign_citations(text))
+
+    def test_a_package_may_cite_as_many_as_its_row_says_and_needs_the_row(self) -> None:
+        assert not list(citations.faults({"a": 2}, {"a": 2}))
+        assert list(citations.faults({"a": 3}, {"a": 2}))
+        assert list(citations.faults({}, {"a": 2}))
 
 
 def fields_of(cls: ast.ClassDef) -> set[str]:

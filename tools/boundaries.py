@@ -36,21 +36,19 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary("supervisors/child.py", "_terminate", "an exception of the cleanup becomes the exit reason, as in OTP"),
     Boundary("supervisors/system.py", "_write_report", "a failed report must not end the actor that it is about"),
-    Boundary(
-        "supervisors/reasons.py", "render_exception", "an exception without a readable text is reported, too (S-52)"
-    ),
+    Boundary("supervisors/reasons.py", "render_exception", "an exception without a readable text is reported, too"),
     Boundary("supervisors/child.py", "_take_snapshot", "a snapshot that fails is lost, and that is reported"),
     Boundary("supervisors/child.py", "create_actor", "a factory is the actor's code: its failure is a failed start"),
     Boundary(
         "cantrip_actors/user_code/attempt.py",
         "attempt",
-        "an exception of a gate, a step around one or a crystal is a value (CIRCLE-5, F-43, C-60); the loop continues",
+        "an exception of a gate, a step around one or a crystal is a value (CIRCLE-5); the loop continues",
     ),
     Boundary("cantrip_actors/user_code/attempt.py", "attempt_now", "the same for user code that does not wait"),
     Boundary(
         "cantrip_actors/terms/gate.py",
         "Gate._check_model",
-        "a validator of a gate's parameter is user code: its exception is a refusal, as a ValueError is (C-60)",
+        "a validator of a gate's parameter is user code: its exception is a refusal, as a ValueError is",
     ),
     Boundary(
         "cantrip_actors/circle/javascript/engine.py",
@@ -65,7 +63,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     Boundary(
         "cantrip_actors/http/endpoint.py",
         "Endpoint._answer",
-        "around requests: our own bug is one 500 with an id in the log, and the service continues (HTTP-15)",
+        "around requests: our own bug is one 500 with an id in the log, and the service continues",
     ),
     Boundary(
         "cantrip_actors/http/feeds.py",
@@ -75,7 +73,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     Boundary(
         "cantrip_actors/agentic/agent_dispatcher.py",
         "AgentDispatcher._call",
-        "if a schema's validator raises, the answer does not fit: it is asked for again (A-34)",
+        "if a schema's validator raises, the answer does not fit: it is asked for again",
     ),
     Boundary(
         "cantrip_actors/agentic/execution.py",
@@ -90,7 +88,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
     Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same, in a module that may not import the library"),
     Boundary("cantrip_actors/testing.py", "run_with_crashes", "what a crashed process raises is lost with it"),
     Boundary("cantrip_actors/runtime/face/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
-    Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect (OTEL-04)"),
+    Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect"),
     Boundary(
         "cantrip_actors/observe/tracing.py",
         "guard_episode.run_guarded",

@@ -52,8 +52,7 @@ requests against the types that the provider publishes.
 What a family has no field for is left out, and every answer says so: `metadata["left_out"]` of its `Response`, which
 the loom keeps with the utterance. What a *model* refuses is learnt from its refusal for an hour: the nearest value
 that it takes (`metadata["adjusted"]` has what was wanted and what was sent), or nothing (`left_out`). A value that no
-model takes raises `ProviderError`. Of an entity, `turn.left_out` and `turn.adjusted` say the same for each turn. The
-rules are R-01 to R-08 and R-26 of [rules.md](rules.md).
+model takes raises `ProviderError`. Of an entity, `turn.left_out` and `turn.adjusted` say the same for each turn.
 """
 
 READ = ToolDefinition("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})

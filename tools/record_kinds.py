@@ -1,4 +1,4 @@
-"""Only the fold and the projections look at kinds of records (rule C-03).
+"""Only the fold and the projections look at kinds of records.
 
 The meaning of a record is decided in one place: `machine/evolve.py` applies it to a state, `machine/project/` answers
 questions about it. Code elsewhere that asks a record for its class (`isinstance`, `match`/`case`, `type(record) is …`)
@@ -71,7 +71,7 @@ def faults(source: str, file: str) -> Iterator[str]:
     if not file.startswith(ALLOWED):
         for look in looks(source, file):
             where = look.function or "the top level"
-            yield f"{file}:{look.line}: {where} looks at kinds of records: ask machine/project (C-03)"
+            yield f"{file}:{look.line}: {where} looks at kinds of records: ask machine/project"
 
 
 def main() -> int:

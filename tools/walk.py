@@ -1,4 +1,4 @@
-"""Measure the walk of data through the product: how much code and how many tasks one message passes (K-45).
+"""Measure the walk of data through the product: how much code and how many tasks one message passes.
 
     python -m tools.walk               print the table
     python -m tools.walk --limits      the same, and fail if a figure is above its limit
@@ -70,7 +70,7 @@ LIMITS = {
     "gate": Figures(files=23, changes=2),
     "crash": Figures(files=50, changes=12),
 }
-"""The limits of K-45, and those of K-33 for a send."""
+"""The most that each walk may take."""
 
 
 Runner = tuple[int, object]

@@ -1,7 +1,7 @@
 """The prompts of a session's MCP servers, as slash commands: `/SERVER__PROMPT ARGUMENTS`.
 
 A server makes a prompt when the user sends the command: the prompt is the intent and its context. Neither a prompt nor
-its description gets into a system prompt (MCP-17).
+its description gets into a system prompt.
 
     user messages at the end     the intent
     what comes before them       `conversation` in the context; all of it, if the last message is not the user's

@@ -3,16 +3,16 @@
 Which failures are retried:
 
     what happens                                            becomes
-    the answer does not fit the output schema, for          the same call again, with the very same input (A-36),
-    whatever reason: no JSON, a wrong shape, both branches  up to `max_retries` calls in all (A-32), each call
-    or neither, a rejection without feedback (A-34)         counting for itself (A-37); then AgentExhausted
-    the agent raises (A-35), or answers with no text        that error, after the one call
-    an unknown worker                                       ValueError, without a call (A-27)
+    the answer does not fit the output schema, for          the same call again, with the very same input,
+    whatever reason: no JSON, a wrong shape, both branches  up to `max_retries` calls in all, each call
+    or neither, a rejection without feedback         counting for itself; then AgentExhausted
+    the agent raises, or answers with no text        that error, after the one call
+    an unknown worker                                       ValueError, without a call
 
 `max_retries` counts all attempts, not the additional ones as `Retry` does: 1 is a single try, 0 means no call. It nests
 around a crystal's own retries, which are for the transport. An attempt that failed leaves only its tokens.
 
-The dispatcher holds no state between calls; any number of runs may share one (A-41).
+The dispatcher holds no state between calls; any number of runs may share one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LONGEST = 2_000
 
 
 class AgentExhausted(RuntimeError):
-    """No answer of an agent fitted its schema. The text has the agent, the attempts and the last payload (A-33)."""
+    """No answer of an agent fitted its schema. The text has the agent, the attempts and the last payload."""
 
 
 @dataclass(frozen=True, kw_only=True)

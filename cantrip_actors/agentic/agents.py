@@ -30,7 +30,7 @@ AskCrystal = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
 class AgentProtocol(Protocol):
     """The player of a role: `await agent(input_json)` returns its answer, as JSON text.
 
-    The trace has its `id`, error texts its `name`. An exception of it ends the run (A-35). An agent with `reply`, such
+    The trace has its `id`, error texts its `name`. An exception of it ends the run. An agent with `reply`, such
     as `CrystalAgent`, is called by that instead, and reports the tokens that it used.
     """
 

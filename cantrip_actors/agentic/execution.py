@@ -6,13 +6,13 @@ and reports the result. So
 
 - each call of an agent is one utterance, and is in the loom before anything else happens (V14);
 - a tool request is a gate call of that utterance, which runs `ToolRegistry.call`;
-- the end is `done` with the response; a rejection is an end like any other (A-29, A-47);
+- the end is `done` with the response; a rejection is an end like any other;
 - after a crash the run resumes from the loom: no agent is asked again, no tool is run again;
-- attempts that did not fit their schema stay inside the dispatcher, and leave nothing (A-36, D-006).
+- attempts that did not fit their schema stay inside the dispatcher, and leave nothing (D-006).
 
 An error ends the entity as `failed`, with `ControllerFailed`. It is neither a crash, which would be restarted, nor a
 ProviderError, which would be retried. A parent that started the run by `call_agent` gets it as an error observation and
-continues (A-46). A direct call of the controller raises the original exception, for example an agent's (A-35).
+continues. A direct call of the controller raises the original exception, for example an agent's.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Controller:
 
         Raises the error that ended the run, in its own type: AgentExhausted, an agent's or a tool's own exception,
         ValueError for an unknown worker, TypeError for arguments of another tool, RuntimeError for any other broken
-        rule. A note on it names the entity. Cancelling the wait stops the entity (A-45).
+        rule. A note on it names the entity. Cancelling the wait stops the entity.
         """
         if runtime is None:
             async with Runtime.open("memory:") as own:

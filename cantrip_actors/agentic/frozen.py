@@ -55,7 +55,7 @@ class FrozenList(_Fixed, list[Any]):
 
 
 def freeze(value: Any) -> Any:
-    """Return the value with all its mappings and lists frozen, in all depths (A-18)."""
+    """Return the value with all its mappings and lists frozen, in all depths."""
     if isinstance(value, _Fixed):
         return value
     if isinstance(value, Mapping):

@@ -2,10 +2,10 @@
 
 All of them are frozen pydantic models. A domain narrows them: `PlannerOutput[Task]` with the ids of its workers,
 `WorkerOutput[Result]` with the arguments of its tools, `Decision` with its own rules. A value that does not fit its
-schema never exists as an object (A-38).
+schema never exists as an object.
 
-Two rules are built into the types: a worker's output is a result or a tool request and never both or neither (A-15); a
-rejection has feedback (A-16).
+Two rules are built into the types: a worker's output is a result or a tool request and never both or neither; a
+rejection has feedback.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class WorkerInput(FrozenModel, Generic[T, R]):
 
 
 class WorkerOutput(FrozenModel, Generic[R]):
-    """A result or a tool request: exactly one of them (A-15).
+    """A result or a tool request: exactly one of them.
 
     `tool_args` has the type of each tool's arguments; arguments that do not fit it are a schema error. A tool without a
     type gets its arguments as they came.
@@ -118,7 +118,7 @@ class CriticInput(FrozenModel, Generic[T, R]):
 
 
 class Decision(FrozenModel):
-    """A critic's decision. A rejection has feedback (A-16); it is data, never an error (A-29)."""
+    """A critic's decision. A rejection has feedback; it is data, never an error."""
 
     decision: Literal["ACCEPT", "REJECT"]
     feedback: Feedback | None = None
@@ -132,7 +132,7 @@ class Decision(FrozenModel):
 
 @dataclass(frozen=True, slots=True)
 class AgentCallResult(Generic[O]):
-    """The result of one logical call of an agent, for any number of attempts: one output, one `call_id` (A-32).
+    """The result of one logical call of an agent, for any number of attempts: one output, one `call_id`.
 
     `usage` counts the tokens of all attempts.
     """
@@ -147,7 +147,7 @@ class AgentCallResult(Generic[O]):
 
 
 class ControllerDomainInput(FrozenModel):
-    """Exactly one task: any object but None and collections (A-17)."""
+    """Exactly one task: any object but None and collections."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -170,7 +170,7 @@ class ControllerRequest(FrozenModel):
 
 
 class ControllerResponse(FrozenModel):
-    """The result of one run: plain JSON data that cannot change, in all depths (A-18, V9).
+    """The result of one run: plain JSON data that cannot change, in all depths.
 
     `worker_output` and `critic_decision` are those objects as data; `trace` has an entry for each step. Fields can be
     read either way: `response.critic_decision["decision"]`, `response.critic_decision.decision`.

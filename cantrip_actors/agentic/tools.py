@@ -56,12 +56,12 @@ class ToolRegistry:
         blocking: bool | None = None,
         idempotent: bool = False,
     ) -> None:
-        """Add a tool. `func` takes one `arg_type` and may be async; it runs once for each call (A-39).
+        """Add a tool. `func` takes one `arg_type` and may be async; it runs once for each call.
 
         As a gate, a plain function gets a worker thread unless `blocking` is False; an `idempotent` one may run again
         after a crash.
 
-        Raises ValueError for a name that is taken (A-40), reserved, or not a gate's name, TypeError if `func` is not
+        Raises ValueError for a name that is taken, reserved, or not a gate's name, TypeError if `func` is not
         callable or `arg_type` is not a pydantic model.
         """
         if name in self._tools:
@@ -162,7 +162,7 @@ _ANY: Final = TypeAdapter[Any](Any, config=ConfigDict(ser_json_inf_nan="constant
 
 
 def as_json(value: Any, *, by_alias: bool | None = None, round_trip: bool = False) -> Any:
-    """Return the value as plain JSON data; numbers stay exact (A-03). The options are pydantic's."""
+    """Return the value as plain JSON data; numbers stay exact. The options are pydantic's."""
     return _ANY.dump_python(value, mode="json", by_alias=by_alias, round_trip=round_trip)
 
 

@@ -1,6 +1,6 @@
 """The steps of a run as the loom has them: one turn for each call of an agent, its trace entry as the turn's text.
 
-A trace has an entry for each step (A-31). PLAN, WORK and CRITIC have `state`, `agent_id`, `call_id`, `tool_name`,
+A trace has an entry for each step. PLAN, WORK and CRITIC have `state`, `agent_id`, `call_id`, `tool_name`,
 `input` and `output`; the planner's input is not repeated, since it is the task. A TOOL has no entry of its own in the
 loom: it is a gate call of the turn whose WORK asked for it. END has only `state` and `decision`, and is the call of
 `done` in the turn of the CRITIC.

@@ -147,7 +147,7 @@ class Conversion(Meter):
             self._above.discard(id(value))
 
     def _check_room(self, kind: type, value: Any) -> None:
-        """Raise TooLarge for a value that is sure to exceed the bound, before it is copied (X-01)."""
+        """Raise TooLarge for a value that is sure to exceed the bound, before it is copied."""
         if kind in _LONG:
             self.check_length(len(value))
         elif kind is int:

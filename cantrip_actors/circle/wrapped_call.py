@@ -1,4 +1,4 @@
-"""Run a gate with the steps around it: from the outermost wrapper inwards, and out again (F-41, F-43).
+"""Run a gate with the steps around it: from the outermost wrapper inwards, and out again.
 
 An exception of a step does not crash the entity: before the gate it refuses the call, so that a broken check fails
 closed; after it the entity reads that its call ran and that the check failed. An error stays an error, whatever a later

@@ -1,4 +1,4 @@
-"""The person who decides at a command line: this process's user, who may give another name (X-23)."""
+"""The person who decides at a command line: this process's user, who may give another name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make everything printable that reaches a terminal: no text of an entity, file or record moves the cursor (X-22).
+"""Make everything printable that reaches a terminal: no text of an entity, file or record moves the cursor.
 
 `main` replaces standard output and standard error by a `Terminal` if they are terminals, so no command can forget it.
 Coloured or redrawn output goes through `console`, which sends its own codes to the terminal and makes the texts between

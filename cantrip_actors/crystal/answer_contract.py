@@ -5,8 +5,8 @@
 | CRYSTAL-3 | has content, a call, code or an image | `CrystalError`: the cast fails, its tokens are booked |
 | CRYSTAL-4 | has calls with a gate, arguments and an id of their own | `CrystalError` |
 | CRYSTAL-5 | follows `tool_choice` | `NotAsAsked`: asked again, `INSISTENCE` times, then `CrystalError` |
-| R-02 | fits `output_schema` (`provider.py`) | `NotAsAsked`: the same |
-| R-07 | can be read by its provider | a failed attempt: retried, with the output quoted |
+| schema | fits `output_schema` (`provider.py`) | `NotAsAsked`: the same |
+| body | can be read by its provider | a failed attempt: retried, with the output quoted |
 
 `read_answer` decides the first three, with `Response.of` for what depends on the answer alone (CRYSTAL-3, CRYSTAL-4).
 A `Draft` reports an empty answer earlier, with the provider's reason to stop. `query.py` runs the attempts. The
@@ -25,7 +25,7 @@ from cantrip_actors.terms.image import add_handles
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response, find_named_gate
 
 INSISTENCE: Final = 3
-"""How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5), or a schema (R-02)."""
+"""How often a crystal is asked again for an answer that follows `tool_choice` (CRYSTAL-5), or a schema."""
 
 QUOTED: Final = 4000
 """Characters of a failed answer that are quoted to the next attempt."""
@@ -109,7 +109,7 @@ def ask_again(invocation: Invocation, failed: NotAsAsked) -> Invocation:
 
 
 def quote_output(invocation: Invocation, generated: str) -> Invocation:
-    """Return the same question, with the output that the provider could not parse (R-07)."""
+    """Return the same question, with the output that the provider could not parse."""
     quoted = generated if len(generated) <= QUOTED else f"{generated[:QUOTED]}…"
     last = Message("user", _UNREADABLE if invocation.tools else _NO_JSON)
     return _append(invocation, Message("assistant", quoted), last)

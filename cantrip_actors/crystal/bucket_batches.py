@@ -1,4 +1,4 @@
-"""The batch interfaces of Vertex AI and Amazon Bedrock, whose requests and answers are files in a bucket (R-24).
+"""The batch interfaces of Vertex AI and Amazon Bedrock, whose requests and answers are files in a bucket.
 
 A file of requests is uploaded to the bucket, and a job reads it and writes the answers next to it. The file shows the
 requests of a job, so a job that was accepted just before a crash is found again in the list of jobs. The files stay in

@@ -1,4 +1,4 @@
-"""The parts of a prompt that are marked for the provider's cache: tools, system, and the newest messages (R-22).
+"""The parts of a prompt that are marked for the provider's cache: tools, system, and the newest messages.
 
 A mark asks the provider to cache everything before it. A read from the cache costs a tenth, a write a quarter more (for
 5 minutes) or twice as much (for an hour). A provider accepts four marks.

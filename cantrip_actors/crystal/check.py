@@ -1,4 +1,4 @@
-"""Checks a crystal against its provider: 25 short queries, each for one property that entities rely on (R-31).
+"""Checks a crystal against its provider: 25 short queries, each for one property that entities rely on.
 
 The queries are live and cost a little. They run only on request: `cantrip crystals check`.
 """

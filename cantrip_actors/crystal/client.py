@@ -138,7 +138,7 @@ def _redact(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def _find_redirect_address(response: httpx.Response) -> str | None:
-    """Return the address of a redirect: on the same host, and not from https to http; None for any other (R-12)."""
+    """Return the address of a redirect: on the same host, and not from https to http; None for any other."""
     if response.status_code not in (307, 308):
         return None
     requested_url = response.request.url
@@ -304,7 +304,7 @@ class Client:
         return self._client is not None or bool(self._open)
 
     def make_url(self, path: str) -> str:
-        """Return the address of a path, with the query of the base address and that of the path (R-12).
+        """Return the address of a path, with the query of the base address and that of the path.
 
         A whole address, as that of a bucket, is unchanged.
         """

@@ -1,4 +1,4 @@
-"""Results of the tools that OpenAI defines and the client runs, in the shapes of its API (R-10).
+"""Results of the tools that OpenAI defines and the client runs, in the shapes of its API.
 
 The model calls `shell`, `local_shell`, `apply_patch`, `tool_search` or `computer` because the options offer them; a
 gate of that name answers. The gate may return plain text, or a mapping with the fields of the shape.

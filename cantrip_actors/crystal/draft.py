@@ -192,7 +192,7 @@ class Draft:
         return item
 
     def serve(self, tool: str, call_id: object = None, name: str = "") -> DraftItem:
-        """Begin a call of one of the provider's own tools, which runs there and is not a gate call (R-21).
+        """Begin a call of one of the provider's own tools, which runs there and is not a gate call.
 
         `name` is the function within a tool that has several.
         """
@@ -512,7 +512,7 @@ class Decoder(ABC):
         self._is_steady = False
 
     def is_of_message(self, message_id: Any, *, begins: bool = True) -> bool:
-        """Return whether a piece with this id belongs to the message, and not to another one after its end (R-04).
+        """Return whether a piece with this id belongs to the message, and not to another one after its end.
 
         Some servers make up an id for each piece, so an id counts only once two pieces in a row had it, or where the
         first one comes back after another. `begins` says that a message may begin with this piece.
@@ -535,13 +535,13 @@ class Decoder(ABC):
         return True
 
     def note_beginning(self, message_id: Any) -> None:
-        """Handle the beginning of a message with this id. Raises ProviderError if another one has begun (R-04)."""
+        """Handle the beginning of a message with this id. Raises ProviderError if another one has begun."""
         current_id = self.metadata.get("id")
         if current_id and message_id and current_id != message_id:
             raise self.make_second_message_error()
 
     def make_second_message_error(self) -> ProviderError:
-        """The error of a stream in which a second message begins before the first one has ended (R-04)."""
+        """The error of a stream in which a second message begins before the first one has ended."""
         return ProviderError(f"{self.draft.provider}: a second message began within the first one", retryable=True)
 
     def feed(self, event: ServerSentEvent) -> list[Payload]:

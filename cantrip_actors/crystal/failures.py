@@ -84,7 +84,7 @@ CREDIT: Final = frozenset(
 """Most have the status of a rate limit, but waiting does not help."""
 
 FLUKES: Final = frozenset(("tool_use_failed", "json_validate_failed"))
-"""Errors with status 400 that depend on sampling: the same query may succeed (R-07)."""
+"""Errors with status 400 that depend on sampling: the same query may succeed."""
 _FLUKE: Final = re.compile(
     r"model did not call a tool|failed to (?:call a function|(?:generate|validate) JSON)", re.IGNORECASE
 )

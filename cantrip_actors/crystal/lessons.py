@@ -1,4 +1,4 @@
-"""The parameters and values that a model refused, remembered for an hour (R-01).
+"""The parameters and values that a model refused, remembered for an hour.
 
 A refusal is about one of four things, and only the first three teach anything:
 

@@ -6,7 +6,7 @@ depend on the date or the hour are those of the moment of the look-up. A user's 
 
 A price is looked up by the model name in the answer, then by the name in the query; at the provider of the address in
 use, else at the family's. Nothing is guessed: the cost of an unknown model is 0 (`Usage.cost`), and the crystal learns
-from refusals which parameters a model lacks (R-25).
+from refusals which parameters a model lacks.
 """
 
 from __future__ import annotations

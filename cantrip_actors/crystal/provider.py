@@ -588,7 +588,7 @@ class ProviderCrystal(AnsweringCrystal):
         return sum_usage(counts[:first], self.known_as(*names, batch=True), fees) + usage if batch else usage
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
-        """Raise InvalidCantrip if the model does not accept one of the tools, or one of their settings (R-21)."""
+        """Raise InvalidCantrip if the model does not accept one of the tools, or one of their settings."""
         check_server_tools(self.family.serves or self.family.provider, self.family.model, tools)
 
     @property

@@ -325,7 +325,7 @@ class Watch:
 
 
 def make_emit(observer: Callable[[Emitted], None] | None) -> Callable[[Any], None]:
-    """Return the `emit` that a crystal of the user's gets. It works the same with and without an observer (U-62).
+    """Return the `emit` that a crystal of the user's gets. It works the same with and without an observer.
 
     It raises InvalidStreamEvent for anything but a payload of the stream. Threads may call it, too: a plain `invoke`
     runs in one, and the observers belong to the event loop.

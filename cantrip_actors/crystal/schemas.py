@@ -1,4 +1,4 @@
-"""JSON Schemas for providers: a user's schema becomes the nearest one that the rules of a family allow (R-02).
+"""JSON Schemas for providers: a user's schema becomes the nearest one that the rules of a family allow.
 
 The providers publish the rules for structured outputs. If a rule requires more than the user's schema (OpenAI: every
 property is required), the sent schema is stricter, and `drop_nulls` converts an answer to the user's schema. If a rule

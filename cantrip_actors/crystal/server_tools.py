@@ -1,4 +1,4 @@
-"""Tools that a provider runs itself, in the form of each family: a pure translation of `terms/server_tools.py` (R-21).
+"""Tools that a provider runs itself, in the form of each family: a pure translation of `terms/server_tools.py`.
 
 `check_server_tools` refuses a tool that a family lacks, so that the translation is total. The token of an MCP server is
 read here, for each request, and is only in the request.

@@ -1,4 +1,4 @@
-"""Settings of a call that at least two families share, in the form of each family (R-26).
+"""Settings of a call that at least two families share, in the form of each family.
 
 A table has, by the name of a setting, the function that writes its value into a request. A family without a row lacks
 the setting, which the answer reports (`metadata["left_out"]`). A row may write nothing for a query (for example without

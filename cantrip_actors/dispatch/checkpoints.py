@@ -1,4 +1,4 @@
-"""The checkpoint rule: after an effect, progress is written before the next gate runs (F-18, F-19, F-31). Pure.
+"""The checkpoint rule: after an effect, progress is written before the next gate runs. Pure.
 
     what happened                           then
     --------------------------------------  ---------------------------------------------------------------------------
@@ -33,11 +33,12 @@ class Checkpoint(NamedTuple):
 
 
 def may_run(state: Checkpoint, gate: str) -> Refusal | None:
-    """Return why `gate` may not run now, or None. The refusal becomes an error observation (F-20)."""
+    """Return why `gate` may not run now, or None. The refusal becomes an error observation."""
     if not state.trigger or gate in EXEMPT:
         return None
     return Refusal(
-        f"checkpoint required ({state.trigger}): write what was done with `progress` before {gate} can run", "F-18"
+        f"checkpoint required ({state.trigger}): write what was done with `progress` before {gate} can run",
+        "checkpoint",
     )
 
 

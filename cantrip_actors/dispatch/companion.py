@@ -1,18 +1,17 @@
 """The companion of a dispatched entity: the rules around its gates, and the entries about its life.
 
-Every rule is checked before the effect, in a step wrapped around a gate (F-45), and fails closed:
+Every rule is checked before the effect, in a step wrapped around a gate, and fails closed:
 
     around            step
     ----------------  -------------------------------------------------------------------------------------------------
-    every gate        before: a checkpoint that is due (F-18), reading the dispatch again after a fold (`strict`)
+    every gate        before: a checkpoint that is due, reading the dispatch again after a fold (`strict`)
                       after: counts the call
     gates with files  before: no file of the dispatches' logs is touched
-    done              before: the exit contract (F-21)
+    done              before: the exit contract
 
 It writes to the log under the entity's lease, each event once: after a crash a gate call is repeated with the same
 turn, and an event that this turn has written is not written again. Its state between two steps is a cache: after a
-crash, and in a new process, the checkpoint is counted again from the loom, and refused `done`s are in the log (F-27,
-F-31).
+crash, and in a new process, the checkpoint is counted again from the loom, and refused `done`s are in the log.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class DispatchCompanion(Companion):
         """Make the dispatch active or, if it was active when its entity crashed, recover it.
 
         The entity holds the loom's lease; the token that refuses late writers of this log is the log's own, one higher
-        with each start (F-33). A dispatch that has ended is unchanged: its entity only has to finish.
+        with each start. A dispatch that has ended is unchanged: its entity only has to finish.
 
         Raises DispatchError if another entity runs it, EventRefused if it may not start.
         """
@@ -93,7 +92,7 @@ class DispatchCompanion(Companion):
         was_active = record.status == "active"
         if was_active and record.runner != here.entity_id:
             raise DispatchError(
-                f"{record.id} is run by entity {record.runner}: {here.entity_id} may not run it as well (F-14)"
+                f"{record.id} is run by entity {record.runner}: {here.entity_id} may not run it as well"
             )
         self._entity_id = here.entity_id
         if record.status not in ("queued", "active"):
@@ -130,7 +129,7 @@ class DispatchCompanion(Companion):
         return f"{RULES}\n\n{await self._rehydrate(record, here)}"
 
     async def recalls(self, here: Here, last: int) -> str | None:
-        """Record a fold in the log; return the part of the record that stays in the context (F-28)."""
+        """Record a fold in the log; return the part of the record that stays in the context."""
         record = await self.read()
         if record.status == "active":
             record = await self.write(Folded(1, last))
@@ -148,7 +147,7 @@ class DispatchCompanion(Companion):
         await self.write(make_ending(outcome.reason, why), by="supervisor")
 
     def clear_checkpoint(self) -> None:
-        """Reset the count, because a progress entry became durable. Nothing else clears a checkpoint (F-19)."""
+        """Reset the count, because a progress entry became durable. Nothing else clears a checkpoint."""
         self._checkpoint = Checkpoint()
 
     async def _rehydrate(self, record: Record, here: Here) -> str:
@@ -227,7 +226,7 @@ def make_ending(how: str, why: str) -> StatusChanged:
 def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
     """Return a step before a gate with files below `root`, which refuses texts that lead to files of the runtime.
 
-    Every text in the arguments counts, at any depth, as a path from the root or as an absolute one (X-12).
+    Every text in the arguments counts, at any depth, as a path from the root or as an absolute one.
     """
 
     def find(args: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
 """The contract of a dispatch: an entity's task, frozen the moment it is dispatched.
 
 A `Contract` that exists is valid (`terms.py` has the rules) and never changes; no operation changes one. Other terms
-need another dispatch, made with `superseding`: a new contract, under its own id, with the lessons so far (F-05, F-12).
+need another dispatch, made with `superseding`: a new contract, under its own id, with the lessons so far.
 Progress and status are not part of a contract: its log has them.
 
 The hash covers the canonical JSON: sorted names, no white space, and only the fields that differ from their defaults,
@@ -25,7 +25,7 @@ from cantrip_actors.terms.errors import ImmutableError
 
 
 class InvalidContract(DispatchError, ValueError):
-    """A contract that breaks rules: `violations` has every one of them, and the message lists them all (F-01)."""
+    """A contract that breaks rules: `violations` has every one of them, and the message lists them all."""
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:
         self.violations = violations
@@ -36,7 +36,7 @@ class InvalidContract(DispatchError, ValueError):
 
 
 class Contract(ContractTerms):
-    """The task of an entity, and its terms: valid, and frozen (F-02, F-03).
+    """The task of an entity, and its terms: valid, and frozen.
 
     Text fields are stripped; lists become tuples. `intent` defaults to the objective, `dispatch_id` to one made of
     date, project and title. `outputs` are the paths that will be written, for `overlaps`; `lessons` is what was learned
@@ -44,7 +44,7 @@ class Contract(ContractTerms):
     `max_iterations` attempts at each and `review_cap` rounds of review. `budget` is in US dollars. `gates` and `wards`
     are granted to the worker; `spawned_by` is the turn that dispatched it.
 
-    Raises InvalidContract with all violations (F-01), ImmutableError when a field is set afterwards.
+    Raises InvalidContract with all violations, ImmutableError when a field is set afterwards.
     """
 
     def __post_init__(self) -> None:
@@ -59,10 +59,10 @@ class Contract(ContractTerms):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise ImmutableError(f"a contract is frozen: cannot set {name}; dispatch a new one that supersedes it (F-03)")
+        raise ImmutableError(f"a contract is frozen: cannot set {name}; dispatch a new one that supersedes it")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise ImmutableError(f"a contract is frozen: cannot delete {name}; dispatch a new one (F-03)")
+        raise ImmutableError(f"a contract is frozen: cannot delete {name}; dispatch a new one")
 
     @cached_property
     def canonical(self) -> bytes:
@@ -90,7 +90,7 @@ class Contract(ContractTerms):
 
 
 def draft(data: Mapping[str, Any]) -> Contract | tuple[Violation, ...]:
-    """Return the contract that `data` (fields to values) describes, or everything that is wrong (F-01).
+    """Return the contract that `data` (fields to values) describes, or everything that is wrong.
 
     `needs_approval` may be "yes" or "no", a source or step a mapping, a ward `{max_turns: 10}`. A `status` may be given
     if it is queued.

@@ -7,7 +7,7 @@
 
 The entity of a dispatch is long-lived and has the dispatch's id as its name, so that a dispatch that was blocked and
 unblocked continues where it was. The dispatcher has no state of its own: it reads the logs for what there is to do and
-the loom for how entities ended, so that any process that has both can take over (F-26, F-27).
+the loom for how entities ended, so that any process that has both can take over.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Dispatcher:
     From then on `runtime.requests()` also lists the dispatches in `folder` that wait for a human, with ids such as
     `dispatch:<id>`; `runtime.decide(id, "allow")` approves one, and "deny" rejects it.
 
-    `effectful` are the names of gates after which progress has to be written before the next (F-18), besides `write`,
+    `effectful` are the names of gates after which progress has to be written before the next, besides `write`,
     `call_agent`, `call_agent_batch` and the dispatcher's own. `strict` refuses the first call after a fold, so that the
     entity reads its dispatch again by itself. `poll` is the number of seconds between two looks at a log that another
     process may write to.
@@ -84,7 +84,7 @@ class Dispatcher:
     async def dispatch(
         self, contract: Contract | Mapping[str, Any], *, author: str | None = None, turn_id: str | None = None
     ) -> Record:
-        """Record a contract: from now on it is frozen, and queued (F-02).
+        """Record a contract: from now on it is frozen, and queued.
 
         Raises InvalidContract with everything that is wrong (nothing is written then), DispatchExists.
         """
@@ -96,7 +96,7 @@ class Dispatcher:
         return await self.log.create_soon(contract, author=author or self.name, turn_id=turn_id)
 
     async def approve(self, dispatch_id: str, *, by: str, note: str = "", door: str = "") -> Record:
-        """Approve as a human: a waiting dispatch starts, a blocked one continues, a waiting phase ends (F-16)."""
+        """Approve as a human: a waiting dispatch starts, a blocked one continues, a waiting phase ends."""
         events = make_approval(await self.log.read_soon(dispatch_id), note)
         return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
 
@@ -106,7 +106,7 @@ class Dispatcher:
         return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
 
     async def reject(self, dispatch_id: str, reason: str, *, by: str, door: str = "") -> Record:
-        """End a queued or blocked dispatch for good (F-16)."""
+        """End a queued or blocked dispatch for good."""
         rejected = StatusChanged("rejected", reason=reason)
         return await self.log.append_soon(dispatch_id, rejected, by="human", author=by, door=door)
 
@@ -200,7 +200,7 @@ class Dispatcher:
         return await self.log.read_soon(record.id)
 
     async def _refuse_overlap(self, record: Record) -> None:
-        """Raise DispatchError if another dispatch is writing the same outputs, here or in another process (F-46).
+        """Raise DispatchError if another dispatch is writing the same outputs, here or in another process.
 
         The outputs of an orchestrator are those of its workers, and it waits for them.
         """
@@ -248,7 +248,7 @@ class Dispatcher:
             await entity.send(_make_next_intent(record))
 
     async def _fail(self, dispatch_id: str, crash: EntityCrashed) -> Record:
-        """End a dispatch whose entity crashed too often for its supervisor (F-25)."""
+        """End a dispatch whose entity crashed too often for its supervisor."""
         record = await self.log.read_soon(dispatch_id)
         if record.terminal:
             return record
@@ -270,7 +270,7 @@ class Dispatcher:
     async def serve(self, cantrip: CantripFor, *, limit: int = 8) -> None:
         """Run every dispatch that may run, `limit` at once, until cancelled. Interrupted ones are resumed first.
 
-        Two that declare overlapping outputs never run at once (F-46). A tampered record is left alone, and logged.
+        Two that declare overlapping outputs never run at once. A tampered record is left alone, and logged.
         """
         running: dict[str, Record] = {}
         tried: dict[str, tuple[int, float]] = {}
@@ -292,7 +292,7 @@ class Dispatcher:
                 await anyio.sleep(self._poll)
 
     async def heartbeat(self, cantrip: CantripFor, *, limit: int = 8) -> list[Record]:
-        """Run one round without a human: resume crashed dispatches, start those without approval, wait for all (F-48).
+        """Run one round without a human: resume crashed dispatches, start those without approval, wait for all.
 
         Returns the records of the dispatches that ran. A dispatch that cannot be run is logged, and the others run.
         """
@@ -332,7 +332,7 @@ class Dispatcher:
 
 
 def _make_next_intent(record: Record) -> str:
-    """Return the intent for the entity of an unblocked dispatch; the contract's intent stays as it is (F-06)."""
+    """Return the intent for the entity of an unblocked dispatch; the contract's intent stays as it is."""
     for entry in reversed(record.entries):
         if isinstance(entry.event, (Approved, PhaseApproved, Unblocked)) and entry.event.note:
             return f"Go on with your dispatch: {entry.event.note}"

@@ -11,9 +11,9 @@ from cantrip_actors.terms.errors import CantripError
 
 
 class Refusal(NamedTuple):
-    """The reason for forbidding something. `text`: what was expected, what came and what to do; `rule`: the rule.
+    """The reason for forbidding something. `text`: what was expected, what came and what to do; `rule`: its name.
 
-    `legal` lists the statuses that may come next, if a status was refused (F-13).
+    `legal` lists the statuses that may come next, if a status was refused.
     """
 
     text: str
@@ -34,7 +34,7 @@ class EventRefused(DispatchError):
 
 
 class TamperedRecord(DispatchError):
-    """A log was edited, cut or renamed, or its disk is failing (F-04)."""
+    """A log was edited, cut or renamed, or its disk is failing."""
 
 
 class UnknownDispatch(DispatchError):
@@ -42,4 +42,4 @@ class UnknownDispatch(DispatchError):
 
 
 class DispatchExists(DispatchError):
-    """A dispatch with that id exists already; a contract is written once (F-03)."""
+    """A dispatch with that id exists already; a contract is written once."""

@@ -2,7 +2,7 @@
 
 An `Entry` is an event with its place in the log: number, time, author and capacity, turn, lease. `rules.py` decides
 which event may come when, `log.py` writes the lines. No operation changes or removes an entry: a correction is a new
-entry with the number of the old one (F-11).
+entry with the number of the old one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StatusChanged(_Event, frozen=True, tag="status"):
 
 
 class Recovered(_Event, frozen=True, tag="recovery"):
-    """A crash or an expired lease queued the dispatch again, for its next attempt (F-23). The supervisor says why."""
+    """A crash or an expired lease queued the dispatch again, for its next attempt. The supervisor says why."""
 
     reason: str
 
@@ -54,7 +54,7 @@ class Recovered(_Event, frozen=True, tag="recovery"):
 class Progressed(_Event, frozen=True, tag="progress"):
     """Progress, in words. A `verification` with `item` is evidence for that acceptance item, counted from 1.
 
-    `corrects` is the number of an earlier progress entry that this one replaces; the earlier one stays (F-11).
+    `corrects` is the number of an earlier progress entry that this one replaces; the earlier one stays.
     """
 
     progress: ProgressKind
@@ -80,7 +80,7 @@ class Decided(_Event, frozen=True, tag="decision"):
 
 
 class Approved(_Event, frozen=True, tag="approval"):
-    """A human's approval of a dispatch before it starts, or of a blocked one (F-16)."""
+    """A human's approval of a dispatch before it starts, or of a blocked one."""
 
     note: str = ""
 
@@ -92,27 +92,27 @@ class Unblocked(_Event, frozen=True, tag="unblock"):
 
 
 class Folded(_Event, frozen=True, tag="fold"):
-    """The entity's context was folded: turns `first` to `last` are not in it any more (F-29)."""
+    """The entity's context was folded: turns `first` to `last` are not in it any more."""
 
     first: int
     last: int
 
 
 class DoneRefused(_Event, frozen=True, tag="done_refused"):
-    """`done` was refused, because the exit contract was not met (F-21)."""
+    """`done` was refused, because the exit contract was not met."""
 
     text: str
 
 
 class StepAdvanced(_Event, frozen=True, tag="step_advanced"):
-    """Step `step` of the plan, the current one, is done, with its actual output (F-35)."""
+    """Step `step` of the plan, the current one, is done, with its actual output."""
 
     step: int
     output: str
 
 
 class StepSkipped(_Event, frozen=True, tag="step_skipped"):
-    """The current step is skipped, with the reason (F-35)."""
+    """The current step is skipped, with the reason."""
 
     step: int
     reason: str
@@ -126,7 +126,7 @@ class StepReturned(_Event, frozen=True, tag="step_returned"):
 
 
 class PhasePassed(_Event, frozen=True, tag="phase_passed"):
-    """The current phase's exit criteria are met by this evidence: pairs of a criterion's name and words (F-38).
+    """The current phase's exit criteria are met by this evidence: pairs of a criterion's name and words.
 
     A mapping will do too.
     """
@@ -140,27 +140,27 @@ class PhasePassed(_Event, frozen=True, tag="phase_passed"):
 
 
 class PhaseFailed(_Event, frozen=True, tag="phase_failed"):
-    """An attempt at the current phase did not meet its criteria, which counts one more iteration (F-36)."""
+    """An attempt at the current phase did not meet its criteria, which counts one more iteration."""
 
     phase: str
     unmet: tuple[str, ...]
 
 
 class PhaseApproved(_Event, frozen=True, tag="phase_approved"):
-    """A human approves the phase that waits for it; that advances it (F-36)."""
+    """A human approves the phase that waits for it; that advances it."""
 
     phase: str
     note: str = ""
 
 
 class ReviewReturned(_Event, frozen=True, tag="review_returned"):
-    """The review found problems: continue with fix-feedback, and then with the review again (F-37)."""
+    """The review found problems: continue with fix-feedback, and then with the review again."""
 
     findings: str
 
 
 class Closed(_Event, frozen=True, tag="close"):
-    """The record is archived and takes no more entries. `override` gives the reason if criteria are unmet (F-39)."""
+    """The record is archived and takes no more entries. `override` gives the reason if criteria are unmet."""
 
     override: str = ""
 

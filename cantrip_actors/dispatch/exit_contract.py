@@ -1,4 +1,4 @@
-"""The exit contract: when `done` may end the entity of a dispatch (F-21). Pure.
+"""The exit contract: when `done` may end the entity of a dispatch. Pure.
 
     the record is                                     and `done` is
     ------------------------------------------------  -------------------------------------------------------------

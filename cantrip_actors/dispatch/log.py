@@ -1,12 +1,11 @@
 """The logs of dispatches: `<folder>/<id>.jsonl`, one line for each entry, written once and never changed.
 
-A log is a `SealedLog` (`loom/sealed_log.py`): created whole or not at all (F-03), appended under the file's lock
-(F-08), on the disk when `append` returns (F-09), repaired after a torn write (F-10), verified line by line (F-04). This
-file adds the rules of dispatches:
+A log is a `SealedLog` (`loom/sealed_log.py`): created whole or not at all, appended under the file's lock, on the disk
+when `append` returns, repaired after a torn write, verified line by line. This file adds the rules of dispatches:
 
 - Every append asks the rules of `rules.py` first, for the state of the moment. A refused event changes no byte.
 - Every line carries the contract's hash. The chain begins with the dispatch's id.
-- With `seal_key` the links, and with them the approvals, are made with a key (X-21), without which no line can be
+- With `seal_key` the links, and with them the approvals, are made with a key, without which no line can be
   written.
 - There is no operation that edits or removes an entry. `Dispatcher.forget` deletes the file of a dispatch that is over.
 
@@ -114,7 +113,7 @@ class Dispatches:
         door: str = "",
         key: str = "",
     ) -> Record:
-        """Dispatch a contract: its log is on the disk, with the contract as its first line, and queued (F-02).
+        """Dispatch a contract: its log is on the disk, with the contract as its first line, and queued.
 
         With a `key` (see `Entry`) a repeated request for this id returns the record as the first one left it.
 
@@ -178,7 +177,7 @@ class Dispatches:
             return log.append(decide)
 
     def read(self, dispatch_id: str) -> Record:
-        """Return the record of a dispatch, after verifying every line of its log against the chain (F-04).
+        """Return the record of a dispatch, after verifying every line of its log against the chain.
 
         Raises UnknownDispatch, TamperedRecord for a changed log.
         """

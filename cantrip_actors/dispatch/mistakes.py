@@ -26,7 +26,7 @@ class Mistake(NamedTuple):
 
 
 class UnreadableContract(DispatchError, ValueError):
-    """A contract's text has mistakes; `mistakes` has them all, and the message lists them with their lines (F-01)."""
+    """A contract's text has mistakes; `mistakes` has them all, and the message lists them with their lines."""
 
     def __init__(self, name: str, mistakes: tuple[Mistake, ...]) -> None:
         self.mistakes = mistakes
@@ -92,7 +92,7 @@ def _find_line(lines: Mapping[ContractPath, int], where: ContractPath) -> int | 
 
 
 def status_of(text: str) -> Status | None:
-    """Return the status that a person's word means, None for an unknown word (F-17).
+    """Return the status that a person's word means, None for an unknown word.
 
     >>> status_of("In-Progress"), status_of("done"), status_of("banana")
     ('active', 'completed', None)

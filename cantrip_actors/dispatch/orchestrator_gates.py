@@ -1,7 +1,7 @@
 """The gates of an orchestrator: it dispatches contracts to workers, and gets their results.
 
-A contract that breaks rules is refused, with all of them in one observation, before anything is written (F-01). A
-worker that fails is an error observation, and its orchestrator continues (F-25, COMP-8). A blocked worker is a result,
+A contract that breaks rules is refused, with all of them in one observation, before anything is written. A
+worker that fails is an error observation, and its orchestrator continues (COMP-8). A blocked worker is a result,
 because its orchestrator can do something about it. Workers are not children: they outlive the entity that dispatched
 them, and a human may unblock them next week.
 """
@@ -117,7 +117,7 @@ def _build_outcome(record: Record) -> dict[str, Any]:
 
 
 def disjoint_outputs(call: GateCall) -> Refused | None:
-    """Refuse a `call_agent_batch` whose children declare overlapping `outputs`: a step before that gate (F-46).
+    """Refuse a `call_agent_batch` whose children declare overlapping `outputs`: a step before that gate.
 
     Outputs overlap if they are the same path, or one lies in the other.
     `wrap("call_agent_batch", pre=[disjoint_outputs])`; a request says `context: {"outputs": ["src/a.py"]}`.

@@ -1,10 +1,10 @@
 """Several dispatches at once: which may run in parallel, and which may start without a human. Pure.
 
-Two that run in parallel never write the same file (F-46): `overlaps` compares what their contracts declare as outputs,
+Two that run in parallel never write the same file: `overlaps` compares what their contracts declare as outputs,
 `find_common_paths` what any writers declare. A folder overlaps with everything in it. Paths that are not declared
 cannot be compared: wards are for those.
 
-A heartbeat is a round without a human. It starts only dispatches that need no approval (F-48): `startable`.
+A heartbeat is a round without a human. It starts only dispatches that need no approval: `startable`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Overlap(NamedTuple):
 
 
 def overlaps(contracts: Sequence[Contract]) -> tuple[Overlap, ...]:
-    """Return every pair of contracts whose declared outputs overlap, and the path they would both write (F-46).
+    """Return every pair of contracts whose declared outputs overlap, and the path they would both write.
 
     A path is relative to its contract's repository, or absolute.
     """
@@ -58,7 +58,7 @@ def startable(records: Iterable[Record], *, heartbeat: bool = False) -> tuple[Re
     """Return the queued dispatches that may be started now, in the order given.
 
     One that needs approval and has none is never startable. A `heartbeat` starts none that needs approval, approved or
-    not: a decision that a human wanted is carried out while a human is there (F-48).
+    not: a decision that a human wanted is carried out while a human is there.
     """
     return tuple(
         record

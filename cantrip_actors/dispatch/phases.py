@@ -1,4 +1,4 @@
-"""The phase loop: phases with exit criteria, counted attempts, and approvals by humans (F-36 … F-39).
+"""The phase loop: phases with exit criteria, counted attempts, and approvals by humans.
 
     minimal    debug, tests, plan, implement, code-review, verify
     standard   and then uat, docs
@@ -109,7 +109,7 @@ def make_phases(contract: Contract) -> Phases | None:
 
 
 def find_unmet_criteria(phase: str, evidence: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the criteria of `phase` that `evidence` does not meet. A placeholder meets none (F-38)."""
+    """Return the criteria of `phase` that `evidence` does not meet. A placeholder meets none."""
     unmet = []
     for name, what, at_least in CRITERIA[phase]:
         words = evidence.get(name, "")
@@ -123,18 +123,18 @@ def find_unmet_criteria(phase: str, evidence: Mapping[str, str]) -> tuple[str, .
 def refuse_phase(phases: Phases | None, event: PhaseEvent) -> Refusal | None:
     """Return why the loop cannot take `event`, or None."""
     if phases is None:
-        return Refusal("this dispatch has no phases: its contract names no depth", "F-37")
+        return Refusal("this dispatch has no phases: its contract names no depth", "phase")
     name = REVIEW if isinstance(event, ReviewReturned) else event.phase
     if name not in CRITERIA:
-        return Refusal(f"unknown phase {name!r}; this loop has {', '.join(phases.order)}", "F-37")
+        return Refusal(f"unknown phase {name!r}; this loop has {', '.join(phases.order)}", "phase")
     if name != phases.phase:
-        return Refusal(f"{name} is not the current phase: {phases.phase or 'every phase is done'}", "F-37")
+        return Refusal(f"{name} is not the current phase: {phases.phase or 'every phase is done'}", "phase")
     if isinstance(event, PhaseApproved):
-        return None if phases.waiting else Refusal(f"phase {name} does not wait for an approval", "F-36")
+        return None if phases.waiting else Refusal(f"phase {name} does not wait for an approval", "rounds")
     if phases.waiting:
-        return Refusal(f"{phases.blocker}; nothing but that approval is taken", "F-36")
+        return Refusal(f"{phases.blocker}; nothing but that approval is taken", "rounds")
     missing = _name_missing(name, event)
-    return Refusal(missing, "F-38") if missing else None
+    return Refusal(missing, "placeholder") if missing else None
 
 
 def _name_missing(phase: str, event: PhasePassed | PhaseFailed | ReviewReturned) -> str:

@@ -1,4 +1,4 @@
-"""The plan of a loop: steps that are done one after the other (F-35).
+"""The plan of a loop: steps that are done one after the other.
 
     next      not its turn yet
     current   the one step that may be worked on; there is exactly one, until all are done or skipped
@@ -57,26 +57,26 @@ def make_plan(contract: Contract) -> Plan | None:
 def refuse_step(plan: Plan | None, event: PlanEvent) -> Refusal | None:
     """Return why the plan cannot take `event`, or None."""
     if plan is None:
-        return Refusal("this dispatch has no plan: only a loop has steps to advance", "F-35")
+        return Refusal("this dispatch has no plan: only a loop has steps to advance", "step")
     number = event.step
     if isinstance(event, StepReturned):
         last = plan.current or len(plan.steps) + 1
         if not 1 <= number < last:
-            return Refusal(f"step {number} is not an earlier step: one before {last} can be returned to", "F-35")
+            return Refusal(f"step {number} is not an earlier step: one before {last} can be returned to", "step")
         if plan.round >= plan.rounds:
-            return Refusal(f"all {plan.rounds} rounds are used up: set the status to blocked, and stop", "F-36")
+            return Refusal(f"all {plan.rounds} rounds are used up: set the status to blocked, and stop", "rounds")
         return _require(event.reason, "say why it has to be done again (reason)")
     if plan.current is None:
-        return Refusal("every step is done or skipped", "F-35")
+        return Refusal("every step is done or skipped", "step")
     if number != plan.current:
-        return Refusal(f"step {number} is not the current one: only step {plan.current} may be worked on", "F-35")
+        return Refusal(f"step {number} is not the current one: only step {plan.current} may be worked on", "step")
     if isinstance(event, StepSkipped):
         return _require(event.reason, "say why it is skipped (reason)")
     return _require(event.output, "say what actually came out (output)")
 
 
 def _require(text: str, ask: str) -> Refusal | None:
-    return Refusal(f"{ask}; got {text!r}", "F-35") if is_placeholder(text) else None
+    return Refusal(f"{ask}; got {text!r}", "step") if is_placeholder(text) else None
 
 
 def apply_to_plan(plan: Plan, event: PlanEvent) -> Plan:

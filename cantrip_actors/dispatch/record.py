@@ -101,7 +101,7 @@ class Record(Value, frozen=True):
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """The criteria, steps and phases that are not met, in words (F-39)."""
+        """The criteria, steps and phases that are not met, in words."""
         unmet = [f"acceptance {item}: {self.contract.acceptance[item - 1]}" for item in self.unproven]
         if self.plan is not None and self.plan.current is not None:
             steps = enumerate(self.plan.steps, 1)
@@ -234,7 +234,7 @@ def folded(entries: Iterable[Entry]) -> Record:
 
 
 def superseding(record: Record, dispatch_id: str, dispatched_at: str, **changed: Any) -> Contract:
-    """Return a contract that supersedes a record's: its terms, with `changed`, and the lessons so far (F-05, F-12).
+    """Return a contract that supersedes a record's: its terms, with `changed`, and the lessons so far.
 
     Discoveries and failures become `lessons`, unless they were corrected. Raises InvalidContract.
     """

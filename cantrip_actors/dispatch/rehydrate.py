@@ -1,11 +1,11 @@
 """The text for the entity of a dispatch after a fold or a crash, made from its record and nothing else.
 
 Every role reads its contract, its steps with the current one in full, its phase, all discoveries and failures, however
-old (F-12), and its newest progress. An orchestrator also reads a summary of each child that is not at its end. Without
+old, and its newest progress. An orchestrator also reads a summary of each child that is not at its end. Without
 a dispatch there is no text.
 
 Newest progress is cut, in number and in length; the log has all of it, for `read_dispatch`. The text is the circle's
-state, not a part of the call (CALL-1), and the same record always makes the same text (F-28, F-30).
+state, not a part of the call (CALL-1), and the same record always makes the same text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dispatches that wait for a human, as requests of a runtime (core.md 4).
+"""Dispatches that wait for a human, as requests of a runtime.
 
 A dispatch waits for an approval before it starts, for the approval of a phase, or because it is blocked. Its request
 has the id `dispatch:<id>`. "allow" makes the same decision as `Dispatcher.approve`, "deny" the same as

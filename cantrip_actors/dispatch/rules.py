@@ -2,10 +2,10 @@
 
 - The contract is the first entry, and no other entry is one.
 - A worker writes only while the dispatch is active, and under its lease: once a token was seen, an entry without one,
-  or with a lower one, comes from a late writer (F-14, F-33). Orchestrators and humans need no lease, but an ended one
+  or with a lower one, comes from a late writer. Orchestrators and humans need no lease, but an ended one
   is refused from them too.
 - Only humans approve. Only the supervisor, which is the runtime, recovers, fails and notes a refused `done`.
-- A terminal dispatch takes only `Closed`, a closed one takes nothing (F-39).
+- A terminal dispatch takes only `Closed`, a closed one takes nothing.
 - A phase that waits for a human blocks the dispatch at once.
 """
 
@@ -75,30 +75,32 @@ def refusal(record: Record | None, entry: Entry) -> Refusal | None:
     if record is None or isinstance(event, e.Dispatched):
         return _refuse_beginning(record, entry)
     if record.closed:
-        return Refusal(f"{record.id} is closed: it takes no entries any more", "F-39")
+        return Refusal(f"{record.id} is closed: it takes no entries any more", "closing")
     if record.terminal and not isinstance(event, e.Closed):
-        return Refusal(f"{record.id} is {record.status}, which is the end: it takes no entries any more", "F-13")
+        return Refusal(f"{record.id} is {record.status}, which is the end: it takes no entries any more", "transition")
     permission = MAY_WRITE[type(event)]
     if entry.by not in permission.by:
         may = " or ".join(sorted(permission.by))
-        return Refusal(f"only {may} may write this ({entry.kind}), not {entry.by}", "F-05")
+        return Refusal(f"only {may} may write this ({entry.kind}), not {entry.by}", "author")
     by_worker = entry.by == "worker" and not isinstance(event, e.StatusChanged)
     if record.status != "active" and (by_worker or permission.while_active):
-        return Refusal(f"{record.id} is {record.status}: this ({entry.kind}) is for while it is active", "F-14")
+        return Refusal(f"{record.id} is {record.status}: this ({entry.kind}) is for while it is active", "active")
     if (late := _refuse_fenced(record, entry)) is not None:
         return late
     for name in permission.never_blank:
         if not getattr(event, name).strip():
-            return Refusal(f"{name} is empty: it has to say something", "F-07")
+            return Refusal(f"{name} is empty: it has to say something", "progress")
     return _refuse_unfit(record, entry)
 
 
 def _refuse_beginning(record: Record | None, entry: Entry) -> Refusal | None:
     if record is not None:
-        return Refusal("a contract is written once, as the first entry: dispatch a new one that supersedes it", "F-03")
+        return Refusal(
+            "a contract is written once, as the first entry: dispatch a new one that supersedes it", "frozen"
+        )
     if not isinstance(entry.event, e.Dispatched):
-        return Refusal("a log begins with its contract", "F-03")
-    return None if entry.by in ABOVE else Refusal(f"only orchestrator or human dispatch, not {entry.by}", "F-05")
+        return Refusal("a log begins with its contract", "frozen")
+    return None if entry.by in ABOVE else Refusal(f"only orchestrator or human dispatch, not {entry.by}", "author")
 
 
 def _refuse_fenced(record: Record, entry: Entry) -> Refusal | None:
@@ -107,10 +109,10 @@ def _refuse_fenced(record: Record, entry: Entry) -> Refusal | None:
     if entry.token is None:
         if entry.by not in INSIDE:
             return None
-        return Refusal(f"{record.id} runs under lease {record.token}: only its holder may write", "F-33")
+        return Refusal(f"{record.id} runs under lease {record.token}: only its holder may write", "lease")
     if entry.token < record.token:
         text = f"lease {entry.token} is over, {record.token} has come since: stop running {record.id} here"
-        return Refusal(text, "F-33")
+        return Refusal(text, "lease")
     return None
 
 
@@ -122,7 +124,7 @@ def _refuse_unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0
             return refuse_status(record, entry, event)
         case e.Recovered():
             if record.status != "active":
-                return Refusal(f"{record.id} is {record.status}: only what is active can be recovered", "F-23")
+                return Refusal(f"{record.id} is {record.status}: only what is active can be recovered", "recovery")
             return refuse_status(record, entry, event)
         case e.Progressed():
             return _refuse_progress(record, event)
@@ -141,19 +143,19 @@ def _refuse_unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0
 
 
 def refuse_status(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> Refusal | None:
-    """Return why the status may not change in this way, or None (F-13 … F-17). A recovery queues an active dispatch."""
+    """Return why the status may not change in this way, or None. A recovery queues an active dispatch."""
     before, by = record.status, entry.by
     to: Status = "queued" if isinstance(event, e.Recovered) else event.status
     legal = legal_next(before)
     if to not in STATUSES:
-        return Refusal(f'"{to}" is not a status; {_list_legal(before, legal)}', "F-17", legal)
+        return Refusal(f'"{to}" is not a status; {_list_legal(before, legal)}', "status", legal)
     who = TABLE.get((before, to))
     if who is None:
-        return Refusal(f"{before} cannot become {to}; {_list_legal(before, legal)}", "F-13", legal)
+        return Refusal(f"{before} cannot become {to}; {_list_legal(before, legal)}", "transition", legal)
     if by not in who:
         own = legal_next(before, by)
         text = f"only {' or '.join(sorted(who))} may make {before} {to}, not {by}; {_list_legal(before, own)} for {by}"
-        return Refusal(text, "F-13", own)
+        return Refusal(text, "transition", own)
     unmet = next((need for need in _list_needs(record, entry, event) if not need.is_met), None)
     return None if unmet is None else Refusal(f"{before} cannot become {to} yet: {unmet.text}", unmet.rule, legal)
 
@@ -174,38 +176,38 @@ class Need(NamedTuple):
 
 def _list_needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> tuple[Need, ...]:
     if isinstance(event, e.Recovered):
-        return (Need(bool(event.reason.strip()), "say what happened (reason)", "F-23"),)
+        return (Need(bool(event.reason.strip()), "say what happened (reason)", "recovery"),)
     has_progress = record.progress_since_start > 0
     first_progress = "write progress first; there is none since it became active"
     unproven = ", ".join(map(str, record.unproven))
-    reason = Need(bool(event.reason.strip()), f"say why it is {event.status} (reason)", "F-13")
+    reason = Need(bool(event.reason.strip()), f"say why it is {event.status} (reason)", "transition")
     is_approved = record.approved or not record.contract.needs_approval
     by_status: Mapping[Status, tuple[Need, ...]] = {
         "active": (
-            Need(is_approved, "its contract needs approval, and it has no approval", "F-16"),
-            Need(entry.token is not None, "it takes the lease of its entity; claim it first", "F-14"),
+            Need(is_approved, "its contract needs approval, and it has no approval", "approval"),
+            Need(entry.token is not None, "it takes the lease of its entity; claim it first", "active"),
         ),
         "blocked": (
-            Need(not is_placeholder(event.blocker), "say what blocks it (blocker)", "F-15"),
-            Need(has_progress or entry.by != "worker", first_progress, "F-15"),
+            Need(not is_placeholder(event.blocker), "say what blocks it (blocker)", "evidence"),
+            Need(has_progress or entry.by != "worker", first_progress, "evidence"),
         ),
         "completed": (
-            Need(not is_placeholder(event.result), "say what came out (result)", "F-15"),
-            Need(has_progress, first_progress, "F-15"),
+            Need(not is_placeholder(event.result), "say what came out (result)", "evidence"),
+            Need(has_progress, first_progress, "evidence"),
             Need(
                 not unproven,
                 f"write a verification as evidence for each acceptance item; unproven: {unproven}",
-                "F-15",
+                "evidence",
             ),
             Need(
                 not record.open_phases,
                 f"pass its phases first, with evidence (phase_passed); open: {', '.join(record.open_phases)}",
-                "F-37",
+                "phase",
             ),
         ),
         "queued": (
-            Need(record.status == "blocked", "a crash or an expired lease is written as a recovery", "F-23"),
-            Need(record.released, "approve or unblock it first", "F-13"),
+            Need(record.status == "blocked", "a crash or an expired lease is written as a recovery", "recovery"),
+            Need(record.released, "approve or unblock it first", "transition"),
         ),
         "failed": (reason,),
         "rejected": (reason,),
@@ -215,45 +217,45 @@ def _list_needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recover
 
 def _refuse_progress(record: Record, event: e.Progressed) -> Refusal | None:
     if event.progress not in PROGRESS_KINDS:
-        return Refusal(f"unknown kind of progress: {event.progress!r}; known: {', '.join(PROGRESS_KINDS)}", "F-07")
+        return Refusal(f"unknown kind of progress: {event.progress!r}; known: {', '.join(PROGRESS_KINDS)}", "progress")
     if event.item is not None:
         count = len(record.contract.acceptance)
         if event.progress != "verification":
-            return Refusal("only a verification is evidence for an acceptance item", "F-15")
+            return Refusal("only a verification is evidence for an acceptance item", "evidence")
         if not 1 <= event.item <= count:
-            return Refusal(f"there is no acceptance item {event.item}: they are 1 to {count}", "F-15")
+            return Refusal(f"there is no acceptance item {event.item}: they are 1 to {count}", "evidence")
     if event.progress == "verification" and is_placeholder(event.text):
-        return Refusal(f"{event.text!r} is not evidence: say what was run, and what came out", "F-38")
+        return Refusal(f"{event.text!r} is not evidence: say what was run, and what came out", "placeholder")
     if event.corrects is not None and not any(entry.seq == event.corrects for entry, _ in record.progress()):
-        return Refusal(f"entry {event.corrects} is not a progress entry that can be corrected", "F-11")
+        return Refusal(f"entry {event.corrects} is not a progress entry that can be corrected", "correction")
     return None
 
 
 def _refuse_approval(record: Record) -> Refusal | None:
     if record.phases is not None and record.phases.waiting:
-        return Refusal(f"{record.phases.blocker}: approve the phase", "F-36")
+        return Refusal(f"{record.phases.blocker}: approve the phase", "rounds")
     if record.status == "blocked":
         return None
     if not record.contract.needs_approval:
-        return Refusal(f"{record.id} needs no approval", "F-16")
+        return Refusal(f"{record.id} needs no approval", "approval")
     if record.approved:
-        return Refusal(f"{record.id} is approved already", "F-16")
+        return Refusal(f"{record.id} is approved already", "approval")
     if record.status != "queued":
-        return Refusal(f"{record.id} is {record.status}: it waits for no approval", "F-16")
+        return Refusal(f"{record.id} is {record.status}: it waits for no approval", "approval")
     return None
 
 
 def _refuse_unblocking(record: Record) -> Refusal | None:
     if record.status != "blocked":
-        return Refusal(f"{record.id} is {record.status}: nothing blocks it", "F-13")
+        return Refusal(f"{record.id} is {record.status}: nothing blocks it", "transition")
     if record.phases is not None and record.phases.waiting:
-        return Refusal(f"{record.phases.blocker}: a human approves or rejects it", "F-36")
+        return Refusal(f"{record.phases.blocker}: a human approves or rejects it", "rounds")
     return None
 
 
 def _refuse_closing(record: Record, override: str) -> Refusal | None:
     if not record.terminal:
-        return Refusal(f"{record.id} is {record.status}: only what has ended can be closed", "F-39")
+        return Refusal(f"{record.id} is {record.status}: only what has ended can be closed", "closing")
     if record.unmet and is_placeholder(override):
-        return Refusal(f"unmet: {'; '.join(record.unmet)}. Closing it anyway needs a reason (override)", "F-39")
+        return Refusal(f"unmet: {'; '.join(record.unmet)}. Closing it anyway needs a reason (override)", "closing")
     return None

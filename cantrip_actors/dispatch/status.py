@@ -12,9 +12,9 @@
     blocked           queued      orchestrator, human    an approval or an unblocking since it was blocked
     queued, blocked   rejected    orchestrator, human    a reason
 
-completed, failed and rejected are the end. Everything else is refused, and the refusal names what may come (F-13).
+completed, failed and rejected are the end. Everything else is refused, and the refusal names what may come.
 
-`rules.py` checks what each needs. `ALIASES` has what people write instead of the six words, for parsers only (F-17).
+`rules.py` checks what each needs. `ALIASES` has what people write instead of the six words, for parsers only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Capacity: TypeAlias = Literal["worker", "supervisor", "orchestrator", "human"]
 ALIASES: Mapping[str, Status] = MappingProxyType(
     {"in-progress": "active", "done": "completed", "complete": "completed"}
 )
-"""Other words for statuses in texts. Only a parser may use them (F-17)."""
+"""Other words for statuses in texts. Only a parser may use them."""
 
 WORKER: frozenset[Capacity] = frozenset({"worker"})
 RUNTIME: frozenset[Capacity] = frozenset({"supervisor"})

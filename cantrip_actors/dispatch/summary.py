@@ -1,4 +1,4 @@
-"""Dispatches in a few words each, for orchestrators and people (F-47).
+"""Dispatches in a few words each, for orchestrators and people.
 
 A summary is a function of the record and not stored, so that it cannot differ from the log.
 """

@@ -164,7 +164,7 @@ class InvalidValue(Exception):
 
 
 def check_terms(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Violation, ...]]:
-    """Return the fields of a contract in `data`, as far as they can be read, and all mistakes (F-01).
+    """Return the fields of a contract in `data`, as far as they can be read, and all mistakes.
 
     A field that is None is missing. The fields are a contract's only if there are no mistakes.
     """

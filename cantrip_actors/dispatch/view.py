@@ -1,4 +1,4 @@
-"""A record as a Markdown page, made from the log and never parsed (F-40). The same record makes the same page.
+"""A record as a Markdown page, made from the log and never parsed. The same record makes the same page.
 
 It follows the layout of dispatch files. Texts are quoted (`> `) or stand in one line, so that none of them can pass for
 a heading or for another author's entry. `rehydrate.py` makes the text for an entity.

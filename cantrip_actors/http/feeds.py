@@ -6,7 +6,7 @@ encoded once, into a ring of frames from which every reader reads at its own pac
 older one, so a slow reader gets fewer steps and the same states.
 
 A reader that falls out of the ring reads the loom again from its last durable event, so a slow reader loses nothing
-durable. The memory of a feed is bounded by its ring, and the entity never waits for a reader (U-55, U-56).
+durable. The memory of a feed is bounded by its ring, and the entity never waits for a reader.
 """
 
 from __future__ import annotations

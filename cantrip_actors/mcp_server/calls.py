@@ -68,7 +68,7 @@ class ToolCallRun:
         self._tasks: TaskGroup
 
     async def answer(self, responses: Mapping[str, Any] | None) -> ToolAnswer:
-        """Record the decisions that came with the call, and wait. Cancelling this cancels the work (MCP-16)."""
+        """Record the decisions that came with the call, and wait. Cancelling this cancels the work."""
         try:
             await self._decide(responses or {})
             return await self._wait()

@@ -1,7 +1,7 @@
 """The extension `io.modelcontextprotocol/tasks`: long work is a task, and the task is the entity.
 
 A task has no state outside the loom: its id is the entity's (or that of one intent of a long-lived entity), and its
-status, its result and its open requests are read from the loom. So a task survives the server (MCP-14).
+status, its result and its open requests are read from the loom. So a task survives the server.
 """
 
 from __future__ import annotations

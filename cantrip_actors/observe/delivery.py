@@ -2,15 +2,15 @@
 
 `Upserts` is the end of a stream of envelopes. `publish` never waits: it runs the one processor and queues the outputs
 for every subscriber. It has no task of its own: a reader that waits also watches the clock for the processor, so
-without readers nothing runs (U-62).
+without readers nothing runs.
 
 A subscriber that is slower than the stream gets fewer steps and the same states. At most two upserts of an item wait
 for it: a `create` with the newest state, and the terminal upsert; updates in between are merged. Terminal upserts and
-turn events are neither merged nor dropped (U-56), so the queue is bounded by items and turns, not by tokens. If even
+turn events are neither merged nor dropped, so the queue is bounded by items and turns, not by tokens. If even
 these are not read, the subscription ends with `FellBehind`; a new subscription begins with a snapshot, without a gap.
 
 A late subscriber first gets a snapshot: of every running turn, and of the turns that ended last, the beginning, the
-latest upsert of each item, and the end. From there on it gets the live outputs (U-57).
+latest upsert of each item, and the end. From there on it gets the live outputs.
 """
 
 from __future__ import annotations

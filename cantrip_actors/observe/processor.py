@@ -11,10 +11,10 @@ Each turn has its own state, by (session, turn), so turns that interleave cannot
     unknown   item_start, item_done     running   a turn whose beginning was not seen
     unknown   response_start            running   TurnStarted
     running   response_start            running   nothing: a turn starts once, however often its crystal is asked
-    running   response_done, _error     ended     upserts of open texts, then one turn event (U-37)
+    running   response_done, _error     ended     upserts of open texts, then one turn event
     unknown   response_done, _error     ended     one turn event
-    ended     response_start            running   TurnStarted, with a clean state (U-43)
-    ended     anything else             ended     nothing (U-42)
+    ended     response_start            running   TurnStarted, with a clean state
+    ended     anything else             ended     nothing
 
 A text (message, reasoning) is shown by its gradient, then complete with the content of the finished item. A call is
 shown at its start and again with its output; its arguments arrive in between (seed decision 001). After an item was
@@ -308,7 +308,7 @@ class Processor:
     """Turns envelopes into outputs, for any number of sessions and turns.
 
     `wall` is the clock of `emitted_at`, in seconds since the epoch. It is read once for each upsert, and `emitted_at`
-    never goes backwards (U-52). `now`, in `process` and `tick`, is a monotonic clock in seconds.
+    never goes backwards. `now`, in `process` and `tick`, is a monotonic clock in seconds.
     """
 
     def __init__(self, wall: Callable[[], float], batching: Batching | None = None) -> None:
@@ -368,7 +368,7 @@ class Processor:
     def destroy(self, error: StreamError = CRASHED) -> Sequence[Output]:
         """End every open item and every started turn with `error`: the source of the events is gone.
 
-        Afterwards everything is ignored until a `response_start` (U-49).
+        Afterwards everything is ignored until a `response_start`.
         """
         made: list[Output] = []
         for key, turn in list(self._turns.items()):

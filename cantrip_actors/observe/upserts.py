@@ -1,8 +1,8 @@
 """The outputs for subscribers: the whole state of an item at each change, and turn events.
 
-An upsert replaces everything known of its item, so a subscriber needs only the latest one for each `item_id` (U-10),
+An upsert replaces everything known of its item, so a subscriber needs only the latest one for each `item_id`,
 and merging several loses only the steps in between. A turn event says that a turn began or how it ended; a failed turn
-is a `TurnError` and nothing else (U-41). `processor.py` decides when each of these is made.
+is a `TurnError` and nothing else. `processor.py` decides when each of these is made.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def history(session_id: str, outputs: Iterable[Output]) -> dict[str, Any]:
 
 
 def fold(outputs: Iterable[Output]) -> dict[tuple[str, str, str], Upsert]:
-    """Return the latest upsert of each item, in the order in which items appeared (U-60)."""
+    """Return the latest upsert of each item, in the order in which items appeared."""
     known: dict[tuple[str, str, str], Upsert] = {}
     for output in outputs:
         if isinstance(output, Upsert):
@@ -165,7 +165,7 @@ def fold(outputs: Iterable[Output]) -> dict[tuple[str, str, str], Upsert]:
 
 
 def standing(outputs: Iterable[Output]) -> list[Upsert]:
-    """Return the latest upserts of the turns' items, without those of attempts that failed (U-59, U-60)."""
+    """Return the latest upserts of the turns' items, without those of attempts that failed."""
     known = fold(outputs).values()
     last: dict[tuple[str, str], int] = {}
     for upsert in known:

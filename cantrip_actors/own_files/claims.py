@@ -1,4 +1,4 @@
-"""The files that belong to the runtime: looms with their side files, dispatches, recipes, keys (X-11).
+"""The files that belong to the runtime: looms with their side files, dispatches, recipes, keys.
 
 Code that opens such a file claims it in a list of the process, which the file gates check: no gate reads, lists or
 writes a claimed file. A claim is compared by inode, so a hard link, a symlink, a mount and another spelling of the path

@@ -1,4 +1,4 @@
-"""Files that only their owner may read: 0600, their folders 0700, whatever the umask (X-20).
+"""Files that only their owner may read: 0600, their folders 0700, whatever the umask.
 
 A file that exists with a wider mode is narrowed, and the log says so. A file of another user is left alone: its
 owner has decided who may read it.
@@ -23,7 +23,7 @@ HOME: Final = ".cantrip"
 
 
 def _warn(event: str, **values: Any) -> None:
-    """Log with structlog; to stderr where the program has not configured it. A line that fails is lost (LOG-01)."""
+    """Log with structlog; to stderr where the program has not configured it. A line that fails is lost."""
     with contextlib.suppress(Exception):
         if structlog.is_configured():
             logger = structlog.get_logger("cantrip_actors.own_files")

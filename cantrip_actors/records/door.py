@@ -1,4 +1,4 @@
-"""The door through which a decision came, and a text that names the person who decided (X-23).
+"""The door through which a decision came, and a text that names the person who decided.
 
 A door is `terminal:<login>`, `editor:<login>` or `mcp:<login>` for a user of this machine, `token:<name>` for the
 holder of that token, or empty for a program that called `decide`, whose claim of who decides is unchecked.

@@ -159,7 +159,7 @@ class MailRefused(_Record, frozen=True, tag="refused"):
 class Adopted(_Record, frozen=True, tag="adopted", rename={**_IDS, "cantrip_id": "cantrip", "cantrip_name": "name"}):
     """From here on the entity works with the cantrip `cantrip_id` instead of `previous`: its call, circle, crystal.
 
-    `release` is that of the node on which it moved, if that has one (N-62).
+    `release` is that of the node on which it moved, if that has one.
     """
 
     entity_id: str
@@ -289,7 +289,7 @@ class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
     blocks: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
     images: tuple[Image, ...] = ()
-    """Images that the crystal made; `content` has their handles (R-09)."""
+    """Images that the crystal made; `content` has their handles."""
 
 
 class GateStarted(_Record, frozen=True, tag="gate_started"):

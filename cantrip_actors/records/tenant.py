@@ -1,4 +1,4 @@
-"""The tenants of one loom, and names that are unique for each tenant (X-42).
+"""The tenants of one loom, and names that are unique for each tenant.
 
 An entity has a tenant, which is in its header; children and forks have the tenant of the entity that they come from.
 The default tenant is "". A name belongs to a tenant: stores keep it scoped, so that two tenants may use the same name.

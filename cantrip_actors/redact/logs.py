@@ -58,7 +58,7 @@ class Logger:
     """A logger of this name: structlog's if the program has configured structlog, else one that writes to stderr.
 
     structlog's own default is stdout, which belongs to the program, with level debug. This configures nothing:
-    importing or running the library does not change the program's own log lines (LOG-01).
+    importing or running the library does not change the program's own log lines.
     """
 
     def __init__(self, name: str) -> None:
@@ -85,7 +85,7 @@ class Logger:
         self._write("exception", event, values)
 
     def _write(self, method: str, event: str, values: Mapping[str, Any]) -> None:
-        """Write a line. If that fails the line is lost: a log must not disturb the program's work (LOG-01)."""
+        """Write a line. If that fails the line is lost: a log must not disturb the program's work."""
         with contextlib.suppress(Exception):
             if structlog.is_configured():
                 logger = structlog.get_logger(self._name)

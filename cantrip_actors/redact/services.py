@@ -1,4 +1,4 @@
-"""The table of services whose keys begin with a prefix of their own, by which they can be found (X-31).
+"""The table of services whose keys begin with a prefix of their own, by which they can be found.
 
 A row has the prefixes of the keys, the characters of the rest (the inside of a regular expression's `[…]`), and their
 least number. The prefixes are those that issuers publish, or that repository scanners look for: `gitleaks` and

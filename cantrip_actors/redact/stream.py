@@ -21,7 +21,7 @@ WORD = 8192
 
 STEPS = 8
 """Held text is searched again when it has grown by one part in this many: else a text in many small pieces that are all
-held back would be searched once for each piece (X-08).
+held back would be searched once for each piece.
 """
 
 _LAST_WORD = re.compile(r"\S*\Z")

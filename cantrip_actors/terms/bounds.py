@@ -1,4 +1,4 @@
-"""Bounds on a value that an entity's work hands to the host: bytes of text, values, depth (X-01).
+"""Bounds on a value that an entity's work hands to the host: bytes of text, values, depth.
 
 A list of one sub-object a thousand times is small where it was made and huge once it is written out. So a conversion
 counts what it makes with a `Meter`, and ends at the first excess: it never makes more than the bounds allow. All that

@@ -30,7 +30,7 @@ TYPED: Final = (
     "verbosity",
     "reasoning_summary",
 )
-"""Settings that two families share (R-26)."""
+"""Settings that two families share."""
 
 _SAMPLING: Final = ("temperature", "top_p", "max_tokens", "stop", *TYPED)
 
@@ -158,10 +158,10 @@ class Call(_Conditioning):
     is "auto", "required" (CRYSTAL-5), "none", or "gate:NAME" for the gate that every answer has to call. With
     `require_done_tool` a text-only answer does not end the entity (D-004).
 
-    `server_tools` are tools that the provider runs itself, beside the gates: `[web_search(max_uses=3)]` (R-21).
+    `server_tools` are tools that the provider runs itself, beside the gates: `[web_search(max_uses=3)]`.
 
     These are translated for each provider. Those that a provider does not support are listed in `metadata["left_out"]`
-    of each answer (R-26): `parallel_tool_calls` (False for one call at a time), `service_tier`, `frequency_penalty` and
+    of each answer: `parallel_tool_calls` (False for one call at a time), `service_tier`, `frequency_penalty` and
     `presence_penalty` (-2 … 2), `logprobs` (the log probabilities of the tokens, and of so many others beside each),
     `seed`, `verbosity` ("low", "medium", "high"), `reasoning_summary` ("none", "auto", "concise", "detailed").
 

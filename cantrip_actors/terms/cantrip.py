@@ -34,10 +34,10 @@ class Cantrip:
     `crystal` is "family:model" or any object with `invoke`. `child_crystal` is for children whose request names no
     crystal; `crystals` maps the names that a request may use to crystals, and whole numbers to the crystals of a depth
     (1: the children). `folding` and `retry` are policies, `require_done_tool` may stand here, in the call or as a ward
-    (D-002). `needs` are labels, such as `{"disk": "nfs1"}`: a node without them does not serve this cantrip (N-20).
+    (D-002). `needs` are labels, such as `{"disk": "nfs1"}`: a node without them does not serve this cantrip.
     They say where it runs, not what it is, so its id does not depend on them.
 
-    Raises InvalidCantrip, with one of the texts of `specs/cantrip.md`, if a part is missing or wrong.
+    Raises InvalidCantrip, with the name of the part, if a part is missing or wrong.
     """
 
     crystal: Crystal | str

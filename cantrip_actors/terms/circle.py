@@ -172,7 +172,7 @@ class Circle:
 
     @cached_property
     def risks(self) -> Mapping[Risk, tuple[str, ...]]:
-        """The names of the open gates that bring each risk, as their authors declare (X-43)."""
+        """The names of the open gates that bring each risk, as their authors declare."""
         gates = [gate for gate in self.open_gates.values() if gate.server not in self.servers or gate.server is None]
         return MappingProxyType(
             {

@@ -79,7 +79,7 @@ class CantripUnknown(LoomError):
 
 
 class Stranded(CantripUnknown):
-    """No living node of the cluster can run the entity (N-61). Its mail waits; call `episode` again to wait, too.
+    """No living node of the cluster can run the entity. Its mail waits; call `episode` again to wait, too.
 
     `offered` are the names and content ids of the cantrips that living nodes serve.
     """
@@ -131,7 +131,7 @@ class EntityEnded(CantripError):
 
 
 class Withdrawn(CantripError):
-    """The intent was withdrawn while it waited in the inbox: its entity never saw it (C-19).
+    """The intent was withdrawn while it waited in the inbox: its entity never saw it.
 
     `by` says who withdrew it, "" if unknown, and `why` the reason. Its key stays used.
     """

@@ -1,4 +1,4 @@
-"""Files: documents, recordings and films in messages to an entity and in the results of its gates (R-20).
+"""Files: documents, recordings and films in messages to an entity and in the results of its gates.
 
 A `File` is a value: immutable bytes, an address that a provider fetches itself, or the id under which a provider has
 the file. An `Image` (`image.py`) is a file that is a picture. A message has its text and its files apart; `after` of a

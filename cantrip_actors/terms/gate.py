@@ -194,7 +194,7 @@ class Gate:
         return any(wrapper.post for wrapper in self.wrappers)
 
     def brings(self, risk: Risk) -> bool:
-        """Return whether calls of this gate bring a risk into a circle (X-43).
+        """Return whether calls of this gate bring a risk into a circle.
 
         These are the risks that the gate declares, with two exceptions: it is not a way out if a person decides about
         every call, and a gate that may send messages to no entity brings no risk.

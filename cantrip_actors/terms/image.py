@@ -1,4 +1,4 @@
-"""Images: pictures in messages to an entity, in results of its gates and in its utterances (CRYSTAL-6, D-005, R-09).
+"""Images: pictures in messages to an entity, in results of its gates and in its utterances (CRYSTAL-6, D-005).
 
 An `Image` is a `File` (`file.py`) that is a picture. `split_message` reads a user's message to an entity: texts,
 images and other files. `find_handles`, `select_named` and `add_labels` handle references to them in texts. The `images`

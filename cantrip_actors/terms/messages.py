@@ -154,7 +154,7 @@ class Response(Value, frozen=True, gc=False):
     """A crystal's answer, normalised (CRYSTAL-6).
 
     At least one of `content`, `tool_calls`, `code` and `images` is not empty (CRYSTAL-3). `code` is the program for a
-    code circle, `images` are those that the crystal made (R-09). `metadata` holds the provider's own fields (model,
+    code circle, `images` are those that the crystal made. `metadata` holds the provider's own fields (model,
     stop reason); nothing in the runtime needs them.
 
     A crystal that accepts a query and answers hours later (a batch) returns a `handle`, a JSON value, and nothing else.

@@ -1,4 +1,4 @@
-"""The lethal trifecta: private data, untrusted content and a way out, together in one circle (hardening.md 1).
+"""The lethal trifecta: private data, untrusted content and a way out, together in one circle.
 
 An entity that reads what strangers wrote can be talked into anything that its gates allow. With private data and a way
 out it can be talked into sending that data away. Gates declare what they bring; nothing is guessed from their names or

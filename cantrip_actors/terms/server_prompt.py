@@ -1,7 +1,7 @@
 """The prompts of a server of tools: texts that a person sends to an entity by name, as with slash commands of editors.
 
 A prompt is its server's text, so it is untrusted: a person chooses to send it as an intent, and it is never a part of
-a system prompt (MCP-17).
+a system prompt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools that a provider runs itself, in addition to the gates: one vocabulary for every family (R-21).
+"""Tools that a provider runs itself, in addition to the gates: one vocabulary for every family.
 
 `Call(server_tools=[web_search(max_uses=3), code_execution()])` offers them. They are frozen data:
 `crystal/server_tools.py` encodes them for each family, and `TAKEN` here lists what each family supports, so that a

@@ -1,4 +1,4 @@
-"""A server of tools, as a value in a circle: other people's tools become gates of an entity (protocols.md 6.2).
+"""A server of tools, as a value in a circle: other people's tools become gates of an entity.
 
 A circle names a server and asks it nothing. When an entity is made, the runtime connects, lists the server's tools and
 gives the entity's circle a gate for each (`Circle.with_tools`). Those definitions are recorded with the circle, and the

@@ -65,7 +65,7 @@ def max_depth(levels: int) -> Ward:
 
 def timeout(seconds: float, *, while_waiting: bool = False) -> Ward:
     """Limit the life of the entity, its children included, to `seconds`; time spent waiting for people counts only with
-    `while_waiting` (core.md 4).
+    `while_waiting`.
     """
     _check_truth("timeout: while_waiting", while_waiting)
     return Ward("timeout_while_waiting" if while_waiting else "timeout", seconds)

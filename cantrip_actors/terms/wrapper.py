@@ -27,7 +27,7 @@ class Refused:
 
 
 class Fence(NamedTuple):
-    """The owner of an entity that calls a gate (N-19).
+    """The owner of an entity that calls a gate.
 
     `tree` is the id of the root entity, and `token` grows each time another process takes its tree. A gate that writes
     elsewhere passes both on, and the other side refuses a token lower than the highest that it has seen for the tree:

@@ -87,7 +87,7 @@ def ask_first(
 
     The request is recorded before it is published, and the gate has not run at that point. While it waits, the entity
     needs no task and, after `passivate_after` seconds, no memory: `runtime.requests()` lists the request and
-    `runtime.decide(…)` decides it, even days later in another process (core.md 4).
+    `runtime.decide(…)` decides it, even days later in another process.
 
     Raises InvalidCantrip for an invalid option.
     """

@@ -1,7 +1,7 @@
 """Call a user's function and return what it returned or what it raised: the one boundary around user code (D-011).
 
 Every exception of user code becomes a value here, including `SystemExit` (argparse, `sys.exit` in a library) and
-`GeneratorExit` (C-60). Three exceptions are not the user code's own and pass through:
+`GeneratorExit`. Three exceptions are not the user code's own and pass through:
 
 - the cancellation of the present task, also where other errors came with it in a group;
 - `GeneratorExit` that Python throws into a coroutine that will not be continued;

@@ -1,4 +1,4 @@
-"""Fuzzing: hostile bytes for every parser that reads text of an entity, a provider or a stranger (X-41).
+"""Fuzzing: hostile bytes for every parser that reads text of an entity, a provider or a stranger.
 
 A target is a check and a folder of seeds. The check gets seeds with random edits and raises if a promise is broken:
 only the documented errors may be raised, and accepted input must be sound. The edits are derived from a number, so a

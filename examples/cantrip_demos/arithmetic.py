@@ -67,7 +67,7 @@ WORKERS: Final[Mapping[str, frozenset[str]]] = {
     "worker_addsub": frozenset({"ADD", "SUB"}),
     "worker_mul": frozenset({"MUL"}),
 }
-"""The operations of each worker: exactly two workers, with nothing in common (A-05)."""
+"""The operations of each worker: exactly two workers, with nothing in common."""
 
 _COMPUTE: Final[Mapping[str, Callable[[int, int], int]]] = {
     "ADD": lambda a, b: a + b,
@@ -113,7 +113,7 @@ class MulArgs(_Args):
 
 
 _TOOLS: Final[Mapping[str, type[AddArgs | SubArgs | MulArgs]]] = {"add": AddArgs, "sub": SubArgs, "mul": MulArgs}
-"""The tools, each with a type of arguments that no other takes (A-13)."""
+"""The tools, each with a type of arguments that no other takes."""
 
 
 class ArithmeticPlannerInput(FrozenModel):
@@ -174,13 +174,13 @@ class ArithmeticDispatcher(AgentDispatcher[ArithmeticTask, ArithmeticResult, Dec
 
 
 def plan(given: ArithmeticPlannerInput) -> ArithmeticPlannerOutput:
-    """Choose the worker by the operation, and leave the task unchanged (A-04)."""
+    """Choose the worker by the operation, and leave the task unchanged."""
     worker_id = next(name for name, ops in WORKERS.items() if given.task.op in ops)
     return ArithmeticPlannerOutput(task=given.task, worker_id=cast("WorkerId", worker_id))
 
 
 def make_worker(worker_id: str) -> Callable[[ArithmeticWorkerInput], ArithmeticWorkerOutput]:
-    """Return a worker that computes its own operations (A-06), and asks for a tool for the others (A-07)."""
+    """Return a worker that computes its own operations, and asks for a tool for the others."""
 
     def work(given: ArithmeticWorkerInput) -> ArithmeticWorkerOutput:
         task, tool = given.task, given.task.op.lower()
@@ -194,7 +194,7 @@ def make_worker(worker_id: str) -> Callable[[ArithmeticWorkerInput], ArithmeticW
 
 
 def critique(given: ArithmeticCriticInput) -> ArithmeticDecision:
-    """Check the route, then that there is an answer, then the answer; report the first fault (A-12)."""
+    """Check the route, then that there is an answer, then the answer; report the first fault."""
     task, answer = given.plan, given.worker_answer
     if task.op not in WORKERS.get(given.worker_id, ()):
         return _reject("ROUTING_ERROR", f"{given.worker_id} does not do {task.op}")
@@ -242,7 +242,7 @@ async def run(
     tool_registry: ToolRegistry,
     runtime: Runtime | None = None,
 ) -> ControllerResponse:
-    """Execute one task, in one pass, and return the controller's response (A-43); a rejection is one like any other.
+    """Execute one task, in one pass, and return the controller's response; a rejection is one like any other.
 
     The run is an entity of `runtime`, with its steps in that loom, or of a runtime on `memory:` that ends with it.
     Raises as `Controller` does.
@@ -262,7 +262,7 @@ def make_agent_dispatcher(
     """Return a dispatcher whose roles are played by functions or, given a `model`, by that crystal.
 
     `planner`, `worker` (both workers) and `critic` replace the player of one role. `max_retries` is the total number of
-    attempts that each call has (A-32).
+    attempts that each call has.
     """
     return ArithmeticDispatcher(
         planner=make_agent(
@@ -292,7 +292,7 @@ def make_agent_dispatcher(
 
 
 def make_tool_registry() -> ToolRegistry:
-    """Return a registry with `add`, `sub` and `mul` (A-14)."""
+    """Return a registry with `add`, `sub` and `mul`."""
     registry = ToolRegistry()
     descriptions = ("Add two whole numbers.", "Subtract b from a.", "Multiply two whole numbers.")
     for (name, arg_type), description in zip(_TOOLS.items(), descriptions, strict=True):

@@ -69,29 +69,41 @@ class TestTheTable:
     @pytest.mark.parametrize("word", [*ALIASES, "banana", "", "QUEUED"])
     def test_unknown_statuses_and_aliases_are_refused(self, word):
         found = refused(standing("active"), word, "worker")
-        assert found.rule == "F-17"
+        assert found.rule == "status"
         assert set(found.legal) == {"blocked", "completed", "queued", "failed"}
 
 
 GUARDS = [
-    pytest.param("queued", "active", "worker", {"token": None}, {}, "F-14", id="the lease"),
-    pytest.param("queued", "active", "worker", {}, {"needs_approval": "yes", "approved": False}, "F-16", id="approval"),
-    pytest.param("active", "blocked", "worker", {"blocker": " "}, {}, "F-15", id="a blocker"),
-    pytest.param("active", "blocked", "worker", {"blocker": "TBD"}, {}, "F-15", id="a blocker that says something"),
-    pytest.param("active", "blocked", "worker", {}, {"progress_since_start": 0}, "F-15", id="progress before blocking"),
-    pytest.param("active", "blocked", "supervisor", {"blocker": ""}, {}, "F-15", id="a blocker of the runtime's"),
-    pytest.param("active", "completed", "worker", {"result": ""}, {}, "F-15", id="a result"),
+    pytest.param("queued", "active", "worker", {"token": None}, {}, "active", id="the lease"),
     pytest.param(
-        "active", "completed", "worker", {}, {"progress_since_start": 0}, "F-15", id="progress before it is complete"
+        "queued", "active", "worker", {}, {"needs_approval": "yes", "approved": False}, "approval", id="approval"
     ),
-    pytest.param("active", "completed", "worker", {}, {"evidence": EVIDENCE[:1]}, "F-15", id="evidence"),
-    pytest.param("active", "queued", "supervisor", {"recovery": False}, {}, "F-23", id="a recovery"),
-    pytest.param("active", "queued", "supervisor", {"reason": ""}, {}, "F-23", id="a recovery's reason"),
-    pytest.param("active", "failed", "supervisor", {"reason": ""}, {}, "F-13", id="a failure's reason"),
-    pytest.param("blocked", "failed", "supervisor", {"reason": ""}, {}, "F-13", id="a failure's reason, blocked"),
-    pytest.param("blocked", "queued", "human", {}, {"released": False}, "F-13", id="approval or unblocking"),
-    pytest.param("queued", "rejected", "human", {"reason": ""}, {}, "F-13", id="a rejection's reason"),
-    pytest.param("blocked", "rejected", "orchestrator", {"reason": ""}, {}, "F-13", id="a rejection's reason, blocked"),
+    pytest.param("active", "blocked", "worker", {"blocker": " "}, {}, "evidence", id="a blocker"),
+    pytest.param("active", "blocked", "worker", {"blocker": "TBD"}, {}, "evidence", id="a blocker that says something"),
+    pytest.param(
+        "active", "blocked", "worker", {}, {"progress_since_start": 0}, "evidence", id="progress before blocking"
+    ),
+    pytest.param("active", "blocked", "supervisor", {"blocker": ""}, {}, "evidence", id="a blocker of the runtime's"),
+    pytest.param("active", "completed", "worker", {"result": ""}, {}, "evidence", id="a result"),
+    pytest.param(
+        "active",
+        "completed",
+        "worker",
+        {},
+        {"progress_since_start": 0},
+        "evidence",
+        id="progress before it is complete",
+    ),
+    pytest.param("active", "completed", "worker", {}, {"evidence": EVIDENCE[:1]}, "evidence", id="evidence"),
+    pytest.param("active", "queued", "supervisor", {"recovery": False}, {}, "recovery", id="a recovery"),
+    pytest.param("active", "queued", "supervisor", {"reason": ""}, {}, "recovery", id="a recovery's reason"),
+    pytest.param("active", "failed", "supervisor", {"reason": ""}, {}, "transition", id="a failure's reason"),
+    pytest.param("blocked", "failed", "supervisor", {"reason": ""}, {}, "transition", id="a failure's reason, blocked"),
+    pytest.param("blocked", "queued", "human", {}, {"released": False}, "transition", id="approval or unblocking"),
+    pytest.param("queued", "rejected", "human", {"reason": ""}, {}, "transition", id="a rejection's reason"),
+    pytest.param(
+        "blocked", "rejected", "orchestrator", {"reason": ""}, {}, "transition", id="a rejection's reason, blocked"
+    ),
 ]
 
 

@@ -114,7 +114,7 @@ async def test_a_change_that_the_rules_of_dispatches_refuse_is_a_client_error_th
         assert log.path("mend").read_bytes() == before
         await on.post("dispatches/mend/reject", {"reason": "no"}, 200)
         over = await on.post("dispatches/mend/reject", {"reason": "no"}, 409)
-        assert (over["rule"], over["legal"]) == ("F-13", [])
+        assert (over["rule"], over["legal"]) == ("transition", [])
 
 
 @pytest.mark.rule("HTTP-14")

@@ -6,7 +6,7 @@ directory handles and follows no symlink at all. Since the resolved path has non
 swapped for a link in between, and that is refused as well. So there is no gap between check and use.
 
 On the way, each folder and the file at the end are compared, as open handles, with what belongs to the runtime itself
-(`own_files/claims.py`): looms, dispatches, recipes and keys are refused, also through a hard link or a mount (X-11).
+(`own_files/claims.py`): looms, dispatches, recipes and keys are refused, also through a hard link or a mount.
 
 Refusals say what is expected and repeat the path as it was given. They never show the path of the root on the host.
 

@@ -232,7 +232,7 @@ async def _read_body(response: httpx.Response, url: httpx.URL, most: int) -> tup
     with anyio.CancelScope() as enough:
         async for chunk in response.aiter_raw():
             room = most + 1 - len(data)
-            if room <= 0:  # a limit of 0 bytes would decompress everything
+            if room <= 0:  # a limit of 0 bytes would decompress everything
                 continue
             try:
                 data += unpacking.decompress(chunk, room) if unpacking else chunk

@@ -131,7 +131,7 @@ def _read_excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> 
 
 
 class _Passed:
-    """The skipped part of a file. A file may be larger than its disk, because holes take no space (X-06)."""
+    """The skipped part of a file. A file may be larger than its disk, because holes take no space."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -384,7 +384,7 @@ class Guest:
     def memory(self) -> Iterator[bytes]:
         """Yield the memory between two calls in pieces of 64 KiB, without the stack, which is then empty.
 
-        A copy of the whole memory would stop all threads while it is made (X-01).
+        A copy of the whole memory would stop all threads while it is made.
         """
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
         for start in range(0, self.size, _PAGE):

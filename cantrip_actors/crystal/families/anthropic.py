@@ -1,8 +1,7 @@
 """Anthropic's Messages API: its stream decoded, contexts encoded for it.
 
 The decoder reads events block by block; blocks may interleave, `ping` may arrive at any time, and unknown events are
-ignored. A body that was not streamed is read by the same rules. Traps are numbered as in section 4.1 of the landscape
-(`trap 4.1.7`), and so are their tests.
+ignored. A body that was not streamed is read by the same rules.
 
 Thinking is sent back unchanged and in order to the model that wrote it, and to no other.
 """
@@ -70,7 +69,7 @@ class AnthropicDecoder(Decoder):
             self._read_body(value)
         elif kind == "error" or "error" in value:
             raise make_failure(self.draft.provider, None, value)
-        # anything else: `ping`, and events newer than this file (trap 4.1.14)
+        # anything else: `ping`, and events newer than this file
 
     def get_own_content(self) -> Any:
         """Return all blocks if one of them is signed, or more than text and calls."""
@@ -82,7 +81,7 @@ class AnthropicDecoder(Decoder):
 
     def _begin_message(self, message: Mapping[str, Any]) -> None:
         self.note_beginning(message.get("id"))
-        self.draft.start(message.get("model"))  # a repeated one changes only the counts (trap 4.1.12)
+        self.draft.start(message.get("model"))  # a repeated one changes only the counts
         self.note(id=message.get("id"), model=message.get("model"))
         self._read_usage(message.get("usage"))
         if not self._blocks:
@@ -97,7 +96,7 @@ class AnthropicDecoder(Decoder):
             self._refusal = str(details.get("explanation") or "")
 
     def _read_usage(self, usage: Any) -> None:
-        """Read the counts. They are cumulative and may be repeated: the last one is right (trap 4.1.2)."""
+        """Read the counts. They are cumulative and may be repeated: the last one is right."""
         if isinstance(usage, Mapping):
             self._counted.update((name, amount) for name, amount in usage.items() if amount is not None)
             self.counts = _read_counts(self._counted)
@@ -221,7 +220,7 @@ class AnthropicDecoder(Decoder):
             return
         if item.kind in ("function_call", "server_call"):
             if not item.parts and isinstance(block.get("input"), dict):
-                item.arguments = block["input"]  # without arguments: none, or all of them at the start (trap 4.1.3)
+                item.arguments = block["input"]  # without arguments: none, or all of them at the start
             self.draft.end(item)
             block["input"] = item.arguments or {}
             return
@@ -256,7 +255,7 @@ class AnthropicWriter(Writer):
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance: its own blocks if it has any, else its text and its calls."""
         content = self._replay_blocks(message, ids) or self._write_plain(message, ids)
-        if content:  # an empty one is refused (trap 4.1.8)
+        if content:  # an empty one is refused
             yield encode_json({"role": "assistant", "content": content})
 
     def _write_plain(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -277,7 +276,7 @@ class AnthropicWriter(Writer):
             block = dict(original)
             kind = block.get("type")
             if kind == "thinking" and not block.get("signature"):
-                continue  # it was interrupted and has no signature (trap 4.1.4)
+                continue  # it was interrupted and has no signature
             if kind == "text" and not str(block.get("text") or "").strip():
                 continue
             if kind == "tool_use":
@@ -291,7 +290,7 @@ class AnthropicWriter(Writer):
     def write_messages(
         self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
     ) -> Iterable[bytes]:
-        """Yield one message with all results and texts (trap 4.1.7)."""
+        """Yield one message with all results and texts."""
         content: list[dict[str, Any]] = []
         for answer in answers:
             result: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.id}
@@ -364,7 +363,7 @@ def _read_counts(usage: Mapping[str, Any]) -> Counts:
     written, cached = tokens(usage.get("cache_creation_input_tokens")), tokens(usage.get("cache_read_input_tokens"))
     searches = tokens(mapping(usage.get("server_tool_use")).get("web_search_requests"))
     return Counts(
-        # input_tokens excludes tokens that were read from the cache or written to it (trap 4.1.1)
+        # input_tokens excludes tokens that were read from the cache or written to it
         prompt=tokens(usage.get("input_tokens")) + written + cached,
         completion=tokens(usage.get("output_tokens")),
         cached=cached,
@@ -388,7 +387,7 @@ EFFORT: Final[Mapping[str, int]] = {
 }
 """Tokens for thinking, for models that take a budget and no level."""
 ANSWER: Final = 8192
-"""Tokens of an answer without `max_tokens` from an unknown model (trap 4.1.13)."""
+"""Tokens of an answer without `max_tokens` from an unknown model."""
 
 
 class Anthropic(Family):
@@ -472,7 +471,7 @@ class Anthropic(Family):
     def _allot_tokens(self, settings: SamplingSettings) -> tuple[int, int]:
         """Return the limit to send, and how many of its tokens are for thinking if the model takes a budget.
 
-        The budget is added to the length that the caller asked for, up to the limit of the model (R-03).
+        The budget is added to the length that the caller asked for, up to the limit of the model.
         """
         limit = self.known.max_output
         answer = settings.max_tokens or limit or ANSWER
@@ -514,7 +513,7 @@ class Anthropic(Family):
         return frozenset({"thinking"}) if is_budgeted and not self._allot_tokens(settings)[1] else frozenset()
 
     def exclude(self, query: ProviderQuery) -> frozenset[str]:
-        """Return the parameters to leave out: with thinking, sampling; with a budget, a forced call (trap 4.1.6)."""
+        """Return the parameters to leave out: with thinking, sampling; with a budget, a forced call."""
         if not self._is_thinking(query.settings):
             return self._exclude_thinking(query.settings)
         return frozenset({"temperature", "top_p"} if self.known.adaptive else {"temperature", "top_p", "tool_choice"})
@@ -525,7 +524,7 @@ class Anthropic(Family):
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
     def continue_turn(self, query: ProviderQuery, response: Response) -> ProviderQuery | None:
-        """Return the query with the interrupted turn, unchanged (trap 4.1.10)."""
+        """Return the query with the interrupted turn, unchanged."""
         if response.metadata.get("stop_reason") not in PAUSED:
             return None
         utterance = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)

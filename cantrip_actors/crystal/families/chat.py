@@ -1,8 +1,8 @@
 """Chat Completions, streamed, of OpenAI and of all servers that are compatible with it.
 
-A body that was not streamed is read by the same rules, as one piece. Many servers have this interface, and they differ:
-traps are numbered as in section 4.3 of the landscape (`trap 4.3.3`), and so are their tests. The subclasses of `Chat`
-have the known differences; a crystal learns the others when a server refuses a request (`Family.learn`).
+A body that was not streamed is read by the same rules, as one piece. Many servers have this interface, and they differ.
+The subclasses of `Chat` have the known differences; a crystal learns the others when a server refuses a request
+(`Family.learn`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNREASONED: Final = re.compile(
     r"missing\b.{0,60}reasoning_content|reasoning_content\b.{0,80}(?:missing|must be|required)", re.IGNORECASE
 )
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_text")
-"""Names of the field with reasoning (trap 4.3.8): of DeepSeek, xAI and older vLLM; of newer vLLM, Groq and OpenRouter;
+"""Names of the field with reasoning: of DeepSeek, xAI and older vLLM; of newer vLLM, Groq and OpenRouter;
 of GitHub Copilot."""
 
 
@@ -111,19 +111,19 @@ class ChatDecoder(Decoder):
         if usage is None:
             usage = mapping(value.get("x_groq")).get("usage")
         if isinstance(usage, Mapping):
-            self.counts = read_counts(usage)  # counts are cumulative or repeated: the last ones are right (trap 4.3.11)
+            self.counts = read_counts(usage)  # counts are cumulative or repeated: the last ones are right
         if "id" not in self.metadata or "model" not in self.metadata:
             self.note(id=value.get("id"), model=value.get("model"))
         if isinstance(value.get("provider"), str):
             self.note(served_by=value["provider"])
         served = tokens(mapping(mapping(usage).get("server_tool_use")).get("web_search_requests"))
         self._searches = served or self._searches
-        for choice in objects(choices):  # null, or left out (trap 4.3.1)
+        for choice in objects(choices):  # null, or left out
             if choice.get("index", 0) in (0, None) and self._is_of_message(choice, value):
                 self._read_choice(choice, value)
 
     def _try_extend(self, text: DraftItem, value: dict[str, Any]) -> bool:
-        """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added (R-32)."""
+        """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added."""
         try:
             (choice,) = value["choices"]
             delta = choice["delta"]
@@ -148,7 +148,7 @@ class ChatDecoder(Decoder):
         return True
 
     def _is_of_message(self, choice: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-        """Return whether a choice belongs to the message, and not to a second or repeated one after its end (R-04)."""
+        """Return whether a choice belongs to the message, and not to a second or repeated one after its end."""
         begins = bool(mapping(choice.get("delta")).get("role"))
         if not self.is_of_message(value.get("id"), begins=begins):
             return False
@@ -159,7 +159,7 @@ class ChatDecoder(Decoder):
         return not self._is_repeat
 
     def end(self) -> None:
-        """Complete the response, also without a reason to stop (trap 4.3.6)."""
+        """Complete the response, also without a reason to stop."""
         self.complete = self.over = True
 
     def finish(self) -> Response:
@@ -201,7 +201,7 @@ class ChatDecoder(Decoder):
         logprobs = mapping(choice.get("logprobs"))
         self.logprobs += read_logprobs(logprobs.get("content") or logprobs.get("refusal"))
         delta, reason = choice.get("delta"), choice.get("finish_reason")
-        if isinstance(delta, dict):  # null in the chunks of a content filter (trap 4.3.2)
+        if isinstance(delta, dict):  # null in the chunks of a content filter
             self._read_delta(delta)
         elif isinstance(choice.get("message"), dict):
             self._read_message(choice["message"])
@@ -342,11 +342,11 @@ class ChatDecoder(Decoder):
     # Calls
 
     def _add_call_part(self, part: Mapping[str, Any], position: int, *, alone: bool) -> None:
-        """Add a piece of a call (trap 4.3.3), identified by index and id or, without these, by name. A piece without
+        """Add a piece of a call, identified by index and id or, without these, by name. A piece without
         any of them, `alone` in its chunk, continues the newest call.
         """
         function, custom = part.get("function"), part.get("custom")
-        if not any(mapping(custom).values()):  # {"name": ""}, which some servers send with each function (R-11)
+        if not any(mapping(custom).values()):  # {"name": ""}, which some servers send with each function
             custom = None
         function = function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else part
         own = part.get("id") if isinstance(part.get("id"), str) else ""
@@ -367,11 +367,11 @@ class ChatDecoder(Decoder):
             self._at[index] = call
         call.id = call.id or str(own or "")
         call.custom = call.custom or isinstance(custom, Mapping)
-        if name and name != call.name:  # once, repeated, or in pieces (trap 4.3.4)
+        if name and name != call.name:  # once, repeated, or in pieces
             call.name = str(name) if call.arguments or not call.name else call.name + str(name)
         if isinstance(part.get("extra_content"), dict):
             call.extra.update(part["extra_content"])
-        if arguments is not None and not isinstance(arguments, str):  # an object, in one piece (trap 4.3.5)
+        if arguments is not None and not isinstance(arguments, str):  # an object, in one piece
             arguments = encode_json(arguments).decode()
         if arguments:
             call.arguments.append(arguments)
@@ -489,7 +489,7 @@ NO_EXTRAS: Final[Mapping[str, Any]] = {}
 
 
 class ChatWriter(Writer):
-    """Writes contexts as lists of messages. `empty` is the content of an utterance without text (trap 4.3.7)."""
+    """Writes contexts as lists of messages. `empty` is the content of an utterance without text."""
 
     provider: ClassVar[str] = "openai-chat"
 
@@ -498,7 +498,7 @@ class ChatWriter(Writer):
         self.takes = takes or Takes()
         self.empty: str | None = empty
         self.reasons = bool(_REASONS.match(model))
-        """Whether each utterance is sent with its reasoning; it is empty if another model wrote it (R-08)."""
+        """Whether each utterance is sent with its reasoning; it is empty if another model wrote it."""
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance, with its reasoning if the model requires it."""
@@ -610,7 +610,7 @@ def write_functions(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""Names of the limit on the answer, of newer servers and of older ones (trap 4.3.9, R-05)."""
+"""Names of the limit on the answer, of newer servers and of older ones."""
 
 
 class Chat(Family):
@@ -621,7 +621,7 @@ class Chat(Family):
     base_url: ClassVar[str] = "https://api.openai.com/v1"
     keys: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     most: ClassVar[str] = "max_completion_tokens"
-    """The name of the limit on the answer; older servers call it `max_tokens` (trap 4.3.9)."""
+    """The name of the limit on the answer; older servers call it `max_tokens`."""
     lessons: ClassVar[Mapping[str, str]] = {
         "temperature": r"temperature",
         "top_p": r"top_p",
@@ -639,7 +639,7 @@ class Chat(Family):
     written: ClassVar[Table] = CHAT
     writes: ClassVar[type[ChatWriter]] = ChatWriter
     empty: ClassVar[str | None] = None
-    """The content of an utterance without text; some servers refuse null (trap 4.3.7)."""
+    """The content of an utterance without text; some servers refuse null."""
 
     path = "/chat/completions"
     decodes: ClassVar[type[Decoder]] = ChatDecoder

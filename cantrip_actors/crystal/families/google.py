@@ -1,8 +1,8 @@
 """Google's Gemini API (`streamGenerateContent`): its stream decoded, contexts encoded for it.
 
 Each chunk is a whole response with the next parts. No event ends the stream, only a reason to finish, which is STOP
-with or without calls (`trap 4.4.1`; the numbers are those of section 4.4 of the landscape). Parts are kept unchanged,
-each with its own signature, and are sent back to the model that signed them.
+with or without calls. Parts are kept unchanged, each with its own signature, and are sent back to the model that
+signed them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _INSIDE: Final = ("image/", "application/pdf")
 """Media types that a result can contain; audio and video follow it as parts of their own."""
 
 UNSIGNED: Final = "skip_thought_signature_validator"
-"""The replacement for a signature in a history that another model made (trap 4.4.3)."""
+"""The replacement for a signature in a history that another model made."""
 
 _THEIRS: Final = frozenset({"toolCall", "toolResponse", "executableCode", "codeExecutionResult"})
 _PATH: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]")
@@ -84,7 +84,7 @@ class GoogleDecoder(Decoder):
         candidates = value.get("candidates")
         if not isinstance(candidates, list) or not candidates:
             reason = mapping(value.get("promptFeedback")).get("blockReason")
-            if reason:  # with status 200 (trap 4.4.6)
+            if reason:  # with status 200
                 raise ProviderError(f"{self.draft.provider}: the prompt was blocked: {reason}", retryable=False)
             return
         self.draft.start(value.get("modelVersion"))
@@ -107,7 +107,7 @@ class GoogleDecoder(Decoder):
         self.unfinished = self.metadata.get("stop_reason") == INTERRUPTED and "continuation" in self.metadata
 
     def _try_extend(self, item: DraftItem, value: dict[str, Any]) -> bool:
-        """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added (R-32)."""
+        """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added."""
         try:
             (candidate,) = value["candidates"]
             (part,) = candidate["content"]["parts"]
@@ -163,7 +163,7 @@ class GoogleDecoder(Decoder):
         return None if plain and not self.is_part else self._parts
 
     def _count_tokens(self, usage: Any) -> None:
-        """Read the counts. Later chunks may omit some or have 0: the last nonzero value is right (trap 4.4.5)."""
+        """Read the counts. Later chunks may omit some or have 0: the last nonzero value is right."""
         for name, amount in mapping(usage).items():
             self._usage[name] = tokens(amount) or self._usage.get(name, 0)
         self._read = _count_by_modality(mapping(usage).get("promptTokensDetails")) or self._read
@@ -180,7 +180,7 @@ class GoogleDecoder(Decoder):
     # Tools of its own
 
     def _add_server_part(self, part: Mapping[str, Any]) -> None:
-        """Add a call of a tool that Google runs, or its result; both are sent back with the other parts (R-21)."""
+        """Add a call of a tool that Google runs, or its result; both are sent back with the other parts."""
         if (call := mapping(part.get("toolCall"))) and (kind := str(call.get("toolType") or "")):
             tool = KINDS.get(kind, kind.lower())
             self._served.add(tool)
@@ -227,7 +227,7 @@ class GoogleDecoder(Decoder):
 
     def _read_part(self, part: dict[str, Any]) -> None:
         call = mapping(part.get("functionCall"))
-        if call.get("name") or (call and self._call is not None):  # one without a name goes on with that before (R-11)
+        if call.get("name") or (call and self._call is not None):  # one without a name goes on with that before
             self._add_call(call, part)
             return
         self._end_call()
@@ -243,11 +243,11 @@ class GoogleDecoder(Decoder):
             if text:
                 self.draft.flow("reasoning" if part.get("thought") else "message", text)
             elif not part.get("thoughtSignature"):
-                return  # an empty part (trap 4.4.10)
+                return  # an empty part
             last = self._parts[-1] if self._parts else {}
             if _is_bare(last) and _is_bare(part) and bool(last.get("thought")) == bool(part.get("thought")):
                 last["text"] += text
-                return  # join unsigned texts only (trap 4.4.13)
+                return  # join unsigned texts only
         data = mapping(part.get("inlineData"))
         if data and part.get("thought"):
             return  # a draft of the image: it is not sent back
@@ -283,7 +283,7 @@ class GoogleDecoder(Decoder):
             self._end_call()
 
     def _end_call(self) -> None:
-        """End the call whose arguments are complete; the part that ends it may be missing (trap 4.4.7)."""
+        """End the call whose arguments are complete; the part that ends it may be missing."""
         if self._call is not None:
             if self._half and self.metadata.get("stop_reason") != "MAX_TOKENS":
                 raise ProviderError(
@@ -385,7 +385,7 @@ class GoogleWriter(Writer):
         beside: list[dict[str, Any]] = []
         for answer in answers:
             content, inside, others = self._split_files(answer)
-            result = {"error" if answer.is_error else "output": content}  # has to be an object (trap 4.4.8)
+            result = {"error" if answer.is_error else "output": content}  # has to be an object
             function_response: dict[str, Any] = {"name": answer.call.gate, "response": result}
             if self._has_server_id(answer):
                 function_response["id"] = answer.call.id
@@ -414,7 +414,7 @@ class GoogleWriter(Writer):
         return text, inside, [*whose, *others]
 
     def _has_server_id(self, answer: CallAnswer) -> bool:
-        """Return whether the server gave the call its id: it accepts only such ids (trap 4.4.2)."""
+        """Return whether the server gave the call its id: it accepts only such ids."""
         parts = self.find_own_content(answer.utterance)
         return isinstance(parts, (list, tuple)) and any(
             (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
@@ -547,7 +547,7 @@ class Google(Family):
                 {"tools": self.encoder.encode_tools(query.tools, write_declarations if self._maps else _without_maps)},
             )
             mode = {"required": "ANY", "none": "NONE"}.get(query.choice or "")
-            if mode is not None:  # never without tools (trap 4.4.9)
+            if mode is not None:  # never without tools
                 yield "tool_choice", {"toolConfig": {"functionCallingConfig": {"mode": mode}}}
             elif (gate := find_named_gate(query.choice)) is not None:
                 forced = {"mode": "ANY", "allowedFunctionNames": [gate]}

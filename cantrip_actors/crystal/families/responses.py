@@ -2,7 +2,7 @@
 
 The provider stores nothing (`store: false`): every request has the whole context. Reasoning arrives encrypted and is
 sent back unchanged, right before the items that it led to. An item is identified by its index in the output, because
-its id may change on the way (`trap 4.2.4`; the numbers are those of section 4.2 of the landscape).
+its id may change on the way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, ToolDefinition, find_named_gate
 
 _WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
-"""A tool that was not offered, in which some models wrap several calls (trap 4.2.9)."""
+"""A tool that was not offered, in which some models wrap several calls."""
 
 _REASONS: Final = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
 """Models that return encrypted reasoning; others refuse a request for it."""
@@ -92,7 +92,7 @@ class ResponsesDecoder(Decoder):
             final = value.get("arguments", value.get("input"))
             slot = self._slots.get(self._find_index(value))
             if slot is not None and isinstance(final, str):
-                slot.final = final  # some servers send arguments here only (trap 4.2.5)
+                slot.final = final  # some servers send arguments here only
         elif kind in ("response.completed", "response.incomplete"):
             self._end_response(mapping(value.get("response")))
         elif kind in ("error", "response.failed") or (value.get("error") and "output" not in value):
@@ -103,7 +103,7 @@ class ResponsesDecoder(Decoder):
             self._read_body(value)
 
     def _try_extend(self, value: dict[str, Any]) -> bool:
-        """Add a piece to the text with this index and id; return whether it was added (R-32)."""
+        """Add a piece to the text with this index and id; return whether it was added."""
         index, text = value.get("output_index"), value.get("delta")
         slot = self._slots.get(index) if type(index) is int else None
         if slot is None or slot.item is None or slot.done or slot.id != value.get("item_id"):
@@ -187,7 +187,7 @@ class ResponsesDecoder(Decoder):
             )
 
     def _make_failure(self, value: Mapping[str, Any]) -> ProviderError:
-        """Return the error, which may be in any of three places, or missing (trap 4.2.7)."""
+        """Return the error, which may be in any of three places, or missing."""
         error = value.get("error") or mapping(value.get("response")).get("error")
         if not error and value.get("message"):
             error = {name: value.get(name) for name in ("message", "code", "param")}
@@ -212,7 +212,7 @@ class ResponsesDecoder(Decoder):
         if slot.kind == "message":
             slot.item = self.draft.begin("message")
         elif slot.kind in _CALLS and self._is_theirs(raw):
-            slot.kind = "theirs"  # a call of the provider's own tool, which has run there (R-06)
+            slot.kind = "theirs"  # a call of the provider's own tool, which has run there
             name = str(raw.get("name") or slot.kind)
             slot.item = self.draft.serve(KINDS.get(name, name), raw.get("id"))
         elif slot.kind in KINDS:
@@ -248,7 +248,7 @@ class ResponsesDecoder(Decoder):
             self._add_item({"output_index": index, "item": item})
             slot = self._slots[index]
         if not slot.done:
-            # the event "added" may have only a part of the encrypted reasoning (trap 4.2.2)
+            # the event "added" may have only a part of the encrypted reasoning
             self._finish(slot, item or slot.raw)
 
     def _finish(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
@@ -383,7 +383,7 @@ _OURS: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_
 def _list_own_parts(item: Mapping[str, Any]) -> Iterable[str]:
     """Yield the parts of an item that a `Response` does not keep: its type, and fields that have to be sent back."""
     yield str(item.get("type"))
-    # these fields of a call have to be sent back with it (trap 4.2.8), and so has a message's phase (trap 4.2.12)
+    # these fields of a call have to be sent back with it, and so has a message's phase
     yield from (name for name in ("phase", "namespace", "caller", "async") if item.get(name) is not None)
 
 
@@ -484,7 +484,7 @@ class ResponsesWriter(Writer):
         for original in own_content:
             item = {name: value for name, value in original.items() if value is not None}
             if str(item.get("type")) in _OURS:
-                # the provider stored nothing and knows no ids (trap 4.2.3), but requires those of its own calls
+                # the provider stored nothing and knows no ids, but requires those of its own calls
                 item = {name: value for name, value in item.items() if name not in ("id", "status")}
             if item.get("type") == "image_generation_call":
                 item = {name: item[name] for name in ("type", "id", "status", "result") if name in item}
@@ -562,7 +562,7 @@ def _write_file(file: File) -> dict[str, Any]:
 
 
 def write_functions(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return the tools as functions. They are not `strict`, which requires every property (trap 4.2.11): gates have
+    """Return the tools as functions. They are not `strict`, which requires every property: gates have
     optional ones.
     """
     return [

@@ -1,4 +1,4 @@
-"""A crystal that answers in the background: OpenAI's Responses, which work on a query without a connection (R-24).
+"""A crystal that answers in the background: OpenAI's Responses, which work on a query without a connection.
 
 For models that think longer than connections last. The provider stores the answer (`store`), and a query's handle is
 the id of its response. The provider has no list of responses: a query that was submitted just before its process was

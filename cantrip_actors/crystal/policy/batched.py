@@ -1,4 +1,4 @@
-"""A crystal whose queries go in batches: at half price, and answered within a day (R-24).
+"""A crystal whose queries go in batches: at half price, and answered within a day.
 
 Queries that arrive within `every` seconds join one batch. Each gets a handle, which the runtime records before the
 entity waits: the batch, and the query's id in it. That id is a digest of the query's identity (`Query.key`), so a query

@@ -1,0 +1,122 @@
+"""Check that code and pages cite only what is in the repository.
+
+- A rule of the SPEC (`LOOP-4`), a frozen decision (`D-011`) and a section (`SPEC 7.2`) have a heading in
+  docs/specification.md. A decision that is cited by its number has a file in docs/decisions.
+- Ids and sections of working papers are refused: a reader cannot look them up. Tests may name them in their marks, so
+  tests are not checked, and neither are docs/rules.toml and docs/rules.md. `CEILINGS` has the packages that still cite
+  some, with a number that only falls.
+
+``python -m tools.citations`` checks it, as part of ``make lint``.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tools.layers import ROOT
+from tools.names import TOPS, package_of
+
+SPECIFICATION: Final = ROOT / "docs" / "specification.md"
+DECISIONS: Final = ROOT / "docs" / "decisions"
+PROSE: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+GENERATED: Final = frozenset({"docs/rules.md", "docs/reference.md"})
+"""Pages that are made of marks of tests, and of docstrings that are checked where they are written."""
+SUFFIXES: Final = frozenset({".py", ".js", ".html"})
+
+CEILINGS: Mapping[str, int] = {
+    "cantrip_actors.loom": 23,
+    "cantrip_actors.machine": 17,
+    "cantrip_actors.runtime": 38,
+    "cantrip_actors.stream": 6,
+    "supervisors": 119,
+}
+"""How many ids of working papers a package, or the pages of a folder, may still cite."""
+
+_OURS: Final = re.compile(
+    r"(?<![\w-])(?:(?:LOOP|CANTRIP|INTENT|ENTITY|CRYSTAL|CALL|CIRCLE|COMP|LOOM|PROD)-\d+|D-\d{3})(?!\w)|SPEC \d\.\d+"
+)
+_DECISION: Final = re.compile(r"[Dd]ecisions? ((?:[ASV]-)?\d{4})(?:(?:,| and) ((?:[ASV]-)?\d{4}))*")
+_NUMBER: Final = re.compile(r"(?:[ASV]-)?\d{4}")
+_FOREIGN: Final = re.compile(
+    r"(?<![\w-])(?:[A-Z]|ACP|HTTP|LOG|MCP|METRIC|OTEL|PAGE|WIRE)-\d{2}(?![\w-])"
+    r"|\btraps? \d+\.\d"
+    r"|(?<![\w-])(?:cantrip|circles|core|doors|hardening|kernel|landscape|language|long-life|protocols|providers|sandboxes"
+    r"|second-step|supervision)\.md\b"
+)
+
+
+def list_headings(page: str) -> frozenset[str]:
+    """Return what a page has headings for: the first word of each, or the first two after "SPEC"."""
+    headings = re.findall(r"^#+ (SPEC \d(?:\.\d+)?|[\w-]+)", page, re.MULTILINE)
+    return frozenset(headings)
+
+
+def unknown_citations(text: str, stated: frozenset[str], decisions: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Yield the citations of rules, sections and decisions that do not exist, with the numbers of their lines."""
+    for match in _OURS.finditer(text):
+        if match[0] not in stated:
+            yield _count_lines(text, match), match[0]
+    for match in _DECISION.finditer(text):
+        for number in _NUMBER.findall(match[0]):
+            if number not in decisions:
+                yield _count_lines(text, match), f"decision {number}"
+
+
+def foreign_citations(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the ids and sections of working papers that a text cites, with the numbers of their lines."""
+    yield from ((_count_lines(text, match), match[0]) for match in _FOREIGN.finditer(text))
+
+
+def _count_lines(text: str, match: re.Match[str]) -> int:
+    return text.count("\n", 0, match.start()) + 1
+
+
+def read_texts() -> Iterator[tuple[str, str, str]]:
+    """Yield the files that are checked: the path, the package or folder, and the text."""
+    sources = (path for top in TOPS for path in sorted((ROOT / top).rglob("*")) if path.suffix in SUFFIXES)
+    pages = (path for path in sorted((ROOT / "docs").rglob("*.md")))
+    for path in (*sources, *pages, *(ROOT / name for name in PROSE)):
+        file = path.relative_to(ROOT)
+        if str(file) not in GENERATED:
+            is_page = path.suffix == ".md"
+            yield str(file), str(file.parent) if is_page else package_of(file), path.read_text(encoding="utf-8")
+
+
+def faults(counts: Mapping[str, int], ceilings: Mapping[str, int]) -> Iterator[str]:
+    """Yield the packages that cite more working papers than they may, and the unnecessary rows."""
+    for package, count in sorted(counts.items()):
+        if count > ceilings.get(package, 0):
+            most = ceilings.get(package, 0)
+            yield f"{package}: {count} citations of working papers, {most} are allowed: say what they say instead"
+    for package in sorted(ceilings.keys() - counts.keys()):
+        yield f"tools/citations.py: {package} cites no working papers any more: remove its row"
+
+
+def main() -> int:
+    """Check the tree; the exit code says whether it is clean. `--all` lists every citation of a working paper."""
+    stated = list_headings(SPECIFICATION.read_text(encoding="utf-8"))
+    decisions = frozenset(path.name for path in DECISIONS.glob("*.md"))
+    numbers = frozenset(match[0] for name in decisions if (match := _NUMBER.match(name)))
+    counts: Counter[str] = Counter()
+    problems: list[str] = []
+    for file, package, text in read_texts():
+        for line, citation in unknown_citations(text, stated, numbers):
+            problems.append(
+                f"{file}:{line}: {citation} has no heading in docs/specification.md, or no file in decisions"
+            )
+        for line, citation in foreign_citations(text):
+            counts[package] += 1
+            if "--all" in sys.argv:
+                print(f"{file}:{line}: {citation}")
+    problems += faults(counts, CEILINGS)
+    if problems:
+        print(*problems, sep="\n")
+    else:
+        print(f"citations: {counts.total()} of working papers are left, all others are in the repository")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
