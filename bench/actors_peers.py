@@ -329,8 +329,8 @@ def _measure_pykka(what: str) -> Figures:
                 "idle bytes": (resident() - memory) / few,
             }
             began = time.perf_counter()
-            for one in refs:
-                one.stop()
+            for actor_ref in refs:
+                actor_ref.stop()
             return figures | {"idle down us": (time.perf_counter() - began) / few * 1e6}
         return {}
     finally:

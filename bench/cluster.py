@@ -141,8 +141,8 @@ def fresh(server: str) -> Iterator[str]:
 async def await_nodes(client: Runtime, count: int) -> None:
     """Wait until `count` nodes live."""
     while True:
-        found = await client.cluster.nodes()
-        if sum(node.is_living for node in found) == count:
+        nodes = await client.cluster.nodes()
+        if sum(node.is_living for node in nodes) == count:
             return
         await anyio.sleep(0.1)
 
@@ -177,14 +177,14 @@ async def send(server: str, scale: Scale) -> list[Figure]:
                 tasks.start_soon(post, n)
                 await anyio.sleep(1 / RATE)
         await anyio.sleep(2.0)
-        taken = {
+        records = {
             record.key: _read_time(record.at)
             for entity in entities
             if entity is not None
             for record in client.loom.records(entity.id)
             if isinstance(record, IntentGiven) and record.key in sent
         }
-    waits = [(taken[key] - sent[key]) * 1e3 for key in sent]
+    waits = [(records[key] - sent[key]) * 1e3 for key in sent]
     return [
         Figure("send p50", _rank(waits, 50), "ms", 15),
         Figure("send p99", _rank(waits, 99), "ms", 60),
@@ -221,7 +221,7 @@ async def leave(server: str, scale: Scale) -> list[Figure]:
 
 def _find_gap(client: Runtime, entity_id: str, since: float) -> float:
     """Return the longest time between two turns of an entity that ends after `since`."""
-    times = [_read_time(one.at) for one in client.loom.records(entity_id) if isinstance(one, Committed)]
+    times = [_read_time(record.at) for record in client.loom.records(entity_id) if isinstance(record, Committed)]
     return max(later - before for before, later in itertools.pairwise(times) if later > since)
 
 
@@ -313,14 +313,14 @@ async def idle(server: str, scale: Scale) -> list[Figure]:
             assert process.pid is not None
             before, used = _count_transactions(server), _read_cpu(process.pid)
             await anyio.sleep(scale.seconds)
-            asked, spent = _count_transactions(server) - before, _read_cpu(process.pid) - used
-            held = _count_connections(server)
+            transactions, spent = _count_transactions(server) - before, _read_cpu(process.pid) - used
+            connections = _count_connections(server)
         finally:
             nodes.end()
     return [
-        Figure("idle, transactions a second", asked / scale.seconds, "", 5),
+        Figure("idle, transactions a second", transactions / scale.seconds, "", 5),
         Figure("idle, of a core", spent / scale.seconds * 100, "%", 1),
-        Figure("idle, connections", held, "", 4),
+        Figure("idle, connections", connections, "", 4),
     ]
 
 
@@ -347,7 +347,7 @@ def _read_cpu(process: int) -> float:
 
 async def measure_scaling(server: str, scale: Scale) -> list[Figure]:
     """Measure the turns a second of one, two and four nodes."""
-    found: dict[int, float] = {}
+    rates: dict[int, float] = {}
     for count in (1, 2, 4):
         async with cluster(server, scale) as (client, nodes):
             casts = [await client.submit("paced", f"{scale.turns} 0.5") for _ in range(100 * count)]
@@ -361,11 +361,11 @@ async def measure_scaling(server: str, scale: Scale) -> list[Figure]:
             ]
         times.sort()
         middle = times[len(times) // 10 : -len(times) // 10]  # without the beginning and the end
-        found[count] = len(middle) / (middle[-1] - middle[0])
+        rates[count] = len(middle) / (middle[-1] - middle[0])
     return [
-        Figure("turns a second, 1 node", found[1], ""),
-        Figure("2 nodes beside 1", found[2] / found[1], "x", 1.8, at_least=True),
-        Figure("4 nodes beside 1", found[4] / found[1], "x", 3.0, at_least=True),
+        Figure("turns a second, 1 node", rates[1], ""),
+        Figure("2 nodes beside 1", rates[2] / rates[1], "x", 1.8, at_least=True),
+        Figure("4 nodes beside 1", rates[4] / rates[1], "x", 3.0, at_least=True),
     ]
 
 
@@ -398,23 +398,24 @@ def main(argv: Sequence[str]) -> int:
         parser.add_argument(f"--{name}", type=type(value), default=value)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    unknown = [one for one in options.what if one not in MEASURED]
+    unknown = [name for name in options.what if name not in MEASURED]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; expected some of {', '.join(MEASURED)}")
     scale = Scale(*(getattr(options, name) for name in Scale._fields))
     figures: list[Figure] = []
     with _server(options.postgres) as server:
         for what in options.what or MEASURED:
-            found = anyio.run(MEASURED[what], server, scale)
-            figures += found
-            for one in [] if options.json else found:
-                sign = "" if one.limit is None else f"  {'>=' if one.at_least else '<='} {one.limit:g}"
+            measured = anyio.run(MEASURED[what], server, scale)
+            figures += measured
+            for figure in [] if options.json else measured:
+                sign = "" if figure.limit is None else f"  {'>=' if figure.at_least else '<='} {figure.limit:g}"
                 print(
-                    f"{one.name:<32}{one.value:>10.2f} {one.unit:<4}{sign}{'' if one.holds else '  over'}", flush=True
+                    f"{figure.name:<32}{figure.value:>10.2f} {figure.unit:<4}{sign}{'' if figure.holds else '  over'}",
+                    flush=True,
                 )
     if options.json:
-        print(orjson.dumps([{**one._asdict(), "holds": one.holds} for one in figures]).decode())
-    return 0 if all(one.holds for one in figures) else 1
+        print(orjson.dumps([{**figure._asdict(), "holds": figure.holds} for figure in figures]).decode())
+    return 0 if all(figure.holds for figure in figures) else 1
 
 
 if __name__ == "__main__":

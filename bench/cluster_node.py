@@ -28,9 +28,9 @@ async def step() -> str:
 
 async def _answer(context: Invocation) -> Mapping[str, Any]:
     """Take as many turns as the last intent says, each for as many seconds: "20 0.5"."""
-    asked = max(n for n, one in enumerate(context) if one.role == "user")
-    turns, seconds = str(context[asked].content).split()
-    had = sum(one.role == "assistant" for one in context[asked:])
+    newest = max(n for n, message in enumerate(context) if message.role == "user")
+    turns, seconds = str(context[newest].content).split()
+    had = sum(message.role == "assistant" for message in context[newest:])
     call = {"gate": "step", "args": {}} if had + 1 < int(turns) else {"gate": "done", "args": {"answer": "ok"}}
     return {"content": "", "tool_calls": [call], "delay": float(seconds)}
 

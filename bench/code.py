@@ -45,25 +45,25 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--peers", type=Path, help="a folder for the virtual environment of the peers")
     parser.add_argument("--check", action="store_true", help="exit code 1 where a limit does not hold")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(argv)
-    peer = None if asked.peers is None else _find_peer(asked.peers)
-    missing = "not asked for: give --peers FOLDER" if asked.peers is None else "it cannot be installed here"
-    found: dict[str, list[float]] = {}
-    for _ in range(asked.rounds):
+    args = parser.parse_args(argv)
+    peer = None if args.peers is None else _find_peer(args.peers)
+    missing = "not asked for: give --peers FOLDER" if args.peers is None else "it cannot be installed here"
+    samples: dict[str, list[float]] = {}
+    for _ in range(args.rounds):
         for language in TURNS:
             for store in ("memory", "sqlite"):
-                found.setdefault(f"turn {language} {store}", []).append(_measure_difference("turn", language, store))
+                samples.setdefault(f"turn {language} {store}", []).append(_measure_difference("turn", language, store))
             for how in ("snapshot", "replay"):
                 if (language, how) != ("shell", "snapshot"):  # a process has no snapshot
-                    found.setdefault(f"restore {language} {how}", []).append(_measure_alone("restore", language, how))
+                    samples.setdefault(f"restore {language} {how}", []).append(_measure_alone("restore", language, how))
         if peer is not None:
-            found.setdefault(f"turn {PEER}", []).append(_measure_difference("turn", PEER, "memory", python=peer))
-    figures = {name: median(values) for name, values in found.items()}
-    if asked.json:
+            samples.setdefault(f"turn {PEER}", []).append(_measure_difference("turn", PEER, "memory", python=peer))
+    figures = {name: median(values) for name, values in samples.items()}
+    if args.json:
         sys.stdout.buffer.write(orjson.dumps({"ms": figures, "missing": {} if peer else {PEER: missing}}) + b"\n")
     else:
         sys.stdout.write(_render_table(figures, None if peer else missing))
-    return 1 if asked.check and max(figures[f"turn python {store}"] for store in ("memory", "sqlite")) > LIMIT else 0
+    return 1 if args.check and max(figures[f"turn python {store}"] for store in ("memory", "sqlite")) > LIMIT else 0
 
 
 def _render_table(figures: dict[str, float], missing: str | None) -> str:
@@ -105,12 +105,12 @@ def _run(*job: str, python: Path | None = None) -> tuple[float, str]:
         [python or sys.executable, worker, *job], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout is not None
-        said = process.stdout.read()
+        output = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{worker.name} {' '.join(job)} ended with {process.returncode}")
-    return used.ru_utime + used.ru_stime, said
+    return used.ru_utime + used.ru_stime, output
 
 
 def _find_peer(folder: Path) -> Path | None:

@@ -60,8 +60,8 @@ async def restore(language: str, how: str) -> float:
 
 def _spell(language: str, count: int) -> Cantrip:
     def policy(context: Invocation) -> Mapping[str, Any]:
-        said = (len(context) - 2) // 2
-        return {"code": PROGRAMS[language] if said < count else ENDS[language]}
+        turn = (len(context) - 2) // 2
+        return {"code": PROGRAMS[language] if turn < count else ENDS[language]}
 
     circle = Circle(["done", look], [max_turns(count + 1)], medium=language)  # type: ignore[arg-type]
     return Cantrip(scripted(policy, record=False), circle=circle)

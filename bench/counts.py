@@ -199,7 +199,7 @@ def main(argv: Sequence[str]) -> int:
             total = [sum(row[at] for row in functions.values()) for at in range(4)]
             where = "here" if tree is ROOT else "beside"
             print(f"{what:<8}{where:<8}{total[0]:>10.0f}{total[1]:>10.0f}{total[2]:>8.0f}{total[3]:>9.0f}")
-            for name, row in sorted(functions.items(), key=lambda one: -one[1][0])[: options.top]:
+            for name, row in sorted(functions.items(), key=lambda item: -item[1][0])[: options.top]:
                 print(f"{'':<16}{row[0]:>10.1f}{row[1]:>10.0f}{row[2]:>8.1f}{row[3]:>9.1f}  {name}")
     return 0
 

@@ -74,10 +74,10 @@ def _stream_chat(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict
 
 
 def _stream_google(parts: list[str], call: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    said: list[dict[str, Any]] = [{"text": part} for part in parts]
+    chunks: list[dict[str, Any]] = [{"text": part} for part in parts]
     if call is not None:
-        said.append({"functionCall": call})
-    for part in said:
+        chunks.append({"functionCall": call})
+    for part in chunks:
         yield {"candidates": [{"content": {"parts": [part]}}], "modelVersion": "gemini"}
     yield {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}], "modelVersion": "gemini"}
 

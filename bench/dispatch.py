@@ -106,10 +106,10 @@ def contract(number: int) -> Contract:
 async def without(turns: int) -> float:
     """Return the CPU seconds of an entity without a dispatch."""
     async with Runtime.open() as runtime:
-        made = cantrip(turns, EVERY, ignore_progress, ignore_status)
+        worker = cantrip(turns, EVERY, ignore_progress, ignore_status)
         gc.collect()
         began = time.process_time()
-        entity = await runtime.invoke(made, "Take so many turns.", name="it")
+        entity = await runtime.invoke(worker, "Take so many turns.", name="it")
         episode = await entity.episode()
         spent = time.process_time() - began
     assert episode.terminated
@@ -120,11 +120,11 @@ async def with_one(turns: int, folder: Path, number: int, every: int = EVERY) ->
     """Return the CPU seconds of an entity with a dispatch."""
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder)
-        made = cantrip(turns, every)
+        worker = cantrip(turns, every)
         record = await dispatcher.dispatch(contract(number), author="bench")
         gc.collect()
         began = time.process_time()
-        record = await dispatcher.run(record.id, made)
+        record = await dispatcher.run(record.id, worker)
         spent = time.process_time() - began
     assert record.status == "completed", (record.status, record.reason, record.blocker)
     return spent
@@ -137,10 +137,10 @@ async def measure(turns: int, rounds: int) -> tuple[float, float, float]:
     often: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds + 1):
-            one, other = await without(turns), await with_one(turns, Path(folder), 2 * number)
+            undispatched, other = await without(turns), await with_one(turns, Path(folder), 2 * number)
             third = await with_one(turns, Path(folder), 2 * number + 1, OFTEN)
             if number:  # the first round warms up
-                plain.append(one / turns * 1e6)
+                plain.append(undispatched / turns * 1e6)
                 dispatched.append(other / turns * 1e6)
                 often.append(third / turns * 1e6)
     return median(plain), median(dispatched), median(often)

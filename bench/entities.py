@@ -61,11 +61,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     count = MILLION if options.million else options.entities
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as one:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as process:
         url = f"{options.store}:{folder}/loom.{'db' if options.store == 'sqlite' else 'jsonl'}"
-        report: dict[str, float] = one.apply(_make, (url, count, options.at_once))
+        report: dict[str, float] = process.apply(_make, (url, count, options.at_once))
         report["bytes"] = float(sum(path.stat().st_size for path in Path(folder).iterdir()))
-        report |= one.apply(_measure_loading, (url, count))
+        report |= process.apply(_measure_loading, (url, count))
     over = []
     if report["bytes"] > DISK / MILLION * count:
         over.append(f"{report['bytes'] / count:.0f} bytes an entity, not {DISK / MILLION:.0f}")
@@ -88,7 +88,7 @@ def _make(url: str, count: int, at_once: int) -> dict[str, float]:
 
 
 async def _make_entities(url: str, count: int, at_once: int) -> dict[str, float]:
-    began, held = time.perf_counter(), []
+    began, sizes = time.perf_counter(), []
     async with Runtime.open(url, cantrips=[KEEPER], passivate_after=0.0) as runtime:
         for part in range(PARTS):
             numbers = iter(range(part * count // PARTS, (part + 1) * count // PARTS))
@@ -97,9 +97,9 @@ async def _make_entities(url: str, count: int, at_once: int) -> dict[str, float]
                     tasks.start_soon(_run_each, runtime, numbers)
             await anyio.sleep(1)  # until all entities are unloaded
             gc.collect()
-            held.append(resident() / 1e6)
+            sizes.append(resident() / 1e6)
     took = time.perf_counter() - began
-    return {"make_s": took, "first_mb": held[0], "last_mb": held[-1], "growth_mb": held[-1] - held[0]}
+    return {"make_s": took, "first_mb": sizes[0], "last_mb": sizes[-1], "growth_mb": sizes[-1] - sizes[0]}
 
 
 async def _run_each(runtime: Runtime, numbers: Iterator[int]) -> None:
@@ -117,7 +117,7 @@ async def _load_entities(url: str, count: int) -> dict[str, float]:
     wakes, chance = [], random.Random(count)
     async with Runtime.open(url, cantrips=[KEEPER], passivate_after=0.0) as runtime:
         opened = time.perf_counter() - began
-        held = resident() / 1e6 - before
+        memory = resident() / 1e6 - before
         for number in chance.sample(range(count), min(WOKEN, count)):
             began = time.perf_counter()
             entity = runtime.entity(f"entity-{number}")
@@ -126,7 +126,7 @@ async def _load_entities(url: str, count: int) -> dict[str, float]:
             wakes.append(time.perf_counter() - began)
             assert episode.result == "kept"
     wakes.sort()
-    return {"open_s": opened, "open_mb": held, "wake_s": median(wakes), "wake_p99_s": wakes[-1 - len(wakes) // 100]}
+    return {"open_s": opened, "open_mb": memory, "wake_s": median(wakes), "wake_p99_s": wakes[-1 - len(wakes) // 100]}
 
 
 if __name__ == "__main__":

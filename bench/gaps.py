@@ -275,7 +275,7 @@ async def _measure(row: str, where: str, url: str, hold: str) -> dict[str, float
 
 def measure(rows: Sequence[tuple[str, str]], megabytes: float, entities: int, hold: float) -> dict[str, Any]:
     """Return the figures of each row, each from a process of its own."""
-    found: dict[str, Any] = {}
+    gaps: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         large, many, used = (f"{folder}/{name}.db" for name in ("large", "many", "used"))
         if any(row not in LISTINGS for row, _ in rows):
@@ -289,8 +289,8 @@ def measure(rows: Sequence[tuple[str, str]], megabytes: float, entities: int, ho
                 shutil.copy(path, path.with_name(path.name.replace(path.name.partition(".")[0], "used", 1)))
             command = _command("measure", row, where, f"sqlite:{used}", str(hold))
             ran = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-            found[f"{row} {where}".strip()] = orjson.loads(ran.stdout)
-    return found
+            gaps[f"{row} {where}".strip()] = orjson.loads(ran.stdout)
+    return gaps
 
 
 ROWS: tuple[tuple[str, str], ...] = (
@@ -312,13 +312,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     rows = [row for row in ROWS if not options.rows or row[0] in options.rows]
-    found = measure(rows, options.megabytes, options.entities, options.hold)
-    over = [row for row, figures in found.items() if options.limit is not None and figures["gap_ms"] > options.limit]
+    gaps = measure(rows, options.megabytes, options.entities, options.hold)
+    over = [row for row, figures in gaps.items() if options.limit is not None and figures["gap_ms"] > options.limit]
     if options.json:
-        print(orjson.dumps({**found, "over": over}, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps({**gaps, "over": over}, option=orjson.OPT_INDENT_2).decode())
     else:
         print(f"{'':<20}{'gap, ms':>10}{'took, s':>10}{'failed':>8}")
-        for row, figures in found.items():
+        for row, figures in gaps.items():
             print(f"{row:<20}{figures['gap_ms']:>10,.1f}{figures['took_s']:>10,.2f}{figures['failed']:>8.0f}")
         if options.limit is not None:
             print(

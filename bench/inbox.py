@@ -74,7 +74,7 @@ def cost(work: Callable[[], None], times: int, clock: Callable[[], float]) -> fl
 def measure(kind: str, few: int, many: int, rounds: int, postgres: str | None) -> dict[str, dict[str, float]]:
     """Return the cost of each mail operation, with few mails and with many."""
     clock = time.perf_counter if kind == "postgres" else time.process_time
-    found: dict[str, dict[str, float]] = {}
+    measured: dict[str, dict[str, float]] = {}
     with ExitStack() as stack:
         boxes = {str(waiting): Box(stack.enter_context(fresh(kind, postgres)), waiting) for waiting in (few, many)}
         gc.collect()
@@ -84,9 +84,9 @@ def measure(kind: str, few: int, many: int, rounds: int, postgres: str | None) -
             for what in ("post", "take", "append"):
                 for waiting, box in boxes.items():
                     spent = cost(getattr(box, what), 50, clock)
-                    figures = found.setdefault(what, {})
+                    figures = measured.setdefault(what, {})
                     figures[waiting] = min(spent, figures.get(waiting, spent))
-    return found
+    return measured
 
 
 def main(argv: Sequence[str]) -> int:

@@ -76,7 +76,7 @@ def make_beginning(entity: str) -> list[Record]:
 def turn_of(entity: str, parent: str | None, number: int) -> Turn:
     """Return turn `number` of an entity."""
     turn, call = new_id(), f"call_{number}_1"
-    said = Utterance(
+    utterance = Utterance(
         entity_id=entity,
         turn_id=turn,
         content=None,
@@ -89,7 +89,7 @@ def turn_of(entity: str, parent: str | None, number: int) -> Turn:
         GateFinished.of(entity, turn, seen, 0.5),
         Committed(turn_id=turn, entity_id=entity, parent_id=parent, sequence=number, at=AT, duration_ms=13.5),
     ]
-    return Turn([said, GateStarted(entity, turn, call, "echo")], done)
+    return Turn([utterance, GateStarted(entity, turn, call, "echo")], done)
 
 
 def appends(entities: int, turns: int) -> tuple[list[Record], list[list[Record]]]:
@@ -98,10 +98,10 @@ def appends(entities: int, turns: int) -> tuple[list[Record], list[list[Record]]
     tips: dict[str, str | None] = dict.fromkeys(ids)
     batches: list[list[Record]] = []
     for number in range(1, turns + 1):
-        made = [turn_of(entity, tips[entity], number) for entity in ids]
-        tips |= {entity: turn.done[1].turn_id for entity, turn in zip(ids, made, strict=True)}  # type: ignore[union-attr]
-        batches.append([record for turn in made for record in turn.asked])
-        batches.append([record for turn in made for record in turn.done])
+        made_turns = [turn_of(entity, tips[entity], number) for entity in ids]
+        tips |= {entity: turn.done[1].turn_id for entity, turn in zip(ids, made_turns, strict=True)}  # type: ignore[union-attr]
+        batches.append([record for turn in made_turns for record in turn.asked])
+        batches.append([record for turn in made_turns for record in turn.done])
     return [record for entity in ids for record in make_beginning(entity)], batches
 
 
@@ -166,9 +166,9 @@ def make_large(url: str, turns: int) -> float:
             entity, parent = new_id(), None
             records = make_beginning(entity)
             for number in range(1, THREAD + 1):
-                made = turn_of(entity, parent, number)
-                records += [*made.asked, *made.done]
-                parent = made.asked[0].turn_id  # type: ignore[union-attr]
+                turn = turn_of(entity, parent, number)
+                records += [*turn.asked, *turn.done]
+                parent = turn.asked[0].turn_id  # type: ignore[union-attr]
             store.append(records)
     return time.perf_counter() - began
 
@@ -261,17 +261,17 @@ def main(argv: Sequence[str]) -> int:
 
 def _measure_appends(entities: int, turns: int, rounds: int, postgres: str | None) -> dict[str, float]:
     kinds = (*STORES, "postgres") if postgres else STORES
-    found: dict[str, list[float]] = {kind: [] for kind in (*kinds, "SQLite alone")}
+    figures: dict[str, list[float]] = {kind: [] for kind in (*kinds, "SQLite alone")}
     for _ in range(rounds):
         for kind in kinds:
             fewer = 10 if kind == "postgres" else 1
-            found[kind].append(cost(kind, entities, max(2, turns // fewer), postgres))
-        found["SQLite alone"].append(floor(entities, turns))
-    return {kind: median(figures) for kind, figures in found.items()}
+            figures[kind].append(cost(kind, entities, max(2, turns // fewer), postgres))
+        figures["SQLite alone"].append(floor(entities, turns))
+    return {kind: median(figures) for kind, figures in figures.items()}
 
 
 def _measure_large(kind: str, name: str, options: argparse.Namespace) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as one:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, alone() as process:
         path = (options.keep or Path(folder)) / name
         report: dict[str, float] = {}
         if not path.exists():
@@ -279,9 +279,9 @@ def _measure_large(kind: str, name: str, options: argparse.Namespace) -> dict[st
         index = path.with_name(f"{name}.index")
         if index.exists():
             index.rename(index.with_suffix(".away"))
-            report["read_anew_s"] = one.apply(open_without_index, (path,))
+            report["read_anew_s"] = process.apply(open_without_index, (path,))
             index.with_suffix(".away").rename(index)
-        report |= one.apply(large, (path,))
+        report |= process.apply(large, (path,))
         if options.verify:
             began = time.perf_counter()
             with open_store(path, read_only=True) as store:

@@ -71,7 +71,7 @@ VARIANTS: dict[str, Callable[[], Telemetry | None]] = {
 
 async def _measure(store: str, rounds: int) -> dict[str, list[float]]:
     """Return the CPU microseconds of a turn, for each variant and round. All runtimes are open at once."""
-    found: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    figures: dict[str, list[float]] = {name: [] for name in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncExitStack() as stack:
             runtimes = {}
@@ -85,9 +85,9 @@ async def _measure(store: str, rounds: int) -> dict[str, list[float]]:
                 for name in random.sample(list(VARIANTS), len(VARIANTS)):
                     began = time.process_time()
                     await runtimes[name].cast(_spell(), "go")
-                    found[name].append((time.process_time() - began) / TURNS * 1e6)
+                    figures[name].append((time.process_time() - began) / TURNS * 1e6)
             gc.unfreeze()
-    return found
+    return figures
 
 
 def _measure_page() -> float:
@@ -120,15 +120,15 @@ def main(argv: list[str]) -> int:
         plain = min(figures["none"])
         print(f"{store}: {plain:.1f} us CPU a turn without telemetry")
         for name, rounds in figures.items():
-            figure, told = min(rounds), ""
+            figure, verdict = min(rounds), ""
             more = figure - plain
             if store == "memory" and name in ("counting", "no SDK"):
-                told = check(name, more, WITHOUT_SDK_US)
+                verdict = check(name, more, WITHOUT_SDK_US)
             elif store == "memory" and name != "none":
-                told = check(name, more, WITH_SDK_US)
+                verdict = check(name, more, WITH_SDK_US)
             elif store == "sqlite" and name == "no SDK":
-                told = check(f"{name} on sqlite", figure / plain, SQLITE_RATIO)
-            print(f"  {name:<24} {figure:7.1f} us  {more:+6.1f} us  {figure / plain:5.3f} x  {told}")
+                verdict = check(f"{name} on sqlite", figure / plain, SQLITE_RATIO)
+            print(f"  {name:<24} {figure:7.1f} us  {more:+6.1f} us  {figure / plain:5.3f} x  {verdict}")
     page = _measure_page()
     print(f"a page of 1,000 series: {page:.2f} ms  {check('page', page, PAGE_MS)}")
     if broken:

@@ -73,7 +73,7 @@ async def _measure_cost(read: Callable[[], Awaitable[httpx.Response]], rounds: i
 
 async def measure(url: str, few: int, many: int, rounds: int) -> dict[str, dict[str, float]]:
     """Return for each read its cost with few turns, with many, and their ratio."""
-    found: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     limits = ServiceLimits(rate=1e9, burst=1e9)
     async with Runtime.open(url, cantrips=[WALKER]) as runtime:
         entities = [await _make_entity(runtime, few), await _make_entity(runtime, many)]
@@ -88,8 +88,8 @@ async def measure(url: str, few: int, many: int, rounds: int) -> dict[str, dict[
                     query = f"?after={turns // 2}&limit={PAGE}" if what == "/turns" else ""
                     path = f"/api/v1/entities/{entity}{what}{query}"
                     costs.append(await _measure_cost(lambda path=path: client.get(path), rounds))  # type: ignore[misc]
-                found[what or "/"] = {"few": costs[0], "many": costs[1], "ratio": costs[1] / costs[0]}
-    return found
+                figures[what or "/"] = {"few": costs[0], "many": costs[1], "ratio": costs[1] / costs[0]}
+    return figures
 
 
 def main(argv: Sequence[str]) -> int:
@@ -103,22 +103,22 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help=f"fail if a ratio is above {LIMIT:g}")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         places = {"memory": "memory:", "jsonl": f"jsonl:{folder}/loom.jsonl", "sqlite": f"sqlite:{folder}/loom.db"}
         wanted = {store: places[store] for store in options.stores.split(",") if store}
         if options.postgres:
             wanted["postgres"] = options.postgres
         for store, url in wanted.items():
-            found[store] = anyio.run(measure, url, options.few, options.many, options.rounds)
+            figures[store] = anyio.run(measure, url, options.few, options.many, options.rounds)
     if options.json:
-        print(orjson.dumps(found).decode())
+        print(orjson.dumps(figures).decode())
     else:
         print(f"{'store':10} {'read':8} {options.few:>8,} turns {options.many:>8,} turns  ratio   (ms of CPU)")
-        for store, reads in found.items():
-            for read, one in reads.items():
-                print(f"{store:10} {read:8} {one['few']:14.2f} {one['many']:14.2f} {one['ratio']:6.1f}")
-    highest = max(one["ratio"] for reads in found.values() for one in reads.values())
+        for store, reads in figures.items():
+            for read, row in reads.items():
+                print(f"{store:10} {read:8} {row['few']:14.2f} {row['many']:14.2f} {row['ratio']:6.1f}")
+    highest = max(row["ratio"] for reads in figures.values() for row in reads.values())
     return 1 if options.check and highest > LIMIT else 0
 
 

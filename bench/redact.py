@@ -38,8 +38,8 @@ def main(argv: Sequence[str]) -> int:
             # the other commit may lack this file, so this one runs and imports the modules of that tree
             command = [sys.executable, str(Path(__file__).resolve()), "measure"]
             ran = subprocess.run(command, cwd=tree, env={"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, check=True)
-            told = orjson.loads(ran.stdout)
-            least[tree] = {what: min(us, least.get(tree, told)[what]) for what, us in told.items()}
+            measured = orjson.loads(ran.stdout)
+            least[tree] = {what: min(us, least.get(tree, measured)[what]) for what, us in measured.items()}
     figures = {what: {"us_per_kB": us} for what, us in least[ROOT].items()}
     for what, figure in figures.items() if len(trees) > 1 else ():
         figure["x_beside"] = least[ROOT][what] / least[trees[1]][what]
@@ -72,7 +72,7 @@ def texts() -> dict[str, str]:
 def measure() -> dict[str, float]:
     """Return the CPU microseconds for a kilobyte of each text."""
     redactor = Redactor({"search": "a-secret-that-is-nowhere"})
-    told: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for what, text in texts().items():
         pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
         for piece in pieces[:5]:
@@ -80,8 +80,8 @@ def measure() -> dict[str, float]:
         began = time.process_time()
         for piece in pieces:
             redactor.text(piece)
-        told[what] = (time.process_time() - began) * 1e9 / len(text)
-    return told
+        figures[what] = (time.process_time() - began) * 1e9 / len(text)
+    return figures
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ PAYS = Cantrip(scripted(_answer, record=False), circle=Circle(["done", ask_first
 async def _wait(runtime: Runtime, number: int) -> None:
     """Begin entities, and return when all of them are unloaded."""
     ids = [(await runtime.start(PAYS, "go")).id for _ in range(number)]
-    while any(runtime.find(one).loaded for one in ids):  # noqa: ASYNC110  # no event says so
+    while any(runtime.find(entity_id).loaded for entity_id in ids):  # noqa: ASYNC110  # no event says so
         await anyio.sleep(PASSIVE)
     gc.collect()
 
@@ -61,7 +61,7 @@ async def measure(number: int) -> dict[str, float]:
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
             await _wait(runtime, number)
-            held = (tracemalloc.get_traced_memory()[0] - before) / number
+            memory = (tracemalloc.get_traced_memory()[0] - before) / number
             tracemalloc.stop()
             began = time.process_time()
             requests = runtime.requests()
@@ -73,7 +73,7 @@ async def measure(number: int) -> dict[str, float]:
             for request in some:
                 assert request.entity is not None
                 await runtime.find(request.entity).episode()
-            return {"held": held, "list": listed, "decide": (time.process_time() - began) / len(some) * 1e6}
+            return {"held": memory, "list": listed, "decide": (time.process_time() - began) / len(some) * 1e6}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,15 +82,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--entities", type=int, default=10_000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    found = anyio.run(measure, options.entities)
-    is_over = found["held"] > LIMIT
+    figures = anyio.run(measure, options.entities)
+    is_over = figures["held"] > LIMIT
     if options.json:
-        print(orjson.dumps({**found, "over": is_over}).decode())
+        print(orjson.dumps({**figures, "over": is_over}).decode())
     else:
         print(f"{options.entities:,} entities that wait for a person, unloaded, in SQLite")
-        print(f"held    {found['held']:>10,.0f} bytes each (limit {LIMIT:,.0f})")
-        print(f"list    {found['list']:>10,.1f} us of CPU each")
-        print(f"decide  {found['decide']:>10,.1f} us of CPU each")
+        print(f"held    {figures['held']:>10,.0f} bytes each (limit {LIMIT:,.0f})")
+        print(f"list    {figures['list']:>10,.1f} us of CPU each")
+        print(f"decide  {figures['decide']:>10,.1f} us of CPU each")
     return 1 if is_over else 0
 
 

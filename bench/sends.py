@@ -58,16 +58,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--beside", type=Path, metavar="TREE", help="a checkout of another commit to compare with")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    told: dict[str, dict[str, float]] = {}
+    report: dict[str, dict[str, float]] = {}
     for store in STORES:
-        told[store] = figures = _measure_idle(store, options.rounds, options.beside)
+        report[store] = figures = _measure_idle(store, options.rounds, options.beside)
         if store in LASTING:
             figures |= _loads(store, options.few, options.many, options.rounds)
-    over = [f"{store}: {what}" for store, figures in told.items() for what in _list_excesses(figures)]
+    over = [f"{store}: {what}" for store, figures in report.items() for what in _list_excesses(figures)]
     if options.json:
-        print(orjson.dumps({**told, "over": over}, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps({**report, "over": over}, option=orjson.OPT_INDENT_2).decode())
     else:
-        for store, figures in told.items():
+        for store, figures in report.items():
             print(f"{store:<8}" + "  ".join(f"{what} {figure:,.2f}" for what, figure in figures.items()))
         print(f"over: {'; '.join(over)}" if over else "every limit holds")
     return 1 if over else 0
@@ -106,8 +106,8 @@ def _loads(store: str, few: int, many: int, rounds: int) -> dict[str, float]:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             anyio.run(_make, store, folder, intents)
             seen = [_run_in_process("load", store, folder) for _ in range(rounds)]
-        figures[f"load_{name}_us"] = min(one["load_us"] for one in seen)
-        figures["stall_s"] = max(figures.get("stall_s", 0.0), min(one["stall_s"] for one in seen))
+        figures[f"load_{name}_us"] = min(sample["load_us"] for sample in seen)
+        figures["stall_s"] = max(figures.get("stall_s", 0.0), min(sample["stall_s"] for sample in seen))
     figures["x_load"] = figures["load_many_us"] / figures["load_few_us"]
     return figures
 

@@ -50,9 +50,9 @@ async def think(seconds: float) -> str:
 
 
 def _answer(context: Invocation) -> dict[str, Any]:
-    asked = max(n for n, one in enumerate(context) if one.role == "user")
-    word, _, rest = str(context[asked].content).partition(" ")
-    turns = len(context[asked + 1 :]) // 2
+    newest = max(n for n, message in enumerate(context) if message.role == "user")
+    word, _, rest = str(context[newest].content).partition(" ")
+    turns = len(context[newest + 1 :]) // 2
     if word == "turns" and turns < int(rest):
         return {"content": f"turn {turns}", "tool_calls": [{"gate": "think", "args": {"seconds": TURN}}]}
     return {"content": "ok"}
@@ -205,21 +205,22 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--backend", choices=["asyncio", "trio"], default="asyncio")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    found = anyio.run(measure, options.casts, options.streams, backend=options.backend)
-    ratio = found["turn_followed"] / found["turn_alone"]
-    later = found["first_http"] - found["first_inside"]
+    figures = anyio.run(measure, options.casts, options.streams, backend=options.backend)
+    ratio = figures["turn_followed"] / figures["turn_alone"]
+    later = figures["first_http"] - figures["first_inside"]
     is_over = ratio > STREAMS_LIMIT or later > FIRST_BYTE_LIMIT
     if options.json:
-        print(orjson.dumps({**found, "ratio": ratio, "later": later, "over": is_over}).decode())
+        print(orjson.dumps({**figures, "ratio": ratio, "later": later, "over": is_over}).decode())
         return int(is_over)
-    print(f"cast in the process    {found['cast_inside']:>8,.0f} us of CPU")
-    print(f"cast over HTTP         {found['cast_http']:>8,.0f} us of CPU, client included")
-    print(f"a bare request         {found['request_bare']:>8,.0f} us of CPU, client included")
-    print(f"casts a second         {found['requests_a_second']:>8,.0f} by one client, one after the other")
+    print(f"cast in the process    {figures['cast_inside']:>8,.0f} us of CPU")
+    print(f"cast over HTTP         {figures['cast_http']:>8,.0f} us of CPU, client included")
+    print(f"a bare request         {figures['request_bare']:>8,.0f} us of CPU, client included")
+    print(f"casts a second         {figures['requests_a_second']:>8,.0f} by one client, one after the other")
+    inside = figures["first_inside"]
+    print(f"first piece            {figures['first_http']:>8,.1f} ms over HTTP, {inside:,.1f} in the process")
     print(
-        f"first piece            {found['first_http']:>8,.1f} ms over HTTP, {found['first_inside']:,.1f} in the process"
+        f"a turn                 {figures['turn_alone']:>8,.0f} ms alone, {figures['turn_followed']:,.0f} with readers"
     )
-    print(f"a turn                 {found['turn_alone']:>8,.0f} ms alone, {found['turn_followed']:,.0f} with readers")
     print(f"with {options.streams} streams       {ratio:>8,.2f} times (limit {STREAMS_LIMIT})")
     return int(is_over)
 

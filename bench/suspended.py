@@ -74,44 +74,44 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--settle", type=float, default=SETTLED, help="seconds that pass before it is looked at")
     parser.add_argument("--check", action="store_true", help="exit code 1 where a limit does not hold")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(argv)
-    if not 1 <= asked.depth <= asked.entities:
-        parser.error(f"expected at least as many entities as the chains are deep, got {asked.entities}, {asked.depth}")
-    chains = asked.entities // asked.depth
-    told = {language: _measure(language, chains, asked.depth, asked.settle) for language in LANGUAGES}
+    args = parser.parse_args(argv)
+    if not 1 <= args.depth <= args.entities:
+        parser.error(f"expected at least as many entities as the chains are deep, got {args.entities}, {args.depth}")
+    chains = args.entities // args.depth
+    report = {language: _measure(language, chains, args.depth, args.settle) for language in LANGUAGES}
     over = []
-    for name, figures in told.items():
+    for name, figures in report.items():
         if figures["kb"] > LIMIT:
             over.append(f"{name}: {figures['kb']:.1f} KB an entity that waits, where {LIMIT:g} are wanted")
         if figures["threads"] > THREADS:
             over.append(f"{name}: {figures['threads']:g} threads")
-    if asked.json:
-        shape = {"entities": chains * asked.depth, "depth": asked.depth}
-        sys.stdout.buffer.write(orjson.dumps({**shape, "told": told, "over": over}) + b"\n")
+    if args.json:
+        shape = {"entities": chains * args.depth, "depth": args.depth}
+        sys.stdout.buffer.write(orjson.dumps({**shape, "told": report, "over": over}) + b"\n")
     else:
-        print(f"  {f'{chains * asked.depth:,} wait, {asked.depth} deep':<26}", end="")
+        print(f"  {f'{chains * args.depth:,} wait, {args.depth} deep':<26}", end="")
         print(f"{'KB each':>10}{'KB at work':>12}{'threads':>10}{'processes':>11}")
-        for name, figures in told.items():
+        for name, figures in report.items():
             print(f"  {name:<26}{figures['kb']:>10.1f}{figures['kb_at_work']:>12.1f}", end="")
             print(f"{figures['threads']:>10.0f}{figures['processes']:>11.0f}")
         print(f"over: {'; '.join(over)}" if over else "every limit holds")
-    return 1 if over and asked.check else 0
+    return 1 if over and args.check else 0
 
 
 def _measure(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
     """Return the memory of a waiting entity, and of an entity at work, which waits for its crystal."""
     grown = []
     for deep in (0, 1, depth + 1):
-        with alone() as one:
-            grown.append(one.apply(_measure_process, (language, chains, deep, settle)))
+        with alone() as process:
+            grown.append(process.apply(_measure_process, (language, chains, deep, settle)))
     working, one_waits, all_wait = grown
     waiting = all_wait["kb"] - one_waits["kb"]
     return {**all_wait, "kb": waiting / (chains * depth), "kb_at_work": working["kb"] / chains}
 
 
 def _measure_process(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
-    told: dict[str, float] = anyio.run(_measure_waiting, language, chains, depth, settle)
-    return told
+    figures: dict[str, float] = anyio.run(_measure_waiting, language, chains, depth, settle)
+    return figures
 
 
 async def _measure_waiting(language: str, chains: int, depth: int, settle: float) -> dict[str, float]:
@@ -123,7 +123,7 @@ async def _measure_waiting(language: str, chains: int, depth: int, settle: float
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with Runtime.open(f"sqlite:{folder}/loom.db") as runtime:
 
-            async def one() -> None:
+            async def run_one() -> None:
                 results.append((await runtime.cast(spell, str(depth))).result)
 
             await runtime.cast(
@@ -132,7 +132,7 @@ async def _measure_waiting(language: str, chains: int, depth: int, settle: float
             before = _count_held()
             async with anyio.create_task_group() as tasks:
                 for _ in range(chains):
-                    tasks.start_soon(one)
+                    tasks.start_soon(run_one)
                 await crystal.all_wait.wait()
                 await anyio.sleep(settle)
                 now = _count_held()

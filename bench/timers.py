@@ -77,14 +77,14 @@ def cost(work: Callable[[], None], times: int, rounds: int, clock: Callable[[], 
 def measure(kind: str, few: int, many: int, rounds: int, postgres: str | None) -> dict[str, list[float]]:
     """Return the cost of each operation among few and among many timers."""
     clock = time.perf_counter if kind == "postgres" else time.process_time
-    found: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for waiting in (few, many):
         with fresh(kind, postgres) as store:
             store.max_waiting = 100 * rounds
             timers = Timers(store, waiting)
             for what in ("look", "fire"):
-                found.setdefault(what, []).append(cost(getattr(timers, what), 50, rounds, clock))
-    return found
+                figures.setdefault(what, []).append(cost(getattr(timers, what), 50, rounds, clock))
+    return figures
 
 
 async def idle(url: str, seconds: float) -> float:
@@ -115,18 +115,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--postgres", metavar="URL", help="measure that server, too (wall clock)")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    told: dict[str, dict[str, list[float]]] = {}
+    report: dict[str, dict[str, list[float]]] = {}
     for kind in (*STORES, "postgres") if options.postgres else STORES:
-        told[kind] = measure(kind, options.few, options.many, options.rounds, options.postgres)
+        report[kind] = measure(kind, options.few, options.many, options.rounds, options.postgres)
         if kind in ("jsonl", "sqlite"):
-            told[kind]["idle"] = [idles(kind, waiting, options.seconds) for waiting in (options.few, options.many)]
-    over = [kind for kind, found in told.items() if found["look"][1] > LIMIT]
+            report[kind]["idle"] = [idles(kind, waiting, options.seconds) for waiting in (options.few, options.many)]
+    over = [kind for kind, figures in report.items() if figures["look"][1] > LIMIT]
     if options.json:
-        print(orjson.dumps({**told, "over": over}, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps({**report, "over": over}, option=orjson.OPT_INDENT_2).decode())
     else:
         print(f"{'us, timers:':<18}{options.few:>10,}{options.many:>10,}")
-        for kind, found in told.items():
-            for what, (few, many) in found.items():
+        for kind, figures in report.items():
+            for what, (few, many) in figures.items():
                 print(f"{kind:<10}{what:<8}{few:>10.1f}{many:>10.1f}{'  ms a second' if what == 'idle' else ''}")
         print(f"a look takes more than {LIMIT:g} us: {', '.join(over)}" if over else "every limit holds")
     return 1 if over else 0

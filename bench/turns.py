@@ -72,25 +72,25 @@ class Report(NamedTuple):
     def checks(self) -> list[tuple[str, float, float]]:
         """Yield each check: its name, its figure and its limit."""
         checks = [
-            (f"{_name_shape(one)} {one.store}: CPU us a turn", one.figures["cpu_us"], one.limit_us)
-            for one in self.lines
+            (f"{_name_shape(line)} {line.store}: CPU us a turn", line.figures["cpu_us"], line.limit_us)
+            for line in self.lines
         ]
         checks += [
             (f"{store}: turn 10,000 to turn 100", flat["ratio"], FLAT_LIMIT) for store, flat in self.flat.items()
         ]
         checks += [
-            (f"{_name_shape(one)} {one.store}: bytes of overhead a turn", one.figures["overhead_b"], OVERHEAD_LIMIT)
-            for one in self.lines
-            if "overhead_b" in one.figures
+            (f"{_name_shape(line)} {line.store}: bytes of overhead a turn", line.figures["overhead_b"], OVERHEAD_LIMIT)
+            for line in self.lines
+            if "overhead_b" in line.figures
         ]
         checks += [
             (
-                f"{_name_shape(one)} {one.store}: CPU beside the other commit's",
-                one.figures["cpu_us"] / one.beside_us,
+                f"{_name_shape(line)} {line.store}: CPU beside the other commit's",
+                line.figures["cpu_us"] / line.beside_us,
                 BESIDE_LIMIT,
             )
-            for one in self.lines
-            if one.beside_us
+            for line in self.lines
+            if line.beside_us
         ]
         return checks
 
@@ -125,7 +125,7 @@ def _parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--backend", choices=["asyncio", "trio"], default="asyncio", help="default: %(default)s")
     parser.add_argument(
-        "--shapes", type=_list_shapes, default=[_parse(one) for one in SHAPES], metavar="TURNS[xENTITIES],…",
+        "--shapes", type=_list_shapes, default=[_parse(shape) for shape in SHAPES], metavar="TURNS[xENTITIES],…",
         help=f"default: {','.join(SHAPES)}",
     )  # fmt: skip
     parser.add_argument("--stores", type=lambda text: text.split(","), default=list(STORES), metavar="STORE,…")
@@ -142,7 +142,7 @@ def _parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _list_shapes(text: str) -> list[tuple[int, int]]:
-    return [_parse(one) for one in text.split(",")]
+    return [_parse(shape) for shape in text.split(",")]
 
 
 def _parse(text: str) -> tuple[int, int]:
@@ -181,7 +181,7 @@ def measure(
             print(f"\rround {number} of {rounds}, {n} of {len(runs)} ", end="", file=sys.stderr, flush=True)
             seen[run].append(_run_in_process(*run))
     print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
-    medians = {run: {name: median(one[name] for one in some) for name in some[0]} for run, some in seen.items()}
+    medians = {run: {name: median(sample[name] for sample in some) for name in some[0]} for run, some in seen.items()}
     costs = {run: figures["cpu_us"] for run, figures in medians.items() if "cpu_us" in figures}
     lines = [
         Line(
@@ -194,7 +194,9 @@ def measure(
         )
         for job in jobs
     ]
-    return Report(lines, {job.store: told for (job, _), told in medians.items() if job.what == "flat"}, rounds, backend)
+    return Report(
+        lines, {job.store: figures for (job, _), figures in medians.items() if job.what == "flat"}, rounds, backend
+    )
 
 
 def _run_in_process(job: Job, tree: Path) -> dict[str, float]:
@@ -211,7 +213,7 @@ def _run_in_process(job: Job, tree: Path) -> dict[str, float]:
 def _write_profile(options: argparse.Namespace) -> None:
     """Profile one shape in this process, and print where the time goes; the profiler inflates all times."""
     (turns, entities), store = options.shapes[0], options.stores[0]
-    if options.shapes == [_parse(one) for one in SHAPES]:
+    if options.shapes == [_parse(shape) for shape in SHAPES]:
         turns, entities = 2000, 1
     job = Job("runtime", store, turns, entities, options.backend)
     run_job(job)  # imports and schemas are not part of a turn's cost
@@ -241,17 +243,21 @@ def as_text(report: Report) -> str:
         f"{'entities':<18}{'store':<8}{'us/turn':>9}{'limit':>7}{'':>6}{'floor':>8}{'x floor':>9}"
         f"{'x beside':>10}{'peak MB':>9}{'B/turn held':>13}{'B/turn written':>16}{'overhead':>10}"
     )
-    for one in report.lines:
-        told = one.figures
-        floor = f"{one.floor_us:>8.1f}{told['cpu_us'] / one.floor_us:>9.1f}" if one.floor_us else f"{'-':>8}{'-':>9}"
-        beside = f"{told['cpu_us'] / one.beside_us:>10.2f}" if one.beside_us else f"{'-':>10}"
+    for line in report.lines:
+        figures = line.figures
+        floor = (
+            f"{line.floor_us:>8.1f}{figures['cpu_us'] / line.floor_us:>9.1f}" if line.floor_us else f"{'-':>8}{'-':>9}"
+        )
+        beside = f"{figures['cpu_us'] / line.beside_us:>10.2f}" if line.beside_us else f"{'-':>10}"
         written = (
-            f"{told['written_b']:>16.0f}{told['overhead_b']:>10.0f}" if "written_b" in told else f"{'-':>16}{'-':>10}"
+            f"{figures['written_b']:>16.0f}{figures['overhead_b']:>10.0f}"
+            if "written_b" in figures
+            else f"{'-':>16}{'-':>10}"
         )
         rows.append(
-            f"{_name_shape(one):<18}{one.store:<8}{told['cpu_us']:>9.1f}{one.limit_us:>7.0f}"
-            f"{_judge(told['cpu_us'], one.limit_us):>6}{floor}{beside}{told['peak_mb']:>9.1f}"
-            f"{told['per_turn_b']:>13.0f}{written}"
+            f"{_name_shape(line):<18}{line.store:<8}{figures['cpu_us']:>9.1f}{line.limit_us:>7.0f}"
+            f"{_judge(figures['cpu_us'], line.limit_us):>6}{floor}{beside}{figures['peak_mb']:>9.1f}"
+            f"{figures['per_turn_b']:>13.0f}{written}"
         )
     rows += ["", _describe_floor()]
     for store, flat in report.flat.items():
@@ -259,7 +265,7 @@ def as_text(report: Report) -> str:
             f"{store}: turn 100 costs {flat['early_us']:.1f} us, turn 10,000 {flat['late_us']:.1f} us: "
             f"x {flat['ratio']:.2f} (limit {FLAT_LIMIT}) {_judge(flat['ratio'], FLAT_LIMIT)}"
         )
-    most = max((one.figures["overhead_b"] for one in report.lines if "overhead_b" in one.figures), default=None)
+    most = max((line.figures["overhead_b"] for line in report.lines if "overhead_b" in line.figures), default=None)
     if most is not None:
         rows.append(f"log overhead: {most:.0f} B a turn (limit {OVERHEAD_LIMIT:.0f}) {_judge(most, OVERHEAD_LIMIT)}")
     rows.append(f"over: {'; '.join(report.over)}" if report.over else "every limit holds")
@@ -276,22 +282,22 @@ def _describe_floor() -> str:
 
 def as_json(report: Report) -> str:
     """Return the figures for programs."""
-    told: dict[str, Any] = {
+    report_json: dict[str, Any] = {
         "backend": report.backend,
         "python": platform.python_version(),
         "rounds": report.rounds,
         "shapes": [
             {
-                "turns": one.turns,
-                "entities": one.entities,
-                "store": one.store,
-                **one.figures,
-                "limit_us": one.limit_us,
-                "floor_us": one.floor_us,
-                "times_floor": one.figures["cpu_us"] / one.floor_us if one.floor_us else None,
-                "times_beside": one.figures["cpu_us"] / one.beside_us if one.beside_us else None,
+                "turns": line.turns,
+                "entities": line.entities,
+                "store": line.store,
+                **line.figures,
+                "limit_us": line.limit_us,
+                "floor_us": line.floor_us,
+                "times_floor": line.figures["cpu_us"] / line.floor_us if line.floor_us else None,
+                "times_beside": line.figures["cpu_us"] / line.beside_us if line.beside_us else None,
             }
-            for one in report.lines
+            for line in report.lines
         ],
         "flat": report.flat,
         "checks": [
@@ -299,4 +305,4 @@ def as_json(report: Report) -> str:
             for what, figure, limit in report.checks()
         ],
     }
-    return orjson.dumps(told, option=orjson.OPT_INDENT_2).decode()
+    return orjson.dumps(report_json, option=orjson.OPT_INDENT_2).decode()

@@ -75,11 +75,11 @@ async def _run_entity(crystal: _Box, circle: _Box, loom: _Box, turns: int, *, ah
     context: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
     for turn in range(turns):
         began = time.monotonic()
-        said = await crystal.ask(turn)
-        context.append({"role": "assistant", "tool_calls": [{"id": said[2], "gate": said[0], "args": said[1]}]})
+        call = await crystal.ask(turn)
+        context.append({"role": "assistant", "tool_calls": [{"id": call[2], "gate": call[0], "args": call[1]}]})
         if ahead:
             await loom.ask([orjson.dumps(context[-1])])
-        seen = await circle.ask(said)
+        seen = await circle.ask(call)
         context.append({"role": "tool", "content": seen["result"], "tool_call_id": seen["id"]})
         record = {
             "id": f"01J{turn:020d}",
@@ -96,12 +96,12 @@ async def _run_entity(crystal: _Box, circle: _Box, loom: _Box, turns: int, *, ah
 
 async def run_floor(turns: int, entities: int, file: str | None) -> float:
     """Return the CPU seconds for `entities` at once of `turns` turns each; `file` for JSONL, None for memory."""
-    kept: list[bytes] = []
+    stored: list[bytes] = []
     log = None if file is None else os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def append(lines: list[bytes]) -> None:
         if log is None:
-            kept.extend(lines)
+            stored.extend(lines)
         else:
             os.write(log, b"\n".join(lines) + b"\n")
 

@@ -63,8 +63,10 @@ def _call_echo(turn: int) -> Mapping[str, Any]:
 
 def payload(turns: int) -> int:
     """Return the bytes of arguments and results, as JSON, in this many turns."""
-    said = sum(len(orjson.dumps(answer(turn, turns)["tool_calls"][0]["args"])) for turn in range(turns))
-    return said + sum(len(orjson.dumps(f"hello {turn}")) for turn in range(turns - 1)) + len(orjson.dumps("ok"))
+    argument_bytes = sum(len(orjson.dumps(answer(turn, turns)["tool_calls"][0]["args"])) for turn in range(turns))
+    return (
+        argument_bytes + sum(len(orjson.dumps(f"hello {turn}")) for turn in range(turns - 1)) + len(orjson.dumps("ok"))
+    )
 
 
 def cantrip_of(turns: int, marks: dict[int, float] | None = None) -> Cantrip:
@@ -100,15 +102,15 @@ async def _runtime(job: Job, folder: Path) -> dict[str, float]:
         resident = _read_peak()
         spent = sum([await _cast(runtime, job.turns, job.entities) for _ in range(repeat)])
         turns = job.turns * job.entities * repeat
-        told = {
+        figures = {
             "cpu_us": spent / turns * 1e6,
             "peak_mb": _read_peak() / 2**20,
             "per_turn_b": (_read_peak() - resident) / turns,
         }
         if job.store == "jsonl":
             written = (file.stat().st_size - size) / turns
-            told |= {"written_b": written, "overhead_b": written - payload(job.turns) / job.turns}
-    return told
+            figures |= {"written_b": written, "overhead_b": written - payload(job.turns) / job.turns}
+    return figures
 
 
 async def _measure_flat(job: Job, folder: Path) -> dict[str, float]:

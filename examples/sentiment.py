@@ -135,8 +135,8 @@ say: {"decision":"ACCEPT"}. Else {"decision":"REJECT","feedback":{"kind":"MISMAT
 EMPTY_RESULT where there is no answer and OTHER for anything else."""
 
 
-def _make_plan(given: SentimentPlannerInput) -> SentimentPlannerOutput:
-    return SentimentPlannerOutput(task=given.task, worker_id=WORKER_ID)
+def _make_plan(planner_input: SentimentPlannerInput) -> SentimentPlannerOutput:
+    return SentimentPlannerOutput(task=planner_input.task, worker_id=WORKER_ID)
 
 
 def _read_sentiment(text: str) -> Sentiment:
@@ -145,16 +145,16 @@ def _read_sentiment(text: str) -> Sentiment:
     return "POSITIVE" if balance > 0 else "NEGATIVE" if balance < 0 else "NEUTRAL"
 
 
-def _work(given: SentimentWorkerInput) -> SentimentWorkerOutput:
-    return SentimentWorkerOutput(result=SentimentResult(sentiment=_read_sentiment(given.task.text)))
+def _work(worker_input: SentimentWorkerInput) -> SentimentWorkerOutput:
+    return SentimentWorkerOutput(result=SentimentResult(sentiment=_read_sentiment(worker_input.task.text)))
 
 
-def _critique(given: SentimentCriticInput) -> SentimentDecision:
-    if given.worker_answer is None:
+def _critique(critic_input: SentimentCriticInput) -> SentimentDecision:
+    if critic_input.worker_answer is None:
         return _reject("EMPTY_RESULT", "there is no answer")
-    felt, said = _read_sentiment(given.plan.text), given.worker_answer.sentiment
-    if felt != said:
-        return _reject("MISMATCH", f"its words are {felt}, not {said}")
+    felt, claimed = _read_sentiment(critic_input.plan.text), critic_input.worker_answer.sentiment
+    if felt != claimed:
+        return _reject("MISMATCH", f"its words are {felt}, not {claimed}")
     return SentimentDecision(decision="ACCEPT")
 
 

@@ -46,14 +46,12 @@ LIMIT = 0.01
 """The share of bindings with a vague name that a package may have."""
 
 CEILINGS: Mapping[str, int] = {
-    "bench": 85,
     "cantrip_actors.http": 23,
     "cantrip_actors.loom": 283,
     "cantrip_actors.machine": 70,
     "cantrip_actors.observe": 76,
     "cantrip_actors.runtime": 253,
     "cantrip_actors.stream": 25,
-    "examples": 40,
 }
 """Packages above the limit: how many bindings with a vague name each may have."""
 

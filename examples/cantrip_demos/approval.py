@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 import orjson
 
-from cantrip_actors import Call, Cantrip, Circle, Injected, Invocation, Runtime, ask_first, gate
+from cantrip_actors import Call, Cantrip, Circle, Injected, Invocation, Request, Runtime, ask_first, gate
 from cantrip_actors.wards import max_turns
 from cantrip_demos.script import scripted_demo
 
@@ -60,8 +60,11 @@ async def cast(loom: str, file: Path, key: str) -> None:
     """Cast the entity, or resume the one of that key; print the id of its request as soon as it waits."""
     async with Runtime.open(loom) as runtime, anyio.create_task_group() as tasks:
 
+        def list_own() -> list[Request]:
+            return [request for request in runtime.requests() if request.entity and runtime.find(request.entity).loaded]
+
         async def show_request() -> None:
-            while not (mine := [one for one in runtime.requests() if one.entity and runtime.find(one.entity).loaded]):  # noqa: ASYNC110
+            while not (mine := list_own()):  # noqa: ASYNC110
                 await anyio.sleep(0.05)  # a resumed entity publishes no event
             print(json.dumps({"request": mine[0].id, "gate": mine[0].gate, "args": dict(mine[0].args)}), flush=True)
 
@@ -89,15 +92,15 @@ def run_approval(loom: str, file: Path, key: str) -> Iterator[str | Approval]:
     """Run the demo on `loom`: yield a sentence as each thing happens, and at last how it ended."""
     command = [sys.executable, "-m", "cantrip_demos.approval", loom, str(file), key]
     with _Killed(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as first:
-        asked = _read(first)
-        yield f"Process {first.pid} cast an entity. It wants to call {asked['gate']} with {asked['args']}."
+        request = _read(first)
+        yield f"Process {first.pid} cast an entity. It wants to call {request['gate']} with {request['args']}."
         yield f"A person decides about that first. It waits for the decision; {_describe_paid(file)}."
         first.kill()
         first.wait()
         yield f"Process {first.pid} was killed with SIGKILL while it waited."
     with _Killed(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as second:
         again = _read(second)
-        same = "The same request still waits" if again == asked else "Another request waits"
+        same = "The same request still waits" if again == request else "Another request waits"
         yield f"Process {second.pid} was started in its place. {same}; {_describe_paid(file)}."
         request_id = str(again["request"])
         allow = [sys.executable, "-m", "cantrip_actors.cli.main", "allow", request_id, "--loom", loom]

@@ -173,31 +173,31 @@ class ArithmeticDispatcher(AgentDispatcher[ArithmeticTask, ArithmeticResult, Dec
 # ----------------------------------------------------------------------------------------------------------- the roles
 
 
-def plan(given: ArithmeticPlannerInput) -> ArithmeticPlannerOutput:
+def plan(planner_input: ArithmeticPlannerInput) -> ArithmeticPlannerOutput:
     """Choose the worker by the operation, and leave the task unchanged."""
-    worker_id = next(name for name, ops in WORKERS.items() if given.task.op in ops)
-    return ArithmeticPlannerOutput(task=given.task, worker_id=cast("WorkerId", worker_id))
+    worker_id = next(name for name, ops in WORKERS.items() if planner_input.task.op in ops)
+    return ArithmeticPlannerOutput(task=planner_input.task, worker_id=cast("WorkerId", worker_id))
 
 
 def make_worker(worker_id: str) -> Callable[[ArithmeticWorkerInput], ArithmeticWorkerOutput]:
     """Return a worker that computes its own operations, and asks for a tool for the others."""
 
-    def work(given: ArithmeticWorkerInput) -> ArithmeticWorkerOutput:
-        task, tool = given.task, given.task.op.lower()
+    def work(worker_input: ArithmeticWorkerInput) -> ArithmeticWorkerOutput:
+        task, tool = worker_input.task, worker_input.task.op.lower()
         if task.op in WORKERS[worker_id]:
             return ArithmeticWorkerOutput(result=ArithmeticResult(value=_COMPUTE[task.op](task.a, task.b)))
-        if given.tool_result is not None:
-            return ArithmeticWorkerOutput(result=given.tool_result)
+        if worker_input.tool_result is not None:
+            return ArithmeticWorkerOutput(result=worker_input.tool_result)
         return ArithmeticWorkerOutput(tool_request=ToolRequest(tool_name=tool, args=_TOOLS[tool](a=task.a, b=task.b)))
 
     return work
 
 
-def critique(given: ArithmeticCriticInput) -> ArithmeticDecision:
+def critique(critic_input: ArithmeticCriticInput) -> ArithmeticDecision:
     """Check the route, then that there is an answer, then the answer; report the first fault."""
-    task, answer = given.plan, given.worker_answer
-    if task.op not in WORKERS.get(given.worker_id, ()):
-        return _reject("ROUTING_ERROR", f"{given.worker_id} does not do {task.op}")
+    task, answer = critic_input.plan, critic_input.worker_answer
+    if task.op not in WORKERS.get(critic_input.worker_id, ()):
+        return _reject("ROUTING_ERROR", f"{critic_input.worker_id} does not do {task.op}")
     if answer is None:
         return _reject("EMPTY_RESULT", "there is no answer")
     expected = _COMPUTE[task.op](task.a, task.b)
@@ -309,8 +309,8 @@ def make_controller(
     model: Crystal | str | None = None, max_retries: int = 3, *, dispatcher: ArithmeticDispatcher | None = None
 ) -> Controller:
     """Return a controller to cast, or for a parent to call: it reads tasks as JSON and as `12 * 7`."""
-    made = dispatcher or make_agent_dispatcher(model, max_retries)
-    return Controller(dispatcher=made, tool_registry=make_tool_registry(), name="arithmetic", reads=parse)
+    agents = dispatcher or make_agent_dispatcher(model, max_retries)
+    return Controller(dispatcher=agents, tool_registry=make_tool_registry(), name="arithmetic", reads=parse)
 
 
 # ------------------------------------------------------------------------------------------------------- expressions
@@ -328,11 +328,11 @@ def parse(text: str) -> ArithmeticTask:
 
     Raises InvalidIntent for any other text, and for a number that is too long.
     """
-    found = _EXPRESSION.fullmatch(text)
-    if found is None:
+    match = _EXPRESSION.fullmatch(text)
+    if match is None:
         shown = text if len(text) <= 60 else f"{text[:59]}…"
         raise InvalidIntent(f'expected two whole numbers with + - * x or × between them, as in "12 * 7", got "{shown}"')
-    a, op, b = found.groups()
+    a, op, b = match.groups()
     return ArithmeticTask(op=_OPS[op], a=_read_number(a), b=_read_number(b))
 
 

@@ -120,15 +120,15 @@ def _check(response: dict[str, Any]) -> dict[str, Any]:
     """Return the run's decision; if it is to accept, the decision of the domain's own critic."""
     from cantrip_demos.arithmetic import ArithmeticCriticInput, critique
 
-    said: dict[str, Any] = response["critic_decision"]
-    if said["decision"] == "REJECT":
-        return said
-    given = {
+    decision: dict[str, Any] = response["critic_decision"]
+    if decision["decision"] == "REJECT":
+        return decision
+    critic_input = {
         "plan": response["task"],
         "worker_id": response["worker_id"],
         "worker_answer": response["worker_output"]["result"],
     }
-    return critique(ArithmeticCriticInput.model_validate(given)).model_dump()
+    return critique(ArithmeticCriticInput.model_validate(critic_input)).model_dump()
 
 
 def _show(episode: Episode, loom: str, checked: dict[str, Any] | None) -> None:
@@ -139,8 +139,8 @@ def _show(episode: Episode, loom: str, checked: dict[str, Any] | None) -> None:
     else:
         accepted = episode.result["critic_decision"]["decision"] == "ACCEPT"
         how = "wrong, although its critic accepts it" if accepted else "rejected"
-        feedback, said = checked["feedback"], episode.result["worker_output"]["result"]["value"]
+        feedback, value = checked["feedback"], episode.result["worker_output"]["result"]["value"]
         output.print_note(
-            f"{how}: {feedback['kind']}: {feedback['message']} ({episode.result['worker_id']} said {said})"
+            f"{how}: {feedback['kind']}: {feedback['message']} ({episode.result['worker_id']} said {value})"
         )
     show_next_commands(episode, loom)

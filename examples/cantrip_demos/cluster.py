@@ -106,7 +106,7 @@ async def _run(loom: str, folder: Path, stack: ExitStack, say: Callable[[str], o
     async with Runtime.open(loom) as client:
         while sum(node.is_living for node in await client.cluster.nodes()) < NODES:  # noqa: ASYNC110  # others join
             await anyio.sleep(0.1)
-        say(f"{NODES} workers are up: processes {', '.join(str(one.pid) for one in workers)}.")
+        say(f"{NODES} workers are up: processes {', '.join(str(worker.pid) for worker in workers)}.")
         began = time.monotonic()
         receipts = []
         for n in range(ORDERS):
@@ -135,9 +135,9 @@ def _build_result(loom: Loom, entities: list[str], names: list[str], folder: Pat
     recorded: Counter[str] = Counter()
     wrong = 0
     for entity, name in zip(entities, names, strict=True):
-        taken = _list_orders(loom, entity)
-        recorded.update(taken)
-        wrong += list(dict.fromkeys(taken)) != [f"{name}-{n}" for n in range(ORDERS)]
+        orders = _list_orders(loom, entity)
+        recorded.update(orders)
+        wrong += list(dict.fromkeys(orders)) != [f"{name}-{n}" for n in range(ORDERS)]
     repeated = sum(count - 1 for count in recorded.values())
     return Cluster(ENTITIES * ORDERS, _count(folder), len(recorded), repeated, wrong, round(seconds, 1))
 

@@ -202,15 +202,15 @@ def approval(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> N
                 f"several processes use it: expected sqlite:PATH or postgresql://…, got {render_url(loom)}",
                 param_hint="--loom",
             )
-        for said in run_approval(loom, Path(folder, "payments.txt"), f"demo-{uuid.uuid4()}"):
-            if not isinstance(said, str):
+        for news in run_approval(loom, Path(folder, "payments.txt"), f"demo-{uuid.uuid4()}"):
+            if not isinstance(news, str):
                 if as_json:
-                    output.print_json({**said._asdict(), "loom": render_url(loom)})
+                    output.print_json({**news._asdict(), "loom": render_url(loom)})
                 else:
-                    output.print_lines([f"It paid {'exactly once' if said.is_right else 'wrongly'}: {said.payments}"])
-                raise typer.Exit(0 if said.is_right else FAILED)
+                    output.print_lines([f"It paid {'exactly once' if news.is_right else 'wrongly'}: {news.payments}"])
+                raise typer.Exit(0 if news.is_right else FAILED)
             if not (quiet or as_json):
-                output.print_lines([said])
+                output.print_lines([news])
 
 
 @app.command(epilog=examples("cantrip demo serve", "cantrip demo serve --json"))
@@ -227,16 +227,16 @@ def serve(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> None
                 f"two processes use it: expected sqlite:PATH, jsonl:PATH or postgresql://…, got {render_url(loom)}",
                 param_hint="--loom",
             )
-        for said in run_serve(loom, f"demo-{uuid.uuid4()}"):
-            if not isinstance(said, str):
+        for news in run_serve(loom, f"demo-{uuid.uuid4()}"):
+            if not isinstance(news, str):
                 if as_json:
-                    output.print_json({**said._asdict(), "loom": render_url(loom)})
+                    output.print_json({**news._asdict(), "loom": render_url(loom)})
                 else:
-                    seen = "every event once" if said.is_right else f"{said.read}, where there are {said.there}"
-                    output.print_lines([f"It {said.result}. The reader saw {seen}."])
-                raise typer.Exit(0 if said.is_right else FAILED)
+                    seen = "every event once" if news.is_right else f"{news.read}, where there are {news.there}"
+                    output.print_lines([f"It {news.result}. The reader saw {seen}."])
+                raise typer.Exit(0 if news.is_right else FAILED)
             if not (quiet or as_json):
-                output.print_lines([said])
+                output.print_lines([news])
 
 
 @app.command(epilog=examples("cantrip demo cluster", "cantrip demo cluster --loom postgresql://localhost/loom"))
@@ -254,18 +254,18 @@ def cluster(loom: Url = LOOM, as_json: Json = False, quiet: Quiet = False) -> No
                 param_hint="--loom",
             )
         is_silent = quiet or as_json
-        said = run_cluster(loom, Path(folder), lambda line: None if is_silent else output.print_lines([line]))
+        result = run_cluster(loom, Path(folder), lambda line: None if is_silent else output.print_lines([line]))
         if as_json:
-            output.print_json({**said._asdict(), "loom": render_url(loom)})
+            output.print_json({**result._asdict(), "loom": render_url(loom)})
         else:
-            how = "each exactly once" if said.is_right else f"wrongly: {said}"
-            output.print_lines([f"{said.paid} of {said.orders} orders were paid and recorded, {how}."])
-        raise typer.Exit(0 if said.is_right else FAILED)
+            how = "each exactly once" if result.is_right else f"wrongly: {result}"
+            output.print_lines([f"{result.paid} of {result.orders} orders were paid and recorded, {how}."])
+        raise typer.Exit(0 if result.is_right else FAILED)
 
 
-def _parse_pace(given: float | None, *, is_silent: bool) -> float:
-    if given is not None:
-        return given
+def _parse_pace(pace: float | None, *, is_silent: bool) -> float:
+    if pace is not None:
+        return pace
     return 0.15 if not is_silent and sys.stderr.isatty() else 0.0
 
 

@@ -81,10 +81,10 @@ def _call(content: str, gate: str, **args: Any) -> dict[str, Any]:
 def _list_items(result: Message) -> list[Any]:
     """Return the list that a gate returned, an empty one for anything else."""
     try:
-        found = json.loads(result.content or "")
+        items = json.loads(result.content or "")
     except json.JSONDecodeError:
         return []
-    return found if isinstance(found, list) else []
+    return items if isinstance(items, list) else []
 
 
 # --------------------------------------------------------------------------------------------- the reader of a folder
@@ -106,9 +106,9 @@ def _read_a_folder(context: Invocation) -> dict[str, Any]:
     chosen = choose(filter(is_text, names))
     if not chosen:
         return _call("There is nothing to read.", "done", answer=_build_report(names, []))
-    asked = [*chosen[:-1], misspell(chosen[-1], names)]
+    paths = [*chosen[:-1], misspell(chosen[-1], names)]
     words = f"{len(chosen)} files, a child for each" if len(chosen) > 1 else "one file, a child for it"
-    return _call(words, "call_agent_batch", intents=[_make_request(path) for path in asked])
+    return _call(words, "call_agent_batch", intents=[_make_request(path) for path in paths])
 
 
 def _make_request(path: str) -> dict[str, Any]:
@@ -148,14 +148,14 @@ def choose(names: Iterable[str], many: int = MANY) -> list[str]:
         return not introduces, path.name.startswith("_"), len(path.parts), name
 
     rounds = zip_longest(*(sorted(group, key=rank) for group in groups.values()))
-    return [name for one in rounds for name in one if name is not None][:many]
+    return [name for names in rounds for name in names if name is not None][:many]
 
 
 def misspell(path: str, names: Sequence[str]) -> str:
     """Return `path` with a slip of the pen: a name that no file has."""
-    given = PurePosixPath(path)
-    for slip in (given.stem[:-1], given.stem[1:], f"{given.stem}s", f"{given.stem}-copy"):
-        wrong = str(given.with_name(slip + given.suffix)) if slip else ""
+    original = PurePosixPath(path)
+    for slip in (original.stem[:-1], original.stem[1:], f"{original.stem}s", f"{original.stem}-copy"):
+        wrong = str(original.with_name(slip + original.suffix)) if slip else ""
         if wrong and wrong not in names:
             return wrong
     return f"{path}.missing"
@@ -166,25 +166,25 @@ def misspell(path: str, names: Sequence[str]) -> str:
 
 def _read_a_file(context: Invocation) -> dict[str, Any]:
     quoted = re.search(r'"(?:[^"\\]|\\.)*"', context[1].content or "")
-    asked = str(json.loads(quoted[0])) if quoted else ""
+    path = str(json.loads(quoted[0])) if quoted else ""
     tried = [str(call.args["path"]) for m in context for call in m.tool_calls if call.gate == "read" and call.args]
     if not tried:
-        return _call("", "read", path=asked)
+        return _call("", "read", path=path)
     last = context[-1]
     text = last.content or ""
     if last.gate == "list" and not last.is_error:
         there = [name for name in _list_files([last]) if name not in tried]
-        for meant in difflib.get_close_matches(asked, there, n=1, cutoff=0.0):
-            return _call(f'"{asked}" must have meant "{meant}".', "read", path=meant)
+        for meant in difflib.get_close_matches(path, there, n=1, cutoff=0.0):
+            return _call(f'"{path}" must have meant "{meant}".', "read", path=meant)
         text = "it is not there"
     elif not last.is_error:
         answer = count(_MORE_TEXT.sub("", text)) | {"file": tried[-1], "whole": _MORE_TEXT.search(text) is None}
-        if tried[-1] != asked:
-            answer["asked_for"] = asked
+        if tried[-1] != path:
+            answer["asked_for"] = path
         return _call(f"{answer['words']:,} words.", "done", answer=answer)
     elif last.gate == "read" and text.startswith("no such file") and len(tried) == 1:
-        return _call("There is no such file. What is there?", "list", path=str(PurePosixPath(asked).parent))
-    return _call("I have to leave it.", "done", answer={"file": asked, "problem": text})
+        return _call("There is no such file. What is there?", "list", path=str(PurePosixPath(path).parent))
+    return _call("I have to leave it.", "done", answer={"file": path, "problem": text})
 
 
 def count(text: str) -> dict[str, Any]:
@@ -197,12 +197,16 @@ def count(text: str) -> dict[str, Any]:
 
 def _build_report(names: Sequence[str], answers: Sequence[Any]) -> dict[str, Any]:
     """Return the answer of the whole run: a text to read, and the figures in it for programs."""
-    read = [one for one in answers if isinstance(one, dict) and "lines" in one]
+    read = [answer for answer in answers if isinstance(answer, dict) and "lines" in answer]
     answer = {
         "files": read,
-        "totals": {what: sum(one[what] for one in read) for what in ("lines", "words", "characters")},
-        "steered": [{"asked_for": one["asked_for"], "read": one["file"]} for one in read if "asked_for" in one],
-        "problems": [_describe_problem(one) for one in answers if not (isinstance(one, dict) and "lines" in one)],
+        "totals": {what: sum(answer[what] for answer in read) for what in ("lines", "words", "characters")},
+        "steered": [
+            {"asked_for": answer["asked_for"], "read": answer["file"]} for answer in read if "asked_for" in answer
+        ],
+        "problems": [
+            _describe_problem(answer) for answer in answers if not (isinstance(answer, dict) and "lines" in answer)
+        ],
         "listed": len(names),
         "texts": sum(map(is_text, names)),
     }
@@ -223,15 +227,15 @@ def _render_lines(answer: Answer) -> Iterator[str]:
     files = "1 file" if listed == 1 else f"{listed:,} files"
     yield f"The folder lists {files}, {answer['texts']:,} of them texts by their names; {len(read)} were read."
     if read:
-        rows = [(one["file"] + ("" if one["whole"] else " (begin)"), one) for one in read]
+        rows = [(answer["file"] + ("" if answer["whole"] else " (begin)"), answer) for answer in read]
         rows.append(("all together", answer["totals"]))
         width = max(len(name) for name, _ in rows)
         yield f"\n| {'file':{width}} |   lines |     words | characters |"
         yield f"| {'-' * width} | ------: | --------: | ---------: |"
-        for name, one in rows:
-            yield f"| {name:{width}} | {one['lines']:>7,} | {one['words']:>9,} | {one['characters']:>10,} |"
+        for name, row in rows:
+            yield f"| {name:{width}} | {row['lines']:>7,} | {row['words']:>9,} | {row['characters']:>10,} |"
         yield ""
-    for one in answer["steered"]:
-        yield f'"{one["asked_for"]}" was not there: "{one["read"]}" was read in its place.'
+    for row in answer["steered"]:
+        yield f'"{row["asked_for"]}" was not there: "{row["read"]}" was read in its place.'
     for problem in answer["problems"]:
         yield f"Not read: {problem}"

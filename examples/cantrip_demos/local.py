@@ -53,10 +53,10 @@ def model_file(named: Path | None = None) -> Path:
         if not named.is_file():
             raise LocalMissing(f"there is no model file {named}")
         return named
-    found = cache() / MODEL
-    if not found.is_file():
+    file = cache() / MODEL
+    if not file.is_file():
         raise LocalMissing(f"missing: the model {MODEL}: run `make local`, or name a GGUF file with --model FILE")
-    return found
+    return file
 
 
 # -------------------------------------------------------------------------------------------------------- the server

@@ -73,8 +73,8 @@ class Reading:
             return
         yield f"{'':<16}{'counted by entities':>20}{'counted plainly':>18}"
         for name in ("characters", "lines", "words"):
-            found, true = result[name], getattr(self.figures, name)
-            yield f"{name:<16}{found:>20,}{true:>18,}  {'✓' if found == true else '✗'}"
+            reported, true = result[name], getattr(self.figures, name)
+            yield f"{name:<16}{reported:>20,}{true:>18,}  {'✓' if reported == true else '✗'}"
         if self.sentence:
             places = ", ".join(f"line {line:,}, column {column}" for line, column in result["places"])
             yield f'\n"{self.sentence}" is in {places}.' if places else f'\n"{self.sentence}" is nowhere in it.'
@@ -107,7 +107,7 @@ async def read(runtime: Runtime, document: str, sentence: str, pace: float = 0.0
     episode = await runtime.cast(cantrip, INTENT, context=context)
     figures = await anyio.to_thread.run_sync(count, document, sentence)
     entities = runtime.loom.subtree(episode.entity_id)
-    depth = max(_measure_depth(runtime.loom, one) for one in entities)
+    depth = max(_measure_depth(runtime.loom, entity) for entity in entities)
     return Reading(episode, sentence, figures, prompts, len(entities), depth)
 
 

@@ -54,7 +54,7 @@ def own_document(large: int = LARGE) -> str:
 
 
 def _read_texts() -> Iterator[tuple[str, Path]]:
-    for installed in sorted(metadata.distributions(), key=lambda one: one.name.lower()):
+    for installed in sorted(metadata.distributions(), key=lambda distribution: distribution.name.lower()):
         for file in sorted(installed.files or (), key=str):
             if file.name.upper().startswith(("LICEN", "COPYING", "NOTICE")):
                 yield f"{installed.name}: {file.name}", Path(str(file.locate()))
@@ -66,9 +66,14 @@ def find_sentence(document: str) -> str:
     """Return a line of some words that the document has exactly once, or an empty text."""
     rest = document[int(len(document) * _FROM) :].split("\n", _TRIED)
     for line in rest[1:-1]:
-        said = line.strip()
-        if 40 <= len(said) <= 100 and said.isascii() and len(said.split()) >= 6 and document.count(said) == 1:
-            return said
+        sentence = line.strip()
+        if (
+            40 <= len(sentence) <= 100
+            and sentence.isascii()
+            and len(sentence.split()) >= 6
+            and document.count(sentence) == 1
+        ):
+            return sentence
     return ""
 
 

@@ -28,9 +28,9 @@ def scripted_demo(
     async def answer(context: Invocation) -> dict[str, Any]:
         watch(context)
         await anyio.sleep(pace)
-        said = policy(context)
-        usage = {"prompt_tokens": size_of(context) // 4, "completion_tokens": len(json.dumps(said)) // 4}
-        return {**said, "usage": usage}
+        response = policy(context)
+        usage = {"prompt_tokens": size_of(context) // 4, "completion_tokens": len(json.dumps(response)) // 4}
+        return {**response, "usage": usage}
 
     return scripted(answer, name=name, record=False)
 

@@ -111,12 +111,12 @@ class _Service(subprocess.Popen[str]):
         deadline = time.monotonic() + PATIENCE
         while True:
             log.seek(start)
-            said = log.read()
-            told = re.search(r"serving at (\S+)/api/v1,.*?Bearer (\S+)\n", said, re.DOTALL)
-            if told is not None:
-                return told[1], told[2]
+            output = log.read()
+            match = re.search(r"serving at (\S+)/api/v1,.*?Bearer (\S+)\n", output, re.DOTALL)
+            if match is not None:
+                return match[1], match[2]
             if self.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the service did not start: {said}")
+                raise RuntimeError(f"the service did not start: {output}")
             time.sleep(0.05)
 
     def client(self) -> httpx.Client:
