@@ -92,7 +92,7 @@ class Scenario:
             template = {**node["template"], "significant": False}  # the referee leaves it out too
             child_spec: ChildSpec[Actor] = ChildSpec("template", self.worker, **self._options(template))
             dynamic = _Dynamic(child_spec, **flags)
-            dynamic.begin = self._named(id)
+            dynamic.begin = self._note_supervisor(id)
             return dynamic
         static = _Static(
             [self.spec(child) for child in node.get("children", [])],
@@ -100,10 +100,10 @@ class Scenario:
             auto_shutdown=node.get("auto_shutdown", "never"),
             **flags,
         )
-        static.begin = self._named(id)
+        static.begin = self._note_supervisor(id)
         return static
 
-    def _named(self, id: str) -> Callable[[SupervisorRef], None]:
+    def _note_supervisor(self, id: str) -> Callable[[SupervisorRef], None]:
         def note(ref: SupervisorRef) -> None:
             self.supervisors[id] = ref
 

@@ -133,14 +133,14 @@ class Server:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             if self._process is None or self.was_killed:
-                self._process = self._started()
+                self._process = self._start_process()
             with contextlib.suppress(psycopg.OperationalError):
                 psycopg.connect(self.url).close()
                 return
             time.sleep(0.02)
         raise TimeoutError((self.folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:])
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         settings = [f"--{setting}" for setting in (f"unix_socket_directories={self.folder}", *SETTINGS)]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(  # noqa: S603  # our words

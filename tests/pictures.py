@@ -48,7 +48,7 @@ def webp(kind: bytes = b"VP8X", width: int = 3, height: int = 2) -> bytes:
 
 
 def _made(data: bytes, tail: bytes, detail: object, after: int | None) -> Image:
-    return Image(data + tail, detail=detail).placed(after)  # type: ignore[arg-type]
+    return Image(data + tail, detail=detail).with_position(after)  # type: ignore[arg-type]
 
 
 images = st.builds(
@@ -58,7 +58,7 @@ images = st.builds(
     st.sampled_from([None, "low", "high"]),
     st.none() | st.integers(0, 9),
 ) | st.builds(
-    lambda path, after: Image.at(f"https://example.org/{path}.png").placed(after),
+    lambda path, after: Image.at(f"https://example.org/{path}.png").with_position(after),
     st.text("abc", min_size=1, max_size=3),
     st.none() | st.integers(0, 9),
 )
@@ -78,7 +78,7 @@ DOCX = b"PK\x03\x04\x14\x00\x06\x00" + bytes(8)
 _names = st.none() | st.sampled_from(["a.pdf", "b.txt", "c.md", "d [x], e.csv"])
 files = (
     st.builds(
-        lambda data, name, after: File(data, filename=name).placed(after),
+        lambda data, name, after: File(data, filename=name).with_position(after),
         st.sampled_from([PDF, MP3, b"one", "zwei \u00fc".encode()]),
         _names,
         st.none() | st.integers(0, 9),

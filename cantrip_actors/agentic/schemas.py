@@ -95,7 +95,7 @@ class WorkerOutput(FrozenModel, Generic[R]):
 
     @field_validator("tool_request", mode="after")
     @classmethod
-    def _typed(cls, request: ToolRequest | None) -> ToolRequest | None:
+    def _check_args(cls, request: ToolRequest | None) -> ToolRequest | None:
         wanted = None if request is None else cls.tool_args.get(request.tool_name)
         if request is None or wanted is None or isinstance(request.args, wanted):
             return request
@@ -184,5 +184,5 @@ class ControllerResponse(FrozenModel):
 
     @field_validator("task", "worker_output", "critic_decision", "trace", mode="after")
     @classmethod
-    def _fixed(cls, value: Any) -> Any:
+    def _freeze(cls, value: Any) -> Any:
         return freeze(value)

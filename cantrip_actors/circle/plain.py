@@ -162,7 +162,7 @@ class Conversion(Meter):
 
     def _convert_compound(self, value: Any, depth: int) -> Any:
         if isinstance(value, File):
-            self.images[value.placed(None)] = None
+            self.images[value.with_position(None)] = None
             return value.handle
         if isinstance(value, (dict, Mapping)):
             return self._convert_mapping(value, depth)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cantrip_actors import Cantrip, InvalidCantrip
 from cantrip_actors.cli.errors import UnknownRecipe
-from cantrip_actors.cli.recipe_sidecar import known_recipes
+from cantrip_actors.cli.recipe_sidecar import list_recipes
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.redact.urls import render_url
 
@@ -22,7 +22,7 @@ def load_cantrips(url: str, names: Sequence[str], *, are_chosen: bool = False) -
     Raises UnknownRecipe if a recipe or the cantrip of a module does not exist; InvalidRecipe for a broken recipe;
     InvalidCantrip for a missing name, and for two cantrips of one name.
     """
-    sources = names or [str(path) for path in known_recipes(url)]
+    sources = names or [str(path) for path in list_recipes(url)]
     if not sources:
         raise UnknownRecipe(f"no recipe is noted for {render_url(url)}: say which cantrips to offer, by their RECIPE")
     loaded, named = [], dict[str, str]()

@@ -67,7 +67,7 @@ def recipe_of(url: str, header: Header, offered: Cantrip | None = None, recipe: 
     return cantrip
 
 
-def known_recipes(url: str) -> list[Path]:
+def list_recipes(url: str) -> list[Path]:
     """Return the paths of the recipes that are noted for a loom and still exist, in order of their names."""
     notes = _find_sidecar(url)
     noted = {} if notes is None else _read(notes)

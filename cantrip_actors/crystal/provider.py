@@ -574,7 +574,7 @@ class ProviderCrystal(AnsweringCrystal):
         answered = response.metadata.get("model")
         response = replace(response, usage=self._sum_usage(query.counts, answered, batch=batch))
         if not response.usage.total_tokens:
-            model = self.known_as(answered, self.family.model, batch=batch)
+            model = self.find_model(answered, self.family.model, batch=batch)
             estimate = self.estimator.estimate_usage(invocation, response)
             cost = model.cost(Counts(estimate.prompt_tokens, estimate.completion_tokens))
             response = replace(response, usage=Usage() + replace(estimate, cost=cost))
@@ -584,8 +584,8 @@ class ProviderCrystal(AnsweringCrystal):
         """Return the usage, with its cost. In a batch, only the first answer has the price of a batch."""
         names, fees = (answered, self.family.model), FEES.get(self.family.serves, {})
         first = int(batch)
-        usage = sum_usage(counts[first:], self.known_as(*names), fees)
-        return sum_usage(counts[:first], self.known_as(*names, batch=True), fees) + usage if batch else usage
+        usage = sum_usage(counts[first:], self.find_model(*names), fees)
+        return sum_usage(counts[:first], self.find_model(*names, batch=True), fees) + usage if batch else usage
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
         """Raise InvalidCantrip if the model does not accept one of the tools, or one of their settings."""
@@ -594,9 +594,9 @@ class ProviderCrystal(AnsweringCrystal):
     @property
     def has_prices(self) -> bool:
         """Whether the model's prices are known; without them, `max_cost` cannot bound an entity."""
-        return self.family.reports_cost or self.known_as(self.family.model) is not UNKNOWN
+        return self.family.reports_cost or self.find_model(self.family.model) is not UNKNOWN
 
-    def known_as(self, *names: object, batch: bool = False) -> Model:
+    def find_model(self, *names: object, batch: bool = False) -> Model:
         """Return the first of these models that is known; with `batch`, at the prices of a batch."""
         return self._prices.model(*names, seller=self.family.seller, address=self._address, batch=batch)
 

@@ -230,7 +230,7 @@ def _parse_step(step: Any, which: str) -> _ScriptedStep:
         return _ScriptedStep(None, _parse_failure(step["error"], which), delay)
     response = {name: value for name, value in step.items() if name not in ("error", "delay")}
     try:
-        return _ScriptedStep(Response.unchecked(response), None, delay)
+        return _ScriptedStep(Response.from_fields(response), None, delay)
     except CrystalError as error:
         raise _make_error(which, str(error).removeprefix("crystal ")) from error
 

@@ -172,7 +172,7 @@ class FaultyServer:
             if reply.stall is not None:
                 await self._wait(stream, float("inf"))
         except anyio.BrokenResourceError:
-            self._gone()
+            self._note_hang_up()
             return False
         if reply.cut is not None or not reply.framed:
             return False
@@ -187,7 +187,7 @@ class FaultyServer:
             except anyio.EndOfStream as end:
                 raise anyio.BrokenResourceError from end
 
-    def _gone(self) -> None:
+    def _note_hang_up(self) -> None:
         self.hung_up += 1
         self.hangs_up.set()
 

@@ -82,7 +82,7 @@ class Supervision:
         """Return all rows, the newest crashes, and the crystals that take no queries now."""
         system = self._runtime.inspect()
         rows = list(rows_of(self._runtime, system).values())
-        return {"rows": rows, "crashes": list(self._crashes), "crystals": held_crystals(system)}
+        return {"rows": rows, "crashes": list(self._crashes), "crystals": list_held_crystals(system)}
 
     def _note(self, event: Event) -> None:
         self._events.append((event.ref.path, render_event(event)))
@@ -118,7 +118,7 @@ class Supervision:
     def _look(self) -> None:
         self._woken = anyio.Event()
         system = self._runtime.inspect()
-        rows, crystals = rows_of(self._runtime, system), held_crystals(system)
+        rows, crystals = rows_of(self._runtime, system), list_held_crystals(system)
         changed = [row for path, row in rows.items() if self._rows.get(path) != row]
         gone = [path for path in self._rows if path not in rows]
         crashes, self._news, self._rows = self._news, [], rows
@@ -168,7 +168,7 @@ def system_of(runtime: Runtime, system: System) -> dict[str, Any]:
     return shown
 
 
-def held_crystals(system: System) -> list[ActorRow]:
+def list_held_crystals(system: System) -> list[ActorRow]:
     """Return the crystals that pause or whose breaker is not closed, with the seconds until they are tried again."""
     return [
         {

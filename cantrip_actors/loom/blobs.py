@@ -42,7 +42,7 @@ def attach_images(records: Iterable[R], find: Callable[[str], Blob | None]) -> l
 
 def bind_images(images: Iterable[File], find: Callable[[str], Blob | None]) -> tuple[File, ...]:
     """Return images whose bytes `find` looks up on first use."""
-    return tuple(image.kept_in(partial(_read_bytes, find, image.digest)) for image in images)
+    return tuple(image.with_lookup(partial(_read_bytes, find, image.digest)) for image in images)
 
 
 def _read_bytes(find: Callable[[str], Blob | None], digest: str) -> bytes | None:

@@ -119,7 +119,7 @@ class _Blobs:
         old, new = self._keys
         if old is None or new is None or not snapshot.is_sealed_with(old):
             return snapshot
-        return snapshot.sealed_again(new)
+        return snapshot.seal_again(new)
 
 
 def _copy_mail(source: Store, target: Store) -> None:

@@ -84,7 +84,7 @@ def redact_fields(fact: V, redactor: Redactor) -> V:
 
 def _redact_image(image: File, redactor: Redactor, *, show: bool) -> File:
     if image.filename is not None and (name := redactor.text(image.filename)) is not image.filename:
-        image = image.called(name)
+        image = image.with_name(name)
     if image.url is not None:
         url = redactor.text(image.url)
         return image if url is image.url else image.behind(url)

@@ -153,7 +153,7 @@ def _begin(plan: Plan, state: State, live: Transient, moment: Moment, event: Beg
 
 
 def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Replied) -> list[Record]:
-    response = event.response.numbered(state.conversation.said + 1)
+    response = event.response.with_ids(state.conversation.said + 1)
     return [
         Utterance(
             entity_id=plan.entity_id,

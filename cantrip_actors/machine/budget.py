@@ -25,7 +25,7 @@ class Budget(NamedTuple):
     def find_exhausted(self, own: Usage) -> Ward | None:
         """Return the first exhausted budget, where `own` is the entity's own usage; None if no budget is exhausted."""
         for wards, rest in self.levels:
-            if (ward := wards.exhausted(rest + own)) is not None:
+            if (ward := wards.find_exhausted(rest + own)) is not None:
                 return ward
         return None
 

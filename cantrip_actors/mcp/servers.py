@@ -81,7 +81,7 @@ class StdioServer(McpServer):
 
         return program(self.command, self.args, dict(self.env), self.cwd)
 
-    def described(self) -> dict[str, Any]:
+    def describe_address(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
         description: dict[str, Any] = {"command": self.command, "args": list(self.args)}
         return description | ({"env": [name for name, _ in self.env]} if self.env else {}) | _drop_none(cwd=self.cwd)
@@ -112,7 +112,7 @@ class HttpServer(McpServer):
     def _modes(self) -> dict[str, Any]:
         return {"patience": LOGIN} if isinstance(self.auth, Login) else {}
 
-    def described(self) -> dict[str, Any]:
+    def describe_address(self) -> dict[str, Any]:
         """Return the URL, and the names of the headers."""
         return {"url": self.url} | ({"headers": [name for name, _ in self.headers]} if self.headers else {})
 

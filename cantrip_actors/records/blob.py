@@ -72,7 +72,7 @@ class Blob:
         """Whether the seal was made with `key`. It does not say that the bytes are whole."""
         return hmac.compare_digest(self.seal.encode(errors="replace"), _seal(self.digest, key).encode())
 
-    def sealed_again(self, key: bytes) -> Blob:
+    def seal_again(self, key: bytes) -> Blob:
         """Return the same snapshot for a store with another key."""
         return replace(self, seal=_seal(self.digest, key))
 

@@ -207,11 +207,11 @@ class File:
 
     # The same file, elsewhere
 
-    def placed(self, after: int | None) -> Self:
+    def with_position(self, after: int | None) -> Self:
         """Return the same file at the position `after` of a text."""
         return self if after == self.after else self._replace(after=after)
 
-    def kept_in(self, find: Callable[[], bytes | None]) -> Self:
+    def with_lookup(self, find: Callable[[], bytes | None]) -> Self:
         """Return the same file with `find` to look its bytes up, unless they are in memory or it has none."""
         if self._content.data is not None or not self.digest:
             return self
@@ -225,7 +225,7 @@ class File:
         """Return the same file at another address."""
         return self._replace(_content=NOWHERE, url=url)
 
-    def called(self, filename: str) -> Self:
+    def with_name(self, filename: str) -> Self:
         """Return the same file with another name."""
         return self._replace(filename=_clean_name(filename) or self.filename)
 

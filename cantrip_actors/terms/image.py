@@ -115,15 +115,17 @@ def _join(parts: Sequence[str | File]) -> MessageParts:
     images: list[File] = []
     for part in parts:
         if isinstance(part, File):
-            images.append(part.placed(length))
+            images.append(part.with_position(length))
         elif part.strip():
             length += len(part) + (1 if texts else 0)
             texts.append(part)
     if not texts:
         if not images:
             raise InvalidIntent("a list of empty texts says nothing: expected a text or an image in it")
-        return MessageParts("\n".join(image.label for image in images), tuple(image.placed(None) for image in images))
-    placed = [image.placed(None if image.after == length else image.after) for image in images]
+        return MessageParts(
+            "\n".join(image.label for image in images), tuple(image.with_position(None) for image in images)
+        )
+    placed = [image.with_position(None if image.after == length else image.after) for image in images]
     return MessageParts("\n".join(texts), tuple(placed))
 
 
@@ -138,7 +140,7 @@ def select_named(text: str, images: Iterable[File]) -> tuple[File, ...]:
     if not names:
         return NO_IMAGES
     by_name = {image.name: image for image in images}
-    return tuple(by_name[name].placed(None) for name in names if name in by_name)
+    return tuple(by_name[name].with_position(None) for name in names if name in by_name)
 
 
 def add_labels(text: str, images: Sequence[File]) -> str:

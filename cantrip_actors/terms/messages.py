@@ -181,9 +181,9 @@ class Response(Value, frozen=True, gc=False):
         if isinstance(value, str):
             value = {"content": value}
         if is_mapping(value) or not isinstance(value, Response):
-            value = cls.unchecked(value)
+            value = cls.from_fields(value)
         elif not value.is_sound():
-            value = cls.unchecked({name: getattr(value, name) for name in cls.__struct_fields__})
+            value = cls.from_fields({name: getattr(value, name) for name in cls.__struct_fields__})
         if not (value.content or value.tool_calls or value.code or value.images or value.handle is not None):
             raise CrystalError(
                 "crystal returned neither content nor tool_calls: expected text, at least one tool call, or both",
@@ -197,7 +197,7 @@ class Response(Value, frozen=True, gc=False):
         return value
 
     @classmethod
-    def unchecked(cls, value: object) -> Response:
+    def from_fields(cls, value: object) -> Response:
         """Return a `Response` from its fields as a mapping: well-formed, but possibly empty or with a repeated id.
 
         Raises CrystalError for fields that are unknown or of a wrong type.
@@ -241,7 +241,7 @@ class Response(Value, frozen=True, gc=False):
             and _are_pictures(self.images)
         )
 
-    def numbered(self, utterance: int) -> Response:
+    def with_ids(self, utterance: int) -> Response:
         """Return the response with an id for each call that has none: `call_<utterance>_<n>`, both counted from 1."""
         ids = {call.id for call in self.tool_calls}
         if "" not in ids:

@@ -275,7 +275,7 @@ class ToolServer:
         """
         raise NotImplementedError
 
-    def described(self) -> dict[str, Any]:
+    def describe_address(self) -> dict[str, Any]:
         """Return how the server is reached, without secrets: the part of `identity` that is its kind's own."""
         return {}
 
@@ -294,7 +294,7 @@ class ToolServer:
         }
         return {
             "name": self.name,
-            **self.described(),
+            **self.describe_address(),
             **{key: value for key, value in stated.items() if value is not None},
         }
 
@@ -305,7 +305,7 @@ class ToolServer:
     @property
     def connection(self) -> Hashable:
         """The key of a connection: servers with the same name, transport, credentials, roots and sampling share one."""
-        how = orjson.dumps(self.described(), option=orjson.OPT_SORT_KEYS)
+        how = orjson.dumps(self.describe_address(), option=orjson.OPT_SORT_KEYS)
         crystal = self.sampling if isinstance(self.sampling, str) else id(self.sampling)
         return type(self), self.name, how, self.behind(), self.told_roots, crystal
 

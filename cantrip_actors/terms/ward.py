@@ -4,7 +4,7 @@ A `Ward` is one restriction as a user writes it; `Wards` is the meet of a set of
 `a & b` is at least as strict as either, in any order and however often (D-009: numbers take the minimum, booleans OR,
 removed gates the union). A child gets `parent.down(request)`: never more than its parent, one level of depth less.
 
-This module measures nothing. `Wards.exhausted` is a pure function of a given usage.
+This module measures nothing. `Wards.find_exhausted` is a pure function of a given usage.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Wards:
         below = max(self.depth - 1, 0)
         return replace(self & request, max_depth=below if request.max_depth is None else min(below, request.max_depth))
 
-    def exhausted(self, usage: Usage) -> Ward | None:
+    def find_exhausted(self, usage: Usage) -> Ward | None:
         """Return the budget that `usage`, of a whole subtree, has used up; None if no budget is used up.
 
         If the only budget that bounds the entity cannot be measured, it counts as used up (LOOP-2).
@@ -188,12 +188,12 @@ class Wards:
         if self.max_tokens is not None and usage.total_tokens >= self.max_tokens:
             return Ward("max_tokens", self.max_tokens)
         if self.max_cost is not None and (
-            usage.cost >= self.max_cost or (usage.total_tokens and self.unmeasured(usage))
+            usage.cost >= self.max_cost or (usage.total_tokens and self.explain_unmeasured(usage))
         ):
             return Ward("max_cost", self.max_cost)
         return None
 
-    def unmeasured(self, usage: Usage) -> str | None:
+    def explain_unmeasured(self, usage: Usage) -> str | None:
         """Return why the usage of one answer does not count for any ward that ends the entity; None if it counts.
 
         Without this check an entity with such answers would never end (LOOP-2).

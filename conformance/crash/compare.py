@@ -90,7 +90,7 @@ def compare_histories(
         for entity_id in loom.entities():
             wrong += _log_problems(loom, entity_id)
         wrong += _find_missing_records(ledger, looks, seen)
-        wrong += _done_twice(ledger)
+        wrong += _find_repeated_effects(ledger)
         wrong += _paid_twice(ledger, looks)
         wrong += _results(loom, ledger)
         wrong += _unheard(loom, ledger)
@@ -142,7 +142,7 @@ def _find_missing_records(ledger: Sequence[Line], looks: Sequence[Seen], now: Se
 # ----------------------------------------------------------------------------------------------------------- the ledger
 
 
-def _done_twice(ledger: Sequence[Line]) -> Iterator[str]:
+def _find_repeated_effects(ledger: Sequence[Line]) -> Iterator[str]:
     """Yield effects that happened twice; a key that starts with ? may repeat."""
     for (what, key), times in Counter(
         (line.what, line.key) for line in ledger if line.what in {"begin", "done"}
@@ -211,7 +211,7 @@ def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str
         tale, wanted = tales[label], others[label]
         for number, (turn, other) in enumerate(zip(tale.turns, wanted.turns, strict=False), 1):
             if turn != other:
-                mended, count = _known_again(turn, other)
+                mended, count = _replace_unknown(turn, other)
                 unknown[label] += count
                 if mended != other or not killed:
                     wrong.append(f"turn {number} of {label} is {turn.decode()}, not {other.decode()}")
@@ -241,7 +241,7 @@ def _whose(key: str, tales: Mapping[str, Tale]) -> str:
     return label if label in tales else label.partition("#")[0]
 
 
-def _known_again(turn: bytes, other: bytes) -> tuple[bytes, int]:
+def _replace_unknown(turn: bytes, other: bytes) -> tuple[bytes, int]:
     """Return a turn with its unknown outcomes replaced by the results of another turn."""
     actual, wanted = orjson.loads(turn), orjson.loads(other)
     count = 0

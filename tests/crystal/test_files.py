@@ -152,7 +152,7 @@ class TestRequests:
 
     @pytest.mark.parametrize("crystal", [one for one in ALL if one is not CLAUDE], ids=name)
     def test_a_text_file_is_sent_as_text_to_families_without_a_file_part(self, crystal) -> None:
-        told = sent(crystal, [user("Read this:\nand answer.", NOTES.placed(10))])
+        told = sent(crystal, [user("Read this:\nand answer.", NOTES.with_position(10))])
         text = told if isinstance(told, str) else told[0]["text"]
         assert text == f"Read this:\n{TEXT}\nand answer."
 

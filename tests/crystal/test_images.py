@@ -41,7 +41,7 @@ def shot(call_id, content, *some, is_error=False):
     return Message("tool", content, (), call_id, "shoot", is_error, images=some)
 
 
-ASKED = [user("Compare this:\nwith this:", A.placed(13), B)]
+ASKED = [user("Compare this:\nwith this:", A.with_position(13), B)]
 SHOT = [
     user("Look."),
     said(None, ("one", "shoot", {}), ("two", "shoot", {})),
@@ -230,7 +230,7 @@ class TestUnsupportedImages:
     )
     def test_an_unsupported_image_is_replaced_by_a_note(self, crystal, image, why):
         given_by_a_gate = [user("Look."), said(None, ("one", "shoot", {})), shot("one", "x", image)]
-        for messages in ([user("Look:\nand?", image.placed(5))], given_by_a_gate):
+        for messages in ([user("Look:\nand?", image.with_position(5))], given_by_a_gate):
             body = orjson.dumps(request(crystal, messages, tools=())).decode()
             assert f": not shown: {why}]" in body
             assert "base64," not in body

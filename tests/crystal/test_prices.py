@@ -60,7 +60,7 @@ from cantrip_actors.crystals import Prices, anthropic
 assert "genai_prices" not in sys.modules
 from cantrip_actors.crystal.draft import Counts
 crystal = anthropic("claude-sonnet-4-5", api_key="k")
-assert crystal.has_prices and crystal.known_as("claude-sonnet-4-5").cost(Counts(1_000, 1_000)) > 0
+assert crystal.has_prices and crystal.find_model("claude-sonnet-4-5").cost(Counts(1_000, 1_000)) > 0
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
@@ -75,11 +75,11 @@ class TestSellers:
     def test_the_prices_of_a_known_address_are_used(self):
         groq = local("https://api.groq.com/openai/v1", "llama-3.3-70b-versatile")
         assert groq.has_prices
-        assert groq.known_as("llama-3.3-70b-versatile").input == 0.59
+        assert groq.find_model("llama-3.3-70b-versatile").input == 0.59
 
     def test_an_unknown_gateway_has_the_prices_of_the_family(self):
         proxied = openai("gpt-4o", base_url="https://gateway.example/v1", api_key="k")
-        assert proxied.known_as("gpt-4o") == Prices().model("gpt-4o")
+        assert proxied.find_model("gpt-4o") == Prices().model("gpt-4o")
 
     def test_the_names_of_a_model_in_a_cloud_are_known(self):
         for name in ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "anthropic.claude-sonnet-4-5-20250929-v1:0"):
@@ -130,7 +130,7 @@ class TestTime:
         sold = Provider("anthropic", "Anthropic", r"https://api\.anthropic\.com", models=[info])
         set_custom_snapshot(DataSnapshot([sold], from_auto_update=True))
         assert crystal.has_prices
-        assert crystal.known_as("claude-next").cost(Counts(MILLION, MILLION)) == 16
+        assert crystal.find_model("claude-next").cost(Counts(MILLION, MILLION)) == 16
 
 
 class TestBatches:

@@ -196,7 +196,7 @@ class TestAnswers:
         async def invoke(messages):
             return {"tool_calls": [{"id": "c", "gate": "echo", "args": {"text": "a"}}]}
 
-        (call,) = (await answer(invoke)).numbered(1).tool_calls
+        (call,) = (await answer(invoke)).with_ids(1).tool_calls
         assert (call.id, call.gate, call.arguments) == ("c", "echo", '{"text":"a"}')
 
     @pytest.mark.parametrize(

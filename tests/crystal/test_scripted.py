@@ -289,6 +289,6 @@ def test_any_script_is_refused_or_plays_to_its_end(script):
         except CrystalError:
             continue
         assert response.content or response.tool_calls or response.code
-        assert response.numbered(1).tool_calls == () or all(call.id for call in response.numbered(1).tool_calls)
+        assert response.with_ids(1).tool_calls == () or all(call.id for call in response.with_ids(1).tool_calls)
     with pytest.raises(CantripError, match="no response left"):
         said(crystal)

@@ -222,7 +222,7 @@ class TestBudgets:
         ],
     )
     def test_unmeasured_names_the_ward_that_an_answer_without_usage_escapes(self, wards, usage, problem):
-        found = Wards.of(wards).unmeasured(usage)
+        found = Wards.of(wards).explain_unmeasured(usage)
         assert found is None if problem is None else problem in found
 
 

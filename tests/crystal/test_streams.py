@@ -157,7 +157,7 @@ def test_calls_without_ids_get_ids_of_the_loop(family):
     offered = frozenset({"read", "done"})
     response = decode(family, [events(*orjson.loads(text))], utterance=4, tools=offered)[0]
     assert [call.id for call in response.tool_calls] == ["call_4_1", "call_4_2"]
-    assert response.numbered(4) is response
+    assert response.with_ids(4) is response
 
 
 @pytest.mark.rule("CRYSTAL-3")

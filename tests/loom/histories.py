@@ -310,7 +310,7 @@ class History:
             return ()
         image = Image(png(shade=which % 3), detail="low" if which % 8 else None)
         self.blobs[image.digest] = Blob.of_image(image.media_type, image.data)
-        return (image.placed(which % 2 or None),)
+        return (image.with_position(which % 2 or None),)
 
     def ask(self, entity: str, *, steer: bool, which: int, together: bool) -> None:
         if not steer:

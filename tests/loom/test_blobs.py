@@ -101,7 +101,7 @@ def test_a_snapshot_is_named_by_its_content_and_its_engine(engine, data, key):
     assert Blob.of_snapshot(engine, data, b"another").digest == blob.digest
     assert Blob.of_snapshot(engine + "!", data, key).digest != blob.digest
     assert Blob.of_snapshot(engine, data + b"!", key).digest != blob.digest
-    assert blob.sealed_again(KEY) == Blob.of_snapshot(engine, data, KEY)
+    assert blob.seal_again(KEY) == Blob.of_snapshot(engine, data, KEY)
 
 
 @given(st.binary(min_size=1), st.data())
@@ -127,7 +127,7 @@ def test_a_snapshot_is_not_part_of_the_record_that_brings_it():
 
 
 def test_a_line_has_the_facts_of_an_image_and_no_bytes():
-    line = encode(IntentGiven("e", "look", AT, None, (IMAGE.placed(4), OTHER)))
+    line = encode(IntentGiven("e", "look", AT, None, (IMAGE.with_position(4), OTHER)))
     facts = {"type": "image/png", "digest": IMAGE.digest, "size": IMAGE.size, "width": 640, "height": 480, "after": 4}
     other = {"type": "image/png", "digest": OTHER.digest, "size": OTHER.size, "width": 3, "height": 2, "detail": "low"}
     assert orjson.loads(line)["images"] == [facts, other]
@@ -197,7 +197,7 @@ def test_a_reader_sees_the_blobs_that_a_writer_adds(place):
 @pytest.mark.rule("LOOM-1", "LOOM-10")
 def test_records_are_read_with_the_bytes_of_their_images(place):
     with place.open() as store:
-        store.append(shown("e", IMAGE.placed(2), OTHER))
+        store.append(shown("e", IMAGE.with_position(2), OTHER))
         read = store.records("e")
     if place.lasts:
         with place.open() as store:
@@ -453,7 +453,7 @@ def test_a_copied_snapshot_gets_the_seal_of_its_new_store(path, tmp_path):
         foreign = Blob.of_snapshot("toy", b"foreign", b"somebody's")
         source.append([*run("e", "t1", snapshot=mine), *run("f", "t2", snapshot=foreign)])
         assert copy_loom(source, target).ok
-        assert target.blob(mine.digest) == mine.sealed_again(target.key())
+        assert target.blob(mine.digest) == mine.seal_again(target.key())
         assert target.blob(foreign.digest) == foreign, "a copy vouches for nobody else's snapshot"
         assert verify_loom(target) == verify_loom(source)
 
@@ -486,7 +486,7 @@ def test_a_redacted_loom_shows_images_unless_they_are_left_out():
 
 
 def test_the_address_of_an_image_is_redacted():
-    image = Image.at(f"https://example.org/a.png?token={SECRET}").placed(3)
+    image = Image.at(f"https://example.org/a.png?token={SECRET}").with_position(3)
     record = IntentGiven("e", "look", AT, None, (image, IMAGE))
     kept = redact_record(record, Redactor([("key", SECRET)]))
     assert kept.images[0].url == "https://example.org/a.png?token=[redacted:key]"

@@ -65,7 +65,7 @@ def schedule(id, name, intent="go", to="entity", **facts):
 
 def fill(store):
     """A long-lived entity `a` with a child, all kinds of content and mail; and `b`, which has nothing to do with it."""
-    image = Image(PICTURE).placed(1)
+    image = Image(PICTURE).with_position(1)
     store.append(run("b", "b1", snapshot=SHARED))
     store.append(
         [header("a", name="MARK-name", lasting=True), IntentGiven("a", "MARK-intent", AT, "MARK-context", (image,))]

@@ -131,7 +131,9 @@ def test_waiting_mail_is_listed_in_order_with_control_mail_first(box):
 
 
 def test_mail_is_read_as_it_was_posted(box):
-    one = replace(mail("k", child="c"), images=(Image(png(), detail="low").placed(3), Image.at("https://e.org/a.png")))
+    one = replace(
+        mail("k", child="c"), images=(Image(png(), detail="low").with_position(3), Image.at("https://e.org/a.png"))
+    )
     (no,) = post(box, one)
     ((found_no, found),) = box.pending("e")
     assert (found_no, found) == (no, one)

@@ -134,7 +134,7 @@ async def test_an_answer_of_a_batch_costs_half(kind):
     async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
         tasks.start_soon(end_after, server, HOUR)
         episode = await runtime.cast(cantrip_of(batched(crystal)), "case 1")
-    whole = crystal.known_as(MODELS[kind])
+    whole = crystal.find_model(MODELS[kind])
     assert episode.usage.cost == pytest.approx((1000 * whole.input + 100 * whole.output) / 2e6)
     assert episode.usage.prompt_tokens == 1000
 

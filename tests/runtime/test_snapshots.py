@@ -306,7 +306,7 @@ class TestUnusableSnapshots:
             import sqlite3
 
             with sqlite3.connect(path) as other:
-                seal = image.sealed_again(b"a key that I made up").seal
+                seal = image.seal_again(b"a key that I made up").seal
                 other.execute("update blobs set seal = ? where digest = ?", (seal, image.digest))
 
         _, why = await self.fall(tmp_path, "sqlite", forge)

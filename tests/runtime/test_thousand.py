@@ -34,7 +34,7 @@ async def slow() -> str:
 class Bomb(Response):
     """A response that raises when the entity's own actor numbers its calls."""
 
-    def numbered(self, utterance: int) -> Response:
+    def with_ids(self, utterance: int) -> Response:
         raise ZeroDivisionError("a bug in the child")
 
 

@@ -93,8 +93,8 @@ class TestValue:
 
     @given(images)
     def test_the_position_is_not_compared(self, image):
-        assert image.placed(3) == image.placed(None) == image
-        assert image.placed(3).after == 3
+        assert image.with_position(3) == image.with_position(None) == image
+        assert image.with_position(3).after == 3
 
     @given(images)
     def test_an_image_can_be_copied_and_pickled(self, image):
@@ -104,7 +104,7 @@ class TestValue:
 
     def test_base64_is_computed_once_for_all_uses_of_an_image(self):
         image = Image(png())
-        assert image.base64() is image.placed(4).base64()
+        assert image.base64() is image.with_position(4).base64()
 
     def test_bytes_are_read_once_and_when_they_are_needed(self):
         asked = []
@@ -116,7 +116,7 @@ class TestValue:
         known = Image.from_facts("image/png", Image(png()).digest, 1, 3, 2, find=find)
         assert not asked
         assert not known.is_at_hand
-        assert known.data == known.placed(1).data == png()
+        assert known.data == known.with_position(1).data == png()
         assert asked == [1]
 
     def test_bytes_that_differ_from_the_recorded_digest_are_an_error(self):

@@ -224,27 +224,27 @@ class TestResponse:
 class TestNumbered:
     @pytest.mark.rule("CRYSTAL-4")
     def test_each_call_without_an_id_gets_one(self):
-        calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "mine", "gate": "b"}, {"gate": "c"}]}).numbered(7)
+        calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "mine", "gate": "b"}, {"gate": "c"}]}).with_ids(7)
         assert [call.id for call in calls.tool_calls] == ["call_7_1", "mine", "call_7_3"]
 
     def test_a_generated_id_is_never_one_in_use(self):
-        calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "call_7_1", "gate": "b"}]}).numbered(7).tool_calls
+        calls = Response.of({"tool_calls": [{"gate": "a"}, {"id": "call_7_1", "gate": "b"}]}).with_ids(7).tool_calls
         assert [call.id for call in calls] == ["call_7_1_", "call_7_1"]
 
     def test_a_response_whose_calls_have_ids_is_unchanged(self):
         response = Response.of({"tool_calls": [{"id": "a", "gate": "a"}]})
-        assert response.numbered(1) is response
+        assert response.with_ids(1) is response
 
     def test_numbering_changes_no_other_field(self):
         response = Response.of({"content": "x", "tool_calls": [{"gate": "a"}], "thinking": "hm", "metadata": {"m": 1}})
-        numbered = response.numbered(1)
+        numbered = response.with_ids(1)
         assert dataclasses.replace(numbered, tool_calls=response.tool_calls) == response
 
     @given(st.lists(st.sampled_from(["", "call_1_1", "call_1_2", "call_1_1_", "x"]), max_size=6))
     def test_generated_ids_are_unique_among_the_crystals_ids(self, ids):
         given_ = [one for n, one in enumerate(ids) if not one or one not in ids[:n]]
         response = Response(content="x", tool_calls=tuple(ToolCall(one, "a", {}) for one in given_))
-        named = [call.id for call in Response.of(response).numbered(1).tool_calls]
+        named = [call.id for call in Response.of(response).with_ids(1).tool_calls]
         assert len(set(named)) == len(named)
         assert all(named)
         assert [new for new, old in zip(named, given_, strict=True) if old] == [old for old in given_ if old]

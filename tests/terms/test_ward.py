@@ -180,10 +180,10 @@ class TestBounded:
         ],
     )
     def test_a_budget_is_used_up_when_it_is_reached_exactly(self, usage: Usage, ward: Ward | None) -> None:
-        assert Wards.of([max_tokens(10), max_cost(1)]).exhausted(usage) == ward
+        assert Wards.of([max_tokens(10), max_cost(1)]).find_exhausted(usage) == ward
 
     def test_without_a_budget_nothing_is_used_up(self) -> None:
-        assert Wards(max_turns=1).exhausted(Usage(10**9, 0, cost=1e9)) is None
+        assert Wards(max_turns=1).find_exhausted(Usage(10**9, 0, cost=1e9)) is None
 
 
 class TestChecks:

@@ -42,7 +42,7 @@ def loom():
     return loom_of(
         [
             header("e"),
-            IntentGiven("e", "Compare this:\nwith this:", AT, None, (A.placed(13), B)),
+            IntentGiven("e", "Compare this:\nwith this:", AT, None, (A.with_position(13), B)),
             Utterance(
                 entity_id="e",
                 turn_id="t1",
