@@ -31,7 +31,7 @@ HOST = """
 import os, sys, tempfile
 tempfile.tempdir = os.environ["TMPDIR"]  # else Python writes a file of its own there, to see whether it can
 from cantrip_actors.circle import scratch
-from cantrip_actors.circle.medium import Limits, medium
+from cantrip_actors.circle.medium import ProgramLimits, medium
 if not {watched}:
     scratch.leftovers.watch = lambda folder: None
 {imports}
@@ -40,13 +40,16 @@ print("starts", flush=True)
 """
 PYTHON = (
     "from cantrip_actors.circle.medium import medium",
-    "medium('python').open([], Limits()).begin('while 1: pass')",
+    "medium('python').open([], ProgramLimits()).begin('while 1: pass')",
 )
-HANGING = (PYTHON[0], "medium('python').open([], Limits()).begin('t = (1,)\\nfor i in range(50): t = (t, t)\\n{t: 1}')")
+HANGING = (
+    PYTHON[0],
+    "medium('python').open([], ProgramLimits()).begin('t = (1,)\\nfor i in range(50): t = (t, t)\\n{t: 1}')",
+)
 SHELL = (
     "from cantrip_actors.circle.medium import medium",
     (
-        "box = medium('shell', {jail!r}).open([], Limits())\n"
+        "box = medium('shell', {jail!r}).open([], ProgramLimits())\n"
         "box.begin('timeout 90 sleep 91 & (trap \"\" TERM; sleep 92) & sleep 93 & : >started; sleep 94')"
     ),
 )

@@ -19,14 +19,14 @@ from tests.circle.shell_jails import public_folder
 
 HEAD = """
 import os, signal, sys
-from cantrip_actors.circle.medium import Limits, medium
+from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.circle import scratch
 """
 USES = {
     "nothing but a folder": "scratch.make_folder('x').joinpath('file').touch()",
-    "python": "medium('python').open([], Limits()).begin('1')",
+    "python": "medium('python').open([], ProgramLimits()).begin('1')",
     "shell": (
-        "box = medium('shell').open([], Limits())\n"
+        "box = medium('shell').open([], ProgramLimits())\n"
         "box.begin('echo 1 > file; mkdir -p d/e; chmod 000 d; ln -s / root; exec -a left-by-a-test sleep 1000')"
     ),
 }

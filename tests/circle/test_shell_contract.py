@@ -412,8 +412,8 @@ def test_shells_end_with_the_process_that_started_them(shell):
     jail = shell.engine.rpartition(" ")[2]
     code = f"""if True:
         import os, sys, threading
-        from cantrip_actors.circle.medium import Limits, medium
-        box = medium('shell', {jail!r}).open([], Limits(seconds=60))
+        from cantrip_actors.circle.medium import ProgramLimits, medium
+        box = medium('shell', {jail!r}).open([], ProgramLimits(seconds=60))
         box.begin("true")
         print(box._files.folder, flush=True)
         threading.Timer(0.5, os._exit, [7]).start()
