@@ -34,9 +34,8 @@ import anyio.lowlevel
 
 from bench.actors_load import CALLS, CASTS, CELLS, IDLE, IN_A_ROW, RESTARTS, STOPPED, Figures
 from bench.processes import resident
-from supervisors import Actor, ActorRef, ActorSystem, ChildSpec, DynamicSupervisor, Supervisor
-from supervisors.caller import Caller
-from supervisors.reports import BURST, Reports
+from supervisors import Actor, ActorRef, ActorSystem, Caller, ChildSpec, DynamicSupervisor, Supervisor
+from supervisors.events import BURST, Reports
 
 # --- supervisors
 # ------------------------------------------------------------------------------------------------------
@@ -146,7 +145,7 @@ async def _run_reported(_: ActorSystem) -> Figures:
 
 
 async def _measure_restarts(system: ActorSystem, *, crash: bool) -> float:
-    promise, took = system.backend.promise, 0.0
+    promise, took = system.loop.make_caller, 0.0
     for _ in range(RESTARTS // IN_A_ROW):
         promises = [promise()]
         supervisor = await system.start(ChildSpec("d", lambda: DynamicSupervisor(max_restarts=10**9)))
@@ -158,7 +157,7 @@ async def _measure_restarts(system: ActorSystem, *, crash: bool) -> float:
                 ref.cast("boom")
             else:
                 ref.kill()
-            await up.value
+            await up.wait()
             await supervisor.which_children()
         took += time.perf_counter() - began
         await system.root.terminate_child("d")

@@ -47,6 +47,7 @@ from supervisors import (
     SupervisorsError,
 )
 from supervisors.events import Event, Exited
+from supervisors.inspect import build_tree
 from supervisors.testing import virtual
 
 Node = dict[str, Any]
@@ -73,8 +74,9 @@ def word(reason: ExitReason) -> str:
 class Scenario:
     """One run: the tree, its actors by name, and the events since the last step."""
 
-    def __init__(self, tree: Node) -> None:
+    def __init__(self, tree: Node, system: ActorSystem) -> None:
         self.tree = tree
+        self.system = system
         self.events: list[list[str]] = []
         self.workers: dict[str, ActorRef] = {}  # the latest worker of each id
         self.ids: dict[ActorRef, str] = {}
@@ -238,12 +240,7 @@ class Scenario:
 
     def is_busy(self) -> bool:
         """Whether a supervisor is restarting or stopping a child."""
-        actors = [ref._get_actor() for ref in self.supervisors.values() if ref.alive]  # noqa: SLF001 - to look, not to touch
-        return any(
-            child.state == "restarting" or (child.incarnation is not None and child.incarnation.stopped_by_parent)
-            for actor in actors
-            for child in actor.children()
-        )
+        return any(node.state in ("restarting", "ending") for node in build_tree(self.system).walk())
 
     def row(self, number: int, result: Any) -> Row:
         """Return a line of the trace."""
@@ -339,8 +336,8 @@ async def trace(scenario: Node, *, only_sure: bool = False) -> list[Row]:
         only_sure: stop before a step that ends a child while another child is being restarted or stopped: the order of
             these two is not defined, and the format excludes such steps.
     """
-    run = Scenario(scenario["tree"])
     async with ActorSystem("system", reports=None) as system:
+        run = Scenario(scenario["tree"], system)
         system.sinks.append(run.note)
         result: Any = "ok"
         try:

@@ -1,30 +1,39 @@
-"""Actors: the class that users subclass, and the loop that passes it its messages.
+"""Actors: the class that users subclass, the loop that passes it its messages, and one-off tasks.
 
 An `Actor` is one incarnation: its state begins with `init` and ends with the incarnation. Only its task touches that
 state; others hold its identity, an `ActorRef` (`ref.py`).
 
-`child.py` starts and stops actors and catches their exceptions; supervisors restart them.
+`incarnation.py` starts and stops actors and catches their exceptions; supervisors restart them. An actor that has
+children is a host: its children run in a task group inside its own task (`children.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVarTuple
 
 import anyio
+import anyio.lowlevel
 
-from supervisors.caller import NO_REPLY, Caller
-from supervisors.checks import check_callbacks, check_seconds
-from supervisors.errors import NotRunning
+from supervisors.errors import NotRunning, SpecError, check_seconds
+from supervisors.mailbox import CAST, INFO, NO_REPLY, Caller, NoReply
+from supervisors.policy import Restart
 from supervisors.reasons import SHUTDOWN, Crash, ExitReason, Stop
-from supervisors.ref import CAST, INFO, ActorRef, Down
-from supervisors.sending import Sending
+from supervisors.ref import ActorRef, identify
+from supervisors.spec import ChildSpec, check_intensity
+from supervisors.spec import Shutdown as ShutdownTime
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from supervisors.backend import Timer
-    from supervisors.child import Incarnation
+    from supervisors.children import ChildGroup, Children
+    from supervisors.incarnation import Incarnation
+    from supervisors.system import ActorSystem
+    from supervisors.waiting import Alarm
+
+Arguments = TypeVarTuple("Arguments")
 
 #: What `_take` returns without a message.
 _NO_MESSAGE = object()
@@ -40,49 +49,54 @@ class Actor:
         ref: its identity; set before `init`.
         has_tasks: gives it a task group of its own as `tasks`, at some cost. The group ends with the incarnation; an
             exception in the group crashes the actor.
+        has_children: lets it have children of its own, which run inside its task: `children`.
+        max_restarts: restarts of its children, of any of them, that are allowed within `period`; one more ends it with
+            `Shutdown(GaveUp(...))`. `math.inf` for no limit.
+        period: seconds.
+        stops_children_at_once: at its end, stop all its children at once, instead of one after the other, last started
+            first.
         trap_exit: when a linked actor ends, deliver an `Exit` to `handle_info` instead of ending this actor too.
         mailbox_limit: messages that may wait for it, 1 or more; sending one more raises `MailboxFull`. `None` for no
             limit. System messages (`Down`, `Exit`) are always accepted.
-        hibernate_after: seconds without a message after which its task ends, as OTP's option of that name frees the
-            stack; the next message starts a new task. `None` for never. Its state is kept, except context variables
-            that its handlers have set. It has no effect on an actor with `has_tasks`, or with its own `run`, which
-            returns `HIBERNATE` when it needs no task.
     """
 
     has_tasks: ClassVar[bool] = False
+    has_children: ClassVar[bool] = False
+    stops_children_at_once: ClassVar[bool] = False
     mailbox_limit: ClassVar[int | None] = None
     trap_exit: ClassVar[bool] = False
-    hibernate_after: float | None = None
+    max_restarts: float = 1
+    period: float = 5.0
 
     ref: ActorRef
     tasks: TaskGroup
+    children: Children
     _me: Incarnation
 
-    #: The class of references to such an actor.
+    #: The class of references to such an actor, and of its children.
     ref_class: ClassVar[type[ActorRef]] = ActorRef
+    children_class: ClassVar[type[ChildGroup] | None] = None
     is_supervisor: ClassVar[bool] = False
-    #: Whether it uses `serve`. Computed once per class, since each start and stop needs it.
+    #: Whether it uses `serve`, which returns when it is woken to end; any other `run` is cancelled.
     has_default_run: ClassVar[bool] = True
     #: Whether `terminate` has anything to do. An actor whose `run` has cleaned up sets it to False.
     has_terminate: bool = False
     starts_at_once: ClassVar[bool] = True
     has_snapshot: ClassVar[bool] = False
-    #: Whether it needs no task while it has nothing to do.
-    rests: ClassVar[bool] = True
-    #: Whether it has no cleanup, so that it needs no task to end.
-    ends_at_rest: ClassVar[bool] = True
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if cls.mailbox_limit is not None and cls.mailbox_limit < 1:  # no message would ever reach it
             raise ValueError(f"{cls.__name__}.mailbox_limit: expected at least 1, or None, got {cls.mailbox_limit!r}")
-        check_callbacks(cls.__name__, vars(cls))
+        if cls.has_children:
+            check_intensity(cls.max_restarts, cls.period)
+        _check_callbacks(cls.__name__, vars(cls))
         cls.has_default_run = cls.run is Actor.run
         cls.has_terminate = cls.terminate is not Actor.terminate
-        cls.starts_at_once = cls.init is Actor.init and cls.restore is Actor.restore and not cls.has_tasks
-        cls.rests = (cls.has_default_run or cls.is_supervisor) and not cls.has_tasks
+        cls.starts_at_once = (
+            cls.init is Actor.init and cls.restore is Actor.restore and not (cls.has_tasks or cls.has_children)
+        )
         cls.has_snapshot = cls.snapshot is not Actor.snapshot
-        cls.ends_at_rest = cls.has_default_run and not (cls.has_terminate or cls.has_snapshot)
 
     async def init(self) -> Any:
         """Initialise. The supervisor continues only when this returns (S-01).
@@ -92,7 +106,10 @@ class Actor:
         """
 
     async def handle_call(self, message: Any, caller: Caller) -> Any:
-        """Answer a call: return the reply, or return `NO_REPLY` and call `caller.reply` later."""
+        """Answer a call: return the reply, or return `NO_REPLY` and call `caller.reply` later.
+
+        With `has_tasks`, `return self.answer(caller, function, *arguments)` answers in a task.
+        """
         raise NotImplementedError(f"{type(self).__name__} was called with {message!r} and has no handle_call")
 
     async def handle_cast(self, message: Any) -> None:
@@ -105,7 +122,8 @@ class Actor:
     async def terminate(self, reason: ExitReason) -> None:
         """Clean up. Called if `init` has succeeded, however the incarnation ends except by a kill.
 
-        Shielded from cancellation for the child's `shutdown` time (5 s for `"kill"`), then cancelled.
+        Its children still run; those left are stopped afterwards. Shielded from cancellation for the child's
+        `shutdown` time (5 s for `"kill"`), then cancelled.
         """
 
     def snapshot(self) -> Any:
@@ -122,11 +140,9 @@ class Actor:
         """Run the actor. The default handles messages until it is stopped.
 
         Override it for an actor with a loop of its own (with `receive`) or for a one-off task, whose result is the
-        outcome. If it returns `HIBERNATE`, it is called again when there is mail, and needs no task until then.
+        outcome.
         """
-        await serve(self._me)
-
-    # --- for actors with a loop of their own -----------------------------------------------------------------------
+        await self.serve()
 
     async def receive(self, match: Callable[[Any], bool] | None = None, *, timeout: float | None = None) -> Any:
         """Wait for the next message and return it: a `Caller` for a call, else the bare message.
@@ -141,28 +157,28 @@ class Actor:
             TimeoutError: no message in time.
             NotRunning: this incarnation was given up as a zombie.
         """
-        me, box = self._me, self.ref._box  # noqa: SLF001 - the mailbox is this actor's
-        backend, timer, deadline = me.system.backend, None, None
+        me = self._me
+        system, box, timer, deadline = me.system, me.identity.box, None, None
         if timeout is not None:
             check_seconds("timeout", timeout)
         while (message := _take(me, match)) is _NO_MESSAGE:
             if timeout is not None:
-                now = backend.now()
+                now = system.now()
                 if deadline is None:
                     deadline = now + timeout
                 elif now >= deadline:
                     raise TimeoutError(f"no message came within {timeout:g} s")
-                timer = backend.call_at(deadline, box.notify)
+                timer = system.timers.call_at(deadline, box.notify)
             me.receives = True
             try:
-                await backend.wait(box)
+                await system.loop.wait(box)
             finally:
                 me.receives = False
                 if timer is not None:
                     timer.cancel()
-            if me.stop_reason is not None and me.scope is not None:
+            if me.stop_reason is not None:
                 me.scope.cancel()
-                await backend.checkpoint()
+                await anyio.lowlevel.checkpoint()
         return message
 
     def receive_nowait(self, match: Callable[[Any], bool] | None = None) -> Any:
@@ -182,39 +198,47 @@ class Actor:
 
         It survives a restart, which puts it back into the mailbox.
         """
-        me = self._me
-        if me.stashed is None:
-            me.stashed = []
-        if isinstance(message, Caller):
-            me.forget_call(message)  # it counts as being in the mailbox again
-            me.stashed.append(message)
-        else:
-            me.stashed.append((CAST, message))
+        self._me.stash(message if isinstance(message, Caller) else (CAST, message))
 
     def unstash(self) -> None:
         """Put all stashed messages back at the front of the mailbox, in their order."""
         self._me.unstash()
 
-    # --- time
-    # ----------------------------------------------------------------------------------------------------------
+    def answer(
+        self, caller: Caller, function: Callable[[*Arguments], Awaitable[Any]], *arguments: *Arguments
+    ) -> NoReply:
+        """Answer a call in a task of its own, so that the actor handles other messages meanwhile.
 
-    def send_after(self, seconds: float, message: Any) -> Timer:
+        Args:
+            caller: the call. If it is abandoned, the task is cancelled.
+            function: its result is the reply, and an exception that leaves it is raised in the caller.
+            arguments: the arguments of `function`.
+
+        Returns:
+            `NO_REPLY`, for `handle_call` to return.
+
+        Raises:
+            TypeError: the actor has no tasks.
+        """
+        if not self.has_tasks:
+            raise TypeError(f"{type(self).__name__}.answer starts a task: set `has_tasks = True`")
+        self.tasks.start_soon(self._me.answer_in_scope, caller, self._me.open_scope(caller), function, arguments)
+        return NO_REPLY
+
+    def send_after(self, seconds: float, message: Any) -> Alarm:
         """Deliver `message` to `handle_info` after `seconds`.
 
-        It is not delivered if the timer is cancelled, or this incarnation ends, before that.
+        It is not delivered if the alarm is cancelled, or this incarnation ends, before that.
         """
         check_seconds("send_after", seconds)
-        return Sending(self._me, seconds, message, every=False)
+        return _ScheduledMessage(self._me, seconds, message, every=False)
 
-    def send_every(self, seconds: float, message: Any) -> Timer:
+    def send_every(self, seconds: float, message: Any) -> Alarm:
         """Deliver `message` to `handle_info` every `seconds`; missed ticks are not made up for."""
         check_seconds("send_every", seconds)
         if not seconds > 0:
             raise ValueError(f"a period is more than 0 seconds, got {seconds!r}")
-        return Sending(self._me, seconds, message, every=True)
-
-    # --- watching others
-    # -----------------------------------------------------------------------------------------------
+        return _ScheduledMessage(self._me, seconds, message, every=True)
 
     def monitor(self, ref: ActorRef, *, final: bool = False) -> None:
         """Deliver a `Down` to `handle_info` when `ref` ends, at once if it has ended; one `Down` for each call.
@@ -223,24 +247,17 @@ class Actor:
             ref: the actor to monitor.
             final: deliver it when `ref` will not be restarted, instead of at the end of its incarnation as OTP does.
         """
-        ended = ref._outcome is not None  # noqa: SLF001
-        if ended or (ref._incarnation is None and not final):  # noqa: SLF001
-            self._deliver_down(Down(ref, ref._reason or SHUTDOWN, ended))  # noqa: SLF001
-            return
-        me = self._me
-        if me.on_down is None:
-            me.on_down = self._deliver_down
-        ref._watch(me, me.on_down, final=final)  # noqa: SLF001
-        me.remember_monitor(ref)
+        other, me = identify(ref), self._me
+        if other.outcome is not None or (other.incarnation is None and not final):
+            me.deliver_down(ref, other.reason or SHUTDOWN, other.outcome is not None)
+        else:
+            other.watch(me, partial(me.deliver_down, ref), final=final)
+            me.remember_monitor(ref)
 
     def demonitor(self, ref: ActorRef) -> None:
         """Stop monitoring `ref`: no more `Down` for it."""
-        ref._unwatch(self._me)  # noqa: SLF001
+        identify(ref).unwatch(self._me)
         self._me.forget_monitor(ref)
-
-    def _deliver_down(self, down: Down) -> None:
-        self._me.forget_monitor(down.ref)
-        self.ref._box.put_urgent((INFO, down))  # noqa: SLF001
 
     def link(self, ref: ActorRef) -> None:
         """Link to the current incarnation of `ref`: if one ends, except with `Normal`, the other ends with its reason.
@@ -248,21 +265,27 @@ class Actor:
         With `trap_exit`, an `Exit` is delivered instead, also for `Normal`. An actor that is not running counts as
         ended.
         """
-        me, other = self._me, ref._incarnation  # noqa: SLF001
+        other = identify(ref).incarnation
         if other is None:
-            me.signal(ref, Crash(NotRunning(ref, ref.last_exit)))
-        elif other is not me:
-            for one, partner in ((me, other), (other, me)):
-                if one.links is None:
-                    one.links = {}
-                one.links[partner] = None
+            self._me.signal(ref, Crash(NotRunning(ref, ref.last_exit)))
+        elif other is not self._me:
+            self._me.links[other] = other.links[self._me] = None
 
     def unlink(self, ref: ActorRef) -> None:
         """Remove the link to `ref`."""
-        me, other = self._me, ref._incarnation  # noqa: SLF001
-        if other is not None and me.links is not None and other.links is not None:
-            me.links.pop(other, None)
-            other.links.pop(me, None)
+        other = identify(ref).incarnation
+        if other is not None:
+            self._me.links.pop(other, None)
+            other.links.pop(self._me, None)
+
+    @property
+    def system(self) -> ActorSystem:
+        """The system that it runs in."""
+        return self._me.system
+
+    def whereis(self, name: Hashable) -> ActorRef | None:
+        """Return the actor of this system with that name, or `None`."""
+        return self._me.system.registry.whereis(name)
 
     @property
     def stop_reason(self) -> ExitReason | None:
@@ -272,19 +295,76 @@ class Actor:
         """
         return self._me.stop_reason
 
-    async def let_go(self) -> None:
-        """Stop the children of a supervisor whose `init` failed. Does nothing for other actors."""
-
     def stop(self, reason: ExitReason) -> NoReturn:
         """End this incarnation: raises `Stop(reason)`."""
         raise Stop(reason)
+
+    async def serve(self) -> None:
+        """Receive and handle messages until the actor is stopped, or a handler raises: the default `run`.
+
+        It handles up to `BATCH` messages and then makes one checkpoint, so a full mailbox starves no other task.
+        """
+        me = self._me
+        await self._serve(None)
+        while me.stop_reason is None:
+            with anyio.CancelScope() as scope:  # serves all bounded calls until a caller cancels one
+                await self._serve(scope)
+            me.end_cancelled_call()
+
+    async def _serve(self, scope: anyio.CancelScope | None) -> None:  # noqa: C901, PLR0912 - inlined for speed
+        """Handle messages until the actor is stopped, or a bounded call needs a scope, or has cancelled this one."""
+        me = self._me
+        box = me.identity.box
+        wait, now = me.system.loop.wait, me.system.loop.now
+        handle_call, handle_cast, handle_info = self.handle_call, self.handle_cast, self.handle_info
+        left = BATCH
+        while me.stop_reason is None:  # what waits is for the next incarnation: a handler would be cancelled now
+            if box.urgent:
+                await handle_info(box.urgent.popleft()[1])
+            elif box.items:
+                item = box.items.popleft()
+                if item.__class__ is tuple:
+                    if item[0] == CAST:
+                        await handle_cast(item[1])
+                    else:
+                        await handle_info(item[1])
+                else:  # also if the caller has left, as in OTP, because the call may be a command to be carried out
+                    work = item.work
+                    if work is not None:
+                        if scope is None:
+                            box.items.appendleft(item)
+                            return
+                        work.begin(scope, me.abandon)
+                    me.current, me.took_at = item, now()
+                    reply = await handle_call(item.message, item)
+                    me.current = None
+                    if reply is not NO_REPLY:
+                        item.reply(reply)
+                    elif not (item.answered or item.abandoned or me.is_stashed(item)):
+                        me.remember_call(item)
+                    if work is not None and scope is not None:
+                        work.end(scope)
+                        if scope.cancel_called:
+                            return
+            else:
+                if box.producers:
+                    box.admit()
+                await wait(box)
+                left = BATCH
+                continue
+            left -= 1
+            if not left:
+                if box.producers:
+                    box.admit()
+                await anyio.lowlevel.checkpoint()
+                left = BATCH
 
 
 def _take(me: Incarnation, match: Callable[[Any], bool] | None) -> Any:
     """Take the next message that `match` accepts out of the mailbox; return `_NO_MESSAGE` without one."""
     if me.is_over:
         raise NotRunning(me.ref, me.reason)  # by now the mailbox belongs to the next incarnation
-    box = me.ref._box  # noqa: SLF001
+    box = me.identity.box
     for lane in (box.urgent, box.items):
         for at, item in enumerate(lane or ()):
             caller = item if isinstance(item, Caller) else None
@@ -293,57 +373,120 @@ def _take(me: Incarnation, match: Callable[[Any], bool] | None) -> Any:
                 assert lane is not None
                 del lane[at]
                 if caller is not None:
-                    me.took_at = me.system.backend.now()
+                    me.took_at = me.system.now()
                     me.remember_call(caller)
                 return message
     return _NO_MESSAGE
 
 
-async def serve(me: Incarnation) -> None:  # noqa: C901, PLR0912 - inlined for speed
-    """Receive and handle messages until the actor is stopped or rests, or a handler raises; the default `run`.
+class _ScheduledMessage:
+    """A message of an actor to itself, after `seconds`, again and again if `every`. It ends with the incarnation."""
 
-    It handles up to `BATCH` messages and then makes one checkpoint, so a full mailbox starves no other task.
-    """
-    actor = me.actor
-    box = actor.ref._box  # noqa: SLF001 - the mailbox is this actor's
-    wait, checkpoint, now = me.system.backend.wait, me.system.backend.checkpoint, me.system.backend.now
-    hibernate_after = actor.hibernate_after if actor.rests else None
-    handle_call, handle_cast, handle_info = actor.handle_call, actor.handle_cast, actor.handle_info
-    left = BATCH
-    while True:
-        if (
-            me.stop_reason is not None
-        ):  # leave waiting messages to the next incarnation: a handler started now would be cancelled
+    __slots__ = ("_every", "_me", "_message", "_seconds", "_timer")
+
+    def __init__(self, me: Incarnation, seconds: float, message: Any, *, every: bool) -> None:
+        self._me = me
+        self._seconds = seconds
+        self._message = message
+        self._every = every
+        self._timer = me.system.timers.call_after(seconds, self._fire)
+        me.scheduled[self] = None
+
+    def _fire(self) -> None:
+        if self._me.is_over:  # a zombie's: the mailbox belongs to the next incarnation
             return
-        if box.urgent:
-            await handle_info(box.urgent.popleft()[1])
-        elif box.items:
-            item = box.items.popleft()
-            if item.__class__ is tuple:
-                if item[0] == CAST:
-                    await handle_cast(item[1])
-                else:
-                    await handle_info(item[1])
-            else:  # also if the caller has left, as in OTP, because the call may be a command that must be carried out
-                me.current, me.took_at = item, now()
-                reply = await handle_call(item.message, item)
-                me.current = None
-                if reply is not NO_REPLY:
-                    item.reply(reply)
-                elif not (item.answered or item.abandoned or me.is_stashed(item)):
-                    me.remember_call(item)
+        self._me.identity.box.put_urgent((INFO, self._message))
+        if self._every:
+            self._timer = self._me.system.timers.call_after(self._seconds, self._fire)
         else:
-            if box.producers:
-                box.admit()
-            if hibernate_after is not None and me.should_rest(hibernate_after):
-                me.hibernate()
-                return
-            await wait(box)
-            left = BATCH
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel it. A message that is already in the mailbox stays there."""
+        self._me.scheduled.pop(self, None)
+        self._timer.cancel()
+
+
+#: The methods that an actor may override, and whether each is awaited.
+_CALLBACKS: Final = {
+    "init": True,
+    "handle_call": True,
+    "handle_cast": True,
+    "handle_info": True,
+    "terminate": True,
+    "run": True,
+    "snapshot": False,
+    "restore": False,
+}
+
+
+def _check_callbacks(name: str, members: Mapping[str, Any]) -> None:
+    """Refuse a class of actors with a callback that is `def` and should be `async def`, or the other way round.
+
+    The actor would crash with its first message, or lose its state. A decorated function is not examined, because
+    its result may be awaitable.
+
+    Raises:
+        TypeError: naming the class and the callback.
+    """
+    for callback, is_awaited in _CALLBACKS.items():
+        function = members.get(callback)
+        if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
             continue
-        left -= 1
-        if not left:
-            if box.producers:
-                box.admit()
-            await checkpoint()
-            left = BATCH
+        if inspect.iscoroutinefunction(function) is not is_awaited:
+            expected = "async def" if is_awaited else "def"
+            raise TypeError(f"{name}.{callback}: expected `{expected} {callback}`, got {_describe_function(function)}")
+
+
+def _describe_function(function: Any) -> str:
+    if inspect.isasyncgenfunction(function):
+        return "an async generator: remove its `yield`"
+    return "`async def`" if inspect.iscoroutinefunction(function) else "`def`"
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+class Task(Actor):
+    """An actor that runs `function(*arguments)` and ends; the result is the value of its outcome."""
+
+    def __init__(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    async def run(self) -> Any:
+        """Run the function. Raises TypeError if it is not an async one."""
+        awaitable: object = self._function(*self._arguments)
+        if not isinstance(awaitable, Awaitable):
+            raise TypeError(
+                f"task {self.ref.id}: expected an async function, which returns an awaitable, got {self._function!r}, "
+                f"which returned a {type(awaitable).__name__}"
+            )
+        return await awaitable
+
+
+def task(
+    id: Hashable,
+    function: Callable[..., Awaitable[Any]],
+    *arguments: Any,
+    restart: Restart = "temporary",
+    shutdown: ShutdownTime | None = None,
+) -> ChildSpec[Task]:
+    """Return the spec of a task: Elixir's `Task`, a child whose outcome is a value.
+
+    Like any child it has a supervisor, a ref and a path in the tree; its crash is reported there, and is a value for
+    the task that waits, as with `Task.Supervisor.async_nolink`.
+
+    Args:
+        id: its id.
+        function: called with `arguments` in each incarnation, and awaited.
+        arguments: the arguments of `function`.
+        restart: `temporary`: run once; `transient`: until it succeeds.
+        shutdown: see `ChildSpec`.
+
+    Raises:
+        SpecError: a field is wrong; `what` names it.
+    """
+    if not callable(function):
+        raise SpecError("function", f"is an async function, got {function!r}")
+    return ChildSpec(id, lambda: Task(function, *arguments), restart=restart, shutdown=shutdown)

@@ -1,32 +1,69 @@
-"""The child records of a supervisor: one `Child` for each known child, and the information about it for others.
+"""The children of a host: the task group in which they run, a record of each, and the rules for independent ones.
 
-`policy.py` makes the decisions; `supervisor.py` and `dynamic.py` carry them out.
+A host opens its group in its own task (`incarnation.py`); each child is a task in it. Starting a child, its exit and
+its restart are each one synchronous change of the records, made in the task that asks or ends: a group's tasks may be
+started by any task of the loop, and are started in the host's own context.
+
+`Children` are independent of each other and have no ids: OTP's `simple_one_for_one`, and the children of any actor with
+`has_children`. Their refs identify them, and each is restarted by itself. So a slow `init` delays only the task that
+started that child. The ordered children of a static supervisor are in `supervisor.py`.
+
+| the host                 | its children get                                                     |
+|--------------------------|----------------------------------------------------------------------|
+| is asked to stop         | the same reason, after its `terminate`                               |
+| ends or crashes by itself | `Shutdown(ParentEnded(reason))`, after its `terminate`              |
+| is killed                | a kill, at once                                                      |
+
+They are stopped last started first, each gone before the next is asked (S-34), or all at once (S-36).
 """
 
 from __future__ import annotations
 
-import dataclasses
+import abc
+import contextvars
 import math
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from collections.abc import Callable, Coroutine, Hashable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
+
+import anyio.lowlevel
 
 from supervisors.actor import Actor
-from supervisors.child import TORN_DOWN, Incarnation, Phase, create_actor
-from supervisors.errors import NameTaken, SpecError
-from supervisors.events import Exited, Restarting, Started, StartFailed
-from supervisors.reasons import NORMAL, Crash, ExitReason, Killed, Normal, Shutdown, is_abnormal
-from supervisors.ref import ActorRef
-from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, ChildType
+from supervisors.errors import ChildNotFound, NameTaken, ShuttingDown, SpecError, StartFailed
+from supervisors.events import Exited, GaveUpEvent, Restarting, Started, StartFailedEvent
+from supervisors.incarnation import TORN_DOWN, Incarnation, LifePhase, create_actor
+from supervisors.policy import RestartVerdict, RestartWindow, decide_after_exit, get_quiet_window
+from supervisors.reasons import (
+    NORMAL,
+    SHUTDOWN,
+    Crash,
+    ExitReason,
+    GaveUp,
+    Killed,
+    Normal,
+    ParentEnded,
+    Shutdown,
+    check_reason,
+    is_abnormal,
+)
+from supervisors.ref import CANCELLED, ActorRef, Outcome, SupervisorRef, identify, run_to_end
+from supervisors.spec import DEFAULT_SHUTDOWN, ChildSpec, ChildType, check_child
 from supervisors.spec import Shutdown as ShutdownTime
 
 if TYPE_CHECKING:
-    from supervisors.backend import Timer
-    from supervisors.child import Parent
+    from anyio.abc import TaskGroup
+
+    from supervisors.supervisor import DynamicSupervisor, Supervisor
+    from supervisors.system import ActorSystem
+    from supervisors.waiting import ScheduledCall
+
+A = TypeVar("A", bound=Actor)
 
 State = Literal["running", "restarting", "stopped"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ChildInfo:
     """One entry of `which_children`. `stopped` is OTP's `undefined`."""
 
@@ -37,7 +74,7 @@ class ChildInfo:
     spec: ChildSpec[Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ChildCounts:
     """The result of `count_children`: known specs, running children, and how many of each type (S-43)."""
 
@@ -47,55 +84,30 @@ class ChildCounts:
     workers: int
 
 
-class Retry:
-    """A supervisor's message to itself: try to start this child again, after the waiting requests (S-32).
+@dataclass(slots=True, eq=False)
+class ChildRecord:
+    """A host's record of one child."""
 
-    Only the child's latest retry is valid: stopping the child, or starting it by hand, makes it void.
-    """
+    parent: ChildGroup
+    spec: ChildSpec[Any]
+    ref: ActorRef | None = field(init=False)  # once it has one
+    incarnation: Incarnation | None = None  # of a child that has just ended, until its end is handled
+    is_supervisor: bool = False
+    is_host: bool = False
+    retry: ScheduledCall | None = None  # if it has ended and will be restarted
+    restarts: int = 0  # of this identity so far
+    last_exit: ExitReason | None = None  # why its last incarnation ended, or did not start
+    _attempt: int = 0  # restarts since it last ran long enough
 
-    __slots__ = ("child", "timer")
-
-    def __init__(self, child: Child) -> None:
-        self.child = child
-        self.timer: Timer | None = None  # set if it is delayed
-
-    @property
-    def is_due(self) -> bool:
-        """Whether this retry is still valid."""
-        return self.child.retry is self
-
-
-class Child:
-    """A supervisor's record of one child."""
-
-    __slots__ = (
-        "__dict__",  # takes no memory until one of the attributes below is set
-        "incarnation",
-        "is_supervisor",
-        "parent",
-        "ref",
-        "spec",
-    )
-
-    # Rarely used attributes
-    retry: Retry | None = None  # it has ended and will be restarted
-    restarts: int = 0
-    attempt: int = 0  # restarts since it last ran long enough
-    last_exit: ExitReason | None = None
-    waiting: Any = None  # callers to notify when it is up or gone (dynamic supervisors)
-
-    def __init__(self, parent: Parent, spec: ChildSpec[Any]) -> None:
-        self.parent = parent
-        self.spec = spec
-        self.ref: ActorRef | None = spec.ref
-        self.incarnation: Incarnation | None = None
-        self.is_supervisor = spec.type == "supervisor"
+    def __post_init__(self) -> None:
+        self.ref = self.spec.ref
+        self.is_supervisor = self.is_host = self.spec.type == "supervisor"
 
     @property
     def state(self) -> State:
         """Its state as in `which_children`."""
         if self.incarnation is not None:
-            return "restarting" if self.restarts and self.incarnation.phase is Phase.STARTING else "running"
+            return "restarting" if self.restarts and self.incarnation.phase is LifePhase.STARTING else "running"
         return "restarting" if self.retry is not None else "stopped"
 
     @property
@@ -105,44 +117,36 @@ class Child:
 
     @property
     def shutdown(self) -> ShutdownTime:
-        """Its shutdown time: the spec's, or the default of its type (S-11)."""
+        """Its shutdown time: the spec's, or the default (S-11)."""
         if self.spec.shutdown is not None:
             return self.spec.shutdown
-        return math.inf if self.is_supervisor else DEFAULT_SHUTDOWN
+        return math.inf if self.is_host else DEFAULT_SHUTDOWN
 
     def get_info(self) -> ChildInfo:
         """Return its entry of `which_children`."""
-        return ChildInfo(
-            self.spec.id, self.ref, self.state, "supervisor" if self.is_supervisor else "worker", self.spec
-        )
+        kind: ChildType = "supervisor" if self.is_supervisor else "worker"
+        return ChildInfo(self.spec.id, self.ref, self.state, kind, self.spec)
 
     def retire(self) -> None:
         """Mark its ref as ended: there will be no further incarnation."""
         self.cancel_restart()
         if self.ref is not None:
-            value = None if self.incarnation is None else self.incarnation.value
-            self.ref._retire(value)  # noqa: SLF001 - the supervisor decides this
+            identify(self.ref).retire(self.ref, None if self.incarnation is None else self.incarnation.value)
         self.incarnation = None
 
-    def restart_later(self, delay: float) -> None:
-        """Put a retry into the parent's mailbox after `delay` seconds."""
-        self.cancel_restart()
-        self.retry = retry = Retry(self)
-        system, box = self.parent.system, self.parent.ref._box  # noqa: SLF001 - of this package
-        now = system.backend.now()
-        if system.sinks and self.ref is not None:
-            system.emit(Restarting(now, self.ref, self.spec, self.last_exit or NORMAL, delay))
-        if delay:
-            retry.timer = system.backend.call_at(now + delay, box.put, retry)
-        else:
-            box.put(retry)
-
     def cancel_restart(self) -> None:
-        """Make a pending retry void."""
+        """Cancel a pending restart."""
         if self.retry is not None:
-            if self.retry.timer is not None:
-                self.retry.timer.cancel()
+            self.retry.cancel()
             self.retry = None
+
+    def restart_later(self, delay: float, retry: Callable[[ChildRecord], object]) -> None:
+        """Call `retry` after `delay` seconds, and never in place: what waits goes first (S-32)."""
+        self.cancel_restart()
+        system = self.parent.system
+        if system.sinks and self.ref is not None:
+            system.emit(Restarting(system.now(), self.ref, self.spec, self.last_exit or NORMAL, delay))
+        self.retry = system.timers.call_after(delay, retry, self)
 
     def count_restart(self, ended: Incarnation | None) -> float:
         """Count a restart and return the seconds to wait before it.
@@ -154,50 +158,53 @@ class Child:
         if backoff is None:
             return 0.0
         system = self.parent.system
-        ran = 0.0 if ended is None else system.backend.now() - ended.since
-        self.attempt = 1 + backoff.next_attempt(self.attempt - 1, ran)
-        return backoff.delay(self.attempt - 1, system.chance())
+        ran = 0.0 if ended is None else system.now() - ended.since
+        self._attempt = 1 + backoff.next_attempt(self._attempt - 1, ran)
+        return backoff.delay(self._attempt - 1, system.chance())
 
     def begin(self) -> Incarnation | ExitReason:
-        """Create an incarnation that the supervisor then records and starts.
+        """Create an incarnation that the host then records and starts.
 
         Returns:
             the incarnation, or the reason why the start failed: `Normal()` if `start` raised `Ignore`.
         """
         system = self.parent.system
-        if system.backend.is_torn_down:
+        if system.is_torn_down:
             return TORN_DOWN
         failure: ExitReason
-        actor = create_actor(self.spec)
+        actor = create_actor(self.spec, system)
         if isinstance(actor, Actor):
             ref = self._identify(actor)
             if isinstance(ref, ActorRef):
-                self.incarnation = Incarnation(system, self, ref, actor, system.backend.now())
+                self.incarnation = incarnation = Incarnation(system, self, ref, actor)
+                if actor.has_children:
+                    children: Any = (actor.children_class or Children)(system, incarnation)
+                    incarnation.children = actor.children = children
                 self.cancel_restart()
-                return self.incarnation
+                return incarnation
             failure = ref
         else:
             failure = actor
         reason = None if isinstance(failure, Normal) else failure
         if reason is not None or system.sinks:
-            system.emit(StartFailed(system.backend.now(), self.ref or ActorRef(self.spec.id), self.spec, reason))
+            system.emit(StartFailedEvent(system.now(), self.ref or ActorRef(self.spec.id), self.spec, reason))
         return failure
 
     def _identify(self, actor: Actor) -> ActorRef | Crash:
         """Give the new actor its ref, path and name; return the ref, or a `Crash` if it cannot have them."""
-        self.is_supervisor = actor.is_supervisor
+        self.is_supervisor, self.is_host = actor.is_supervisor, actor.has_children
         ref = self.ref or self.spec.ref
         if ref is None:
             ref = actor.ref_class()
         elif not isinstance(ref, actor.ref_class):
             self.ref = None
             return Crash(SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"))
-        elif not self.restarts and ref._is_open:  # noqa: SLF001 - of this package
+        elif not self.restarts and identify(ref).is_open:
             self.ref = None  # so that the end of this child does not end the other ref
             return Crash(SpecError("ref", f"{ref!r} is another child's already"))
         self.ref = ref
-        ref.id = self.spec.id
-        ref.parent = self.parent.ref
+        identity = identify(ref)
+        identity.id, identity.parent = self.spec.id, self.parent.ref
         if self.spec.name is not None:
             try:
                 self.parent.system.registry.reserve(self.spec.name, ref)
@@ -206,58 +213,320 @@ class Child:
         return ref
 
 
+class ChildGroup(abc.ABC):
+    """The children of one incarnation of a host, and the task group in which they run."""
+
+    def __init__(self, system: ActorSystem, me: Incarnation | None) -> None:
+        self.system = system
+        self.ref = None if me is None else me.ref  # `None` above the top supervisor
+        self.records: dict[Any, ChildRecord] = {}  # in start order
+        self._me: Any = me
+        self._group: TaskGroup | None = None
+        self._context = contextvars.Context()
+        self._is_closed = False
+        self._window = RestartWindow() if me is None else get_quiet_window(me.actor.max_restarts, me.actor.period)
+
+    def open(self, group: TaskGroup) -> None:
+        """Note the group, in the task that has opened it."""
+        self._group = group
+        self._context = contextvars.copy_context()
+
+    async def wait_until_open(self) -> None:
+        """Wait for the first step of the host's task."""
+        while self._group is None and self.is_open:
+            await anyio.lowlevel.checkpoint()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether children are still started and restarted."""
+        return not (self._is_closed or self._me.stop_reason is not None or self._me.is_over)
+
+    def close(self) -> None:
+        """Start and restart no more children (S-37)."""
+        self._is_closed = True
+        for record in self.records.values():
+            record.cancel_restart()
+
+    def incarnations(self) -> list[Incarnation]:
+        """Return the running incarnations, in start order."""
+        return [record.incarnation for record in self.records.values() if record.incarnation is not None]
+
+    def kill_all(self) -> None:
+        """Kill all children."""
+        for incarnation in self.incarnations():
+            incarnation.kill()
+
+    async def finish(self, reason: ExitReason) -> None:
+        """Stop all children for good, because the host ends for `reason`, or has been killed.
+
+        Only a native cancellation can interrupt this: the loop is torn down, and its tasks end by themselves.
+        """
+        self.close()
+        if not isinstance(reason, Shutdown):
+            reason = Shutdown(ParentEnded(reason))
+        if self._me.killed:
+            self.kill_all()
+        stop = self._stop_at_once if self._me.actor.stops_children_at_once else self._stop_in_order
+        while self.records:
+            with suppress(self.system.loop.cancelled):
+                await stop(reason)
+
+    async def _stop_in_order(self, reason: ExitReason) -> None:
+        """Stop all children, last started first, each gone before the next is asked (S-34)."""
+        while self.records:
+            key, record = next(reversed(self.records.items()))
+            if record.incarnation is not None:
+                record.incarnation.shut_down(reason)
+                await record.incarnation.reach(LifePhase.GONE)
+            record.retire()  # at once: a sibling that calls it in its `terminate` gets an error, and does not wait
+            self.records.pop(key, None)
+
+    async def _stop_at_once(self, reason: ExitReason) -> None:
+        """Stop all children at once, each within its own grace: this takes as long as the slowest (S-36)."""
+        for incarnation in self.incarnations():
+            incarnation.shut_down(reason)
+        await self._stop_in_order(reason)
+
+    def count_restart(self, record: ChildRecord) -> ExitReason | None:
+        """Count a restart attempt, successful or not (S-28); return a reason to end if there were too many (S-31)."""
+        reason, now = record.last_exit or NORMAL, self.system.now()
+        self._window = self._window.add(now)
+        if not self._window.exceeded:
+            return None
+        if record.ref is not None and self.ref is not None:
+            self.system.emit(GaveUpEvent(now, self.ref, record.spec, reason))
+        return Shutdown(GaveUp(record.spec.id, reason))
+
+    def limit(self, max_restarts: float, period: float) -> None:
+        """Change the limit of restarts; those before still count."""
+        self._window = RestartWindow(max_restarts, period, self._window.times)
+
+    def which_children(self) -> list[ChildInfo]:
+        """`SupervisorRef.which_children`."""
+        return [record.get_info() for record in self.records.values() if record.has_been_up]
+
+    def count_children(self) -> ChildCounts:
+        """`SupervisorRef.count_children`."""
+        known = [record for record in self.records.values() if record.has_been_up]
+        supervisors = sum(record.is_supervisor for record in known)
+        active = sum(record.state == "running" for record in known)
+        return ChildCounts(len(known), active, supervisors, len(known) - supervisors)
+
+    def spawn(self, body: Callable[[Incarnation], Coroutine[Any, Any, None]], child: Incarnation) -> None:
+        """Run `body(child)` as a task in the group, in a copy of the host's context."""
+        assert self._group is not None
+        self._group.create_task(body(child), name=str(child.child.spec.id), context=self._context.copy())
+
+    def count_recent_restarts(self, now: float) -> int:
+        """Return the number of restarts within the period."""
+        return self._window.count(now)
+
+    @abc.abstractmethod
+    def note_start(self, child: Incarnation) -> None:
+        """A child is up."""
+
+    @abc.abstractmethod
+    def note_end(self, child: Incarnation) -> None:
+        """A child has ended: forget it, or restart it."""
+
+
+class Children(ChildGroup):
+    """The children of an actor with `has_children`: `self.children`. Independent of each other, known by their refs.
+
+    Iterate over it for the refs, in start order.
+    """
+
+    def __iter__(self) -> Iterator[ActorRef]:
+        return iter(list(self.records))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    async def start(self, spec: ChildSpec[Supervisor] | ChildSpec[DynamicSupervisor]) -> SupervisorRef: ...
+    @overload
+    async def start(self, spec: ChildSpec[A]) -> ActorRef[A]: ...
+    async def start(self, spec: ChildSpec[Any]) -> ActorRef:
+        """Start a child and wait until it is up. If this is cancelled meanwhile, the child is ended again.
+
+        Returns:
+            its ref; not `alive` if the child raised `Ignore` (S-07).
+
+        Raises:
+            StartFailed: its start failed (S-09).
+            SpecError: the spec does not fit (S-12, S-45).
+            ShuttingDown: the actor is ending.
+        """
+        return (await self.start_info(spec))[0]
+
+    async def start_info(self, spec: ChildSpec[Any]) -> tuple[ActorRef, Any]:
+        """Like `start`, but also return what `init` returned, which is not stored (S-08)."""
+        check_child(spec, "never")
+        await self.wait_until_open()
+        if not self.is_open:
+            raise ShuttingDown(spec.id)
+        record = ChildRecord(self, spec)
+        incarnation = record.begin()
+        if isinstance(incarnation, Normal):
+            return record.ref or ActorRef(spec.id), None
+        if not isinstance(incarnation, Incarnation):
+            raise StartFailed(spec.id, incarnation)
+        ref = incarnation.ref
+        self.records[ref] = record
+        incarnation.start()
+        try:
+            await incarnation.reach(LifePhase.UP)
+        except self.system.loop.cancelled:
+            incarnation.shut_down(Shutdown("start cancelled"))  # its ref would be lost
+            raise
+        if not incarnation.was_up and not incarnation.was_ignored:
+            raise StartFailed(spec.id, incarnation.reason)
+        return ref, incarnation.take_info()
+
+    async def stop(self, ref: ActorRef, reason: ExitReason = SHUTDOWN) -> None:
+        """Stop a child and wait until it has ended; at once if it has ended for good.
+
+        Args:
+            ref: the child.
+            reason: the reason that its `terminate` receives; a host passes it to its children.
+
+        Raises:
+            ChildNotFound: it is no child of this actor.
+            TypeError: `reason` is not an exit reason.
+        """
+        check_reason(reason)
+        record = self.records.get(ref) if isinstance(ref, ActorRef) else None
+        if record is not None:
+            await self._stop(record, reason)
+        elif not isinstance(ref, ActorRef) or identify(ref).outcome is None:
+            raise ChildNotFound(ref)  # one that has ended is fine, whose child it was does not matter (S-42)
+
+    async def stop_all(self, reason: ExitReason = SHUTDOWN) -> None:
+        """Stop the children that there are, last started first, each within its grace.
+
+        Raises:
+            TypeError: `reason` is not an exit reason.
+        """
+        check_reason(reason)
+        for record in reversed(list(self.records.values())):
+            await self._stop(record, reason)
+
+    async def run(self, spec: ChildSpec[Any], *, cancelled: ExitReason = CANCELLED) -> Outcome:
+        """Start a child and wait for its outcome, as if it were a call; end the child if this is cancelled meanwhile.
+
+        Args:
+            spec: its spec, typically of a temporary child; see `task`.
+            cancelled: the reason that it receives if this is cancelled.
+
+        Returns:
+            how it ended, or failed to start: failures of the child are never raised.
+
+        Raises:
+            TypeError: `cancelled` is not an exit reason.
+        """
+        return await run_to_end(self.start, self.stop, spec, cancelled)
+
+    def note_start(self, child: Incarnation) -> None:
+        """A child's `init` is done."""
+        report_start(child)
+
+    def note_end(self, child: Incarnation) -> None:
+        """A child has ended: forget it, or restart it."""
+        report_end(child)
+        record = child.child
+        if record.incarnation is not child:
+            return
+        record.last_exit = child.reason
+        if not self.is_open or child.stopped_by_parent:
+            self._forget(record)
+        elif not child.was_up:
+            self._handle_failed_start(record, NORMAL if child.was_ignored else child.reason)
+        elif decide_after_exit(record.spec.restart, child.reason) is RestartVerdict.RESTART:
+            record.incarnation = None
+            delay = record.count_restart(child)
+            if delay:
+                record.restart_later(delay, self._restart)
+            else:
+                self._restart(record)
+        else:
+            self._forget(record)
+
+    def _forget(self, record: ChildRecord) -> None:
+        assert record.ref is not None
+        self.records.pop(record.ref, None)
+        record.retire()
+
+    def _handle_failed_start(self, record: ChildRecord, failure: ExitReason) -> None:
+        """Forget a child whose first start failed (S-09), or that raised `Ignore` (S-07); else try again later."""
+        if record.restarts == 0 or isinstance(failure, Normal):
+            self._forget(record)
+            return
+        record.incarnation = None
+        record.last_exit = failure
+        record.restart_later(record.count_restart(None), self._restart)
+
+    def _restart(self, record: ChildRecord) -> None:
+        reason = self.count_restart(record)
+        if reason is not None:
+            self._forget(record)
+            self._me.ask_to_stop(reason)
+            return
+        record.restarts += 1
+        begun = record.begin()
+        if isinstance(begun, Incarnation):
+            begun.start()
+        else:
+            self._handle_failed_start(record, begun)
+
+    async def _stop(self, record: ChildRecord, reason: ExitReason) -> None:
+        if record.incarnation is None:
+            self._forget(record)  # this cancels its restart (S-33)
+        else:
+            record.incarnation.shut_down(reason)
+            await record.incarnation.reach(LifePhase.GONE)
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
 def _refuse_start() -> NoReturn:
     raise AssertionError("a temporary child is not started twice")
 
 
-def is_expected(incarnation: Incarnation) -> bool:
-    """Return whether the supervisor asked for this end or the restart type allows it: no error report (S-37, S-52)."""
-    reason, spec = incarnation.reason, incarnation.child.spec
-    permanent = spec.restart == "permanent"
-    if incarnation.stopped_by_parent:
-        if isinstance(reason, Normal):
-            return not permanent
-        return isinstance(reason, Shutdown) or (isinstance(reason, Killed) and spec.shutdown == "kill")
-    return not permanent and not is_abnormal(reason)
-
-
 def report_start(incarnation: Incarnation) -> None:
-    """Note that it is up, and emit `Started`.
-
-    A temporary child will not be started again, so its `start` is released (S-18).
-    """
-    child, system = incarnation.child, incarnation.system
-    if child.spec.restart == "temporary":
-        spec = child.spec
-        child.spec = ChildSpec(
-            spec.id,
-            _refuse_start,
-            spec.restart,
-            spec.shutdown,
-            spec.significant,
-            spec.ref,
-            spec.backoff,
-            spec.name,
-            spec.type,
-        )
+    """Report that it is up. A temporary child will not be started again, so its `start` is released (S-18)."""
+    record, system = incarnation.child, incarnation.system
+    if record.spec.restart == "temporary":
+        record.spec = replace(record.spec, start=_refuse_start)
     if system.sinks:
-        system.emit(Started(system.backend.now(), incarnation.ref, child.spec, child.restarts))
+        system.emit(Started(system.now(), incarnation.ref, record.spec, record.restarts))
 
 
 def report_end(incarnation: Incarnation) -> None:
-    """Emit the event that it has ended, or that its start failed."""
-    system = incarnation.system
+    """Report that it has ended, or that its start failed."""
+    system, record = incarnation.system, incarnation.child
     if system.is_silent:
         return
-    wanted = incarnation.was_up or incarnation.stopped_by_parent
-    expected = incarnation.ignored or (wanted and is_expected(incarnation))
+    was_wanted = incarnation.was_up or incarnation.stopped_by_parent
+    expected = incarnation.was_ignored or (was_wanted and _is_expected(incarnation))
     if expected and not system.sinks:
         return
-    now, ref, spec = system.backend.now(), incarnation.ref, incarnation.child.spec
+    now, ref, spec = system.now(), incarnation.ref, record.spec
     if incarnation.was_up:
-        kind, restarts = type(incarnation.actor).__name__, incarnation.child.restarts
-        recent = incarnation.child.parent.recent_restarts(now)
+        kind, recent = type(incarnation.actor).__name__, record.parent.count_recent_restarts(now)
         call, reason = incarnation.last_call, incarnation.reason
-        system.emit(Exited(now, ref, spec, reason, expected, call, kind, restarts, recent))
+        system.emit(Exited(now, ref, spec, reason, expected, call, kind, record.restarts, recent))
     else:
-        system.emit(StartFailed(now, ref, spec, None if incarnation.ignored else incarnation.reason, expected))
+        failure = None if incarnation.was_ignored else incarnation.reason
+        system.emit(StartFailedEvent(now, ref, spec, failure, expected))
+
+
+def _is_expected(incarnation: Incarnation) -> bool:
+    """Return whether the host asked for this end or the restart type allows it: no error report (S-37, S-52)."""
+    reason, spec = incarnation.reason, incarnation.child.spec
+    is_permanent = spec.restart == "permanent"
+    if incarnation.stopped_by_parent:
+        if isinstance(reason, Normal):
+            return not is_permanent
+        return isinstance(reason, Shutdown) or (isinstance(reason, Killed) and spec.shutdown == "kill")
+    return not is_permanent and not is_abnormal(reason)

@@ -1,11 +1,14 @@
 """The errors of calls and management requests: one hierarchy, so that `except SupervisorsError` catches all.
 
-An actor's own failure is not one of these: it is a `Crash` reason, which goes to its supervisor.
+An actor's own failure is not one of these: it is a `Crash` reason, which goes to its supervisor. At the end are the
+checks of plain values that users pass.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from supervisors.reasons import ExitReason
@@ -14,9 +17,6 @@ if TYPE_CHECKING:
 
 class SupervisorsError(Exception):
     """The root of the errors that this package raises."""
-
-
-# --- calls --------------------------------------------------------------------------------------------------------
 
 
 class CallError(SupervisorsError):
@@ -39,11 +39,15 @@ class NotRunning(CallError):
 
 
 class Died(CallError):
-    """The actor ended while it handled the call. It may be running again: the caller decides whether to call again."""
+    """The actor ended while it handled the call. It may be running again: the caller decides whether to call again.
+
+    Its `__cause__` is the exception of a crash.
+    """
 
     def __init__(self, ref: ActorRef, reason: ExitReason) -> None:
         super().__init__(ref, f"ended during the call ({reason})")
         self.reason = reason
+        self.__cause__ = getattr(reason, "exception", None)
 
 
 class CallTimeout(CallError, TimeoutError):
@@ -77,9 +81,6 @@ class Failed(SupervisorsError):
         self.reason = reason
 
 
-# --- specs --------------------------------------------------------------------------------------------------------
-
-
 class SpecError(SupervisorsError, ValueError):
     """A child spec or a supervisor's flag is wrong. `what` is the name of the field (S-12)."""
 
@@ -88,13 +89,13 @@ class SpecError(SupervisorsError, ValueError):
         self.what = what
 
 
-# --- management ---------------------------------------------------------------------------------------------------
-
-
 class ManagementError(SupervisorsError):
     """A supervisor refused a request. `child` is the id or the ref in the request."""
 
     text = "refused"
+
+    def __init_subclass__(cls, text: str = "") -> None:
+        cls.text = text
 
     def __init__(self, child: object) -> None:
         super().__init__(f"child {child!r} {self.text}")
@@ -110,65 +111,45 @@ class StartFailed(ManagementError):
         self.reason = reason
 
 
-class AlreadyStarted(ManagementError):
+class AlreadyStarted(ManagementError, text="runs already"):
     """A child with this id is running: `ref` (S-10)."""
-
-    text = "runs already"
 
     def __init__(self, child: object, ref: ActorRef) -> None:
         super().__init__(child)
         self.ref = ref
 
 
-class AlreadyPresent(ManagementError):
+class AlreadyPresent(ManagementError, text="is there already, not running"):
     """A child with this id is stopped or being restarted (S-10)."""
 
-    text = "is there already, not running"
 
-
-class ChildNotFound(ManagementError):
+class ChildNotFound(ManagementError, text="is not known here"):
     """No child has this id or ref (S-40 ... S-42)."""
 
-    text = "is not known here"
 
-
-class ChildRunning(ManagementError):
+class ChildRunning(ManagementError, text="is running"):
     """Not possible while the child runs (S-41, S-42)."""
 
-    text = "is running"
 
-
-class ChildRestarting(ManagementError):
+class ChildRestarting(ManagementError, text="is being restarted"):
     """Not possible while the child is being restarted (S-41, S-42)."""
 
-    text = "is being restarted"
 
-
-class NotForDynamic(ManagementError):
+class NotForDynamic(ManagementError, text="belongs to a dynamic supervisor, which keeps no stopped children"):
     """A dynamic supervisor keeps no spec to restart or delete (S-42)."""
 
-    text = "belongs to a dynamic supervisor, which keeps no stopped children"
 
-
-class TooManyChildren(ManagementError):
+class TooManyChildren(ManagementError, text="is one too many: max_children is reached"):
     """`max_children` is reached."""
-
-    text = "is one too many: max_children is reached"
 
 
 class ShuttingDown(ManagementError):
-    """The supervisor is ending: it starts no more children and takes no more requests.
-
-    `child` is `None` if the request was not about one child.
-    """
+    """The supervisor is ending, and takes no more requests. `child` is `None` if the request was not about one."""
 
     def __init__(self, child: object = None) -> None:
         about = "" if child is None else f"child {child!r}: "
         SupervisorsError.__init__(self, f"{about}the supervisor is shutting down and takes no more requests")
         self.child = child
-
-
-# --- names and systems --------------------------------------------------------------------------------------------
 
 
 class NameTaken(SupervisorsError):
@@ -196,3 +177,30 @@ class WrongTask(SupervisorsError, RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("`async with` was left in another task than the one that entered it: leave it in that task")
+
+
+# --- checks -------------------------------------------------------------------------------------------------------
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether `value` is an int or a float; a bool is neither here."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_hashable(key: object) -> TypeGuard[Hashable]:
+    """Return whether `key` can be the key of a dict. A tuple with a list in it is a `Hashable` and cannot."""
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
+def check_seconds(what: str, seconds: object) -> None:
+    """Refuse a time that is not a number: a timer without a due time would never fire, or delay all others.
+
+    Raises:
+        ValueError: naming `what`.
+    """
+    if not is_number(seconds) or math.isnan(seconds):
+        raise ValueError(f"{what}: expected seconds, got {seconds!r}")

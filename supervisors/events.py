@@ -1,19 +1,34 @@
 """The events of a system, as a typed stream: for tests, dashboards and the log.
 
 Events are for observation only: a sink is called synchronously, after the fact, and its exceptions are ignored.
-`reports.py` is the sink that writes to structlog; `EventStream` is one to iterate over.
+`EventStream` is a sink to iterate over. `Reports`, the default sink of a system, writes one record for each failure,
+with the child's name, path and spec (S-52): to structlog, or to `logging` where structlog is not installed. Expected
+ends (a child that was asked to end, a temporary one that is done) are not recorded; progress (`Started`) is recorded
+only on request.
+
+So that a storm of restarts does not spend its time on logging, records beyond `burst` within a second are dropped and
+counted, with a note when dropping begins and one when it ends. OTP's logger does the same, with the same figures
+(`burst_limit_max_count`, `burst_limit_window_time`). That a supervisor gave up, or a child does not end, is never
+dropped.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partialmethod
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from supervisors.reasons import Crash, ExitReason
+
 if TYPE_CHECKING:
-    from supervisors.caller import Caller
-    from supervisors.reasons import ExitReason
+    from supervisors.mailbox import Caller
     from supervisors.ref import ActorRef
     from supervisors.spec import ChildSpec
 
@@ -35,7 +50,7 @@ class Started(ChildEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailed(ChildEvent):
+class StartFailedEvent(ChildEvent):
     """A child's start failed, or raised `Ignore` (`reason` is then `None`).
 
     `expected`: its supervisor stopped it before its start was complete.
@@ -71,7 +86,7 @@ class Restarting(ChildEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp(ChildEvent):
+class GaveUpEvent(ChildEvent):
     """Restarts were too frequent: the supervisor `ref` ends (S-31). `spec` and `reason` are those of the last child."""
 
     reason: ExitReason
@@ -83,6 +98,16 @@ class Zombie(ChildEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Overrun(ChildEvent):
+    """A task that answers a call did not end within the call's grace. It still runs; its reply reaches no caller.
+
+    `call` is the type of the call's message.
+    """
+
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that will never be handled: `ref` had ended, or ended with the message in its mailbox."""
 
@@ -91,7 +116,7 @@ class DeadLetter:
     message: object
 
 
-Event: TypeAlias = Started | StartFailed | Exited | Restarting | GaveUp | Zombie | DeadLetter
+Event: TypeAlias = Started | StartFailedEvent | Exited | Restarting | GaveUpEvent | Zombie | Overrun | DeadLetter
 Sink: TypeAlias = Callable[[Event], object]
 
 
@@ -133,5 +158,129 @@ class EventStream:
             if self._is_closed:
                 raise StopAsyncIteration
             self._waiting = self._make_promise()
-            await self._waiting.value
+            await self._waiting.wait()
         return self._events.popleft()
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+#: Records within `WINDOW` seconds before the rest is dropped; OTP's own numbers.
+BURST = 500
+WINDOW = 1.0
+
+#: The modules that a traceback passes through before it reaches the user's code.
+_HERE = str(Path(__file__).parent) + os.sep
+
+
+class Reports:
+    """Writes events to a logger, as structlog's: a method for each level, which takes an event and its fields.
+
+    Args:
+        logger: structlog's logger `supervisors` if left out; that of `logging` where structlog is not installed.
+        progress: also log successful starts, at level `info`.
+        burst: how many records a second are written; the rest are counted. `None` for no limit.
+    """
+
+    def __init__(self, logger: Any = None, *, progress: bool = False, burst: int | None = BURST) -> None:
+        self._logger = _find_logger() if logger is None else logger
+        self._progress = progress
+        self._burst = burst
+        self._since = 0.0  # when the current window began, in seconds of the events' clock
+        self._written = 0  # records in the current window
+        self._dropped = 0
+
+    def __call__(self, event: Event) -> None:
+        """Log an event; this makes it a sink."""
+        match event:
+            case GaveUpEvent():
+                self._report_error("too many restarts", event, event.reason)
+            case Zombie():
+                self._logger.error("child does not end", **_describe_place(event))
+            case Overrun():
+                self._logger.error("task does not end", **_describe_place(event), call=event.call)
+            case Exited(expected=False) if self._is_admitted(event):
+                self._report_error("child terminated", event, event.reason)
+            case StartFailedEvent(expected=False, reason=reason) if reason is not None and self._is_admitted(event):
+                self._report_error("child failed to start", event, reason)
+            case Restarting() if event.delay > 0 and self._is_admitted(event):
+                self._logger.warning("restart delayed", **_describe_place(event), delay=round(event.delay, 3))
+            case Started() if self._progress and self._is_admitted(event):
+                self._logger.info("child started", **_describe_place(event), restarts=event.restarts)
+            case DeadLetter() if self._is_admitted(event):
+                self._logger.debug("dead letter", to=event.ref.path, message=type(event.message).__name__)
+            case _:
+                pass
+
+    def report_torn_down(self) -> None:
+        """Log that the event loop was closed under the actors. No more reports follow."""
+        self._logger.warning("the event loop was closed before the actors were stopped: they end where they stood")
+
+    def close(self) -> None:
+        """End the reports: log how many were dropped, if that was not logged yet."""
+        if self._dropped:
+            self._logger.warning("reports were dropped", count=self._dropped)
+            self._dropped = 0
+
+    def _is_admitted(self, event: Event) -> bool:
+        """Count a record, and return whether to write it."""
+        if self._burst is None:
+            return True
+        if not 0.0 <= event.time - self._since < WINDOW:  # also if it is of another system, with another clock
+            self.close()
+            self._since, self._written = event.time, 0
+        self._written += 1
+        if self._written <= self._burst:
+            return True
+        if not self._dropped:
+            self._logger.warning("too many reports, dropping them", limit=self._burst, seconds=WINDOW)
+        self._dropped += 1
+        return False
+
+    def _report_error(self, what: str, event: ChildEvent, reason: ExitReason) -> None:
+        more: dict[str, Any] = {"reason": str(reason)}
+        if isinstance(reason, Crash):
+            # as text: a renderer that gets the exception itself may take seconds to render its frames and locals, and
+            # would block the event loop
+            exception = reason.exception
+            own = strip_own_frames(exception.__traceback__)
+            more["exception"] = "".join(traceback.format_exception(type(exception), exception, own))
+        self._logger.error(what, **_describe_place(event), **more)
+
+
+def _find_logger() -> Any:
+    try:
+        import structlog
+    except ImportError:
+        return _PlainLogger()
+    return structlog.get_logger("supervisors")
+
+
+class _PlainLogger:
+    """Writes to `logging` what `Reports` writes to structlog."""
+
+    def _log(self, level: int, event: str, **fields: Any) -> None:
+        text = " ".join(f"{key}={value!r}" for key, value in fields.items() if key != "exception")
+        trace = fields.get("exception")
+        logging.getLogger("supervisors").log(level, "%s  %s%s", event, text, f"\n{trace}" if trace else "")
+
+    debug = partialmethod(_log, logging.DEBUG)
+    info = partialmethod(_log, logging.INFO)
+    warning = partialmethod(_log, logging.WARNING)
+    error = partialmethod(_log, logging.ERROR)
+
+
+def strip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback in the user's code: this package's own frames help no reader and take time to
+    print.
+
+    If the exception was raised in this package, return all of it.
+    """
+    own = trace
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(_HERE):
+        own = own.tb_next
+    return own or trace
+
+
+def _describe_place(event: ChildEvent) -> dict[str, Any]:
+    spec = event.spec
+    return {"child": str(spec.id), "path": event.ref.path, "restart": spec.restart, "shutdown": spec.shutdown}

@@ -10,12 +10,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import anyio
 
-from supervisors.child import Phase
-from supervisors.children import Child
+from supervisors.children import ChildRecord
+from supervisors.incarnation import LifePhase
 
 if TYPE_CHECKING:
     from supervisors.reasons import ExitReason
@@ -24,35 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The state of one child at one moment.
+    """The state of one child at one moment. `state` is `starting`, `up`, `ending`, `restarting` or `stopped`."""
 
-    Attributes:
-        id: its id among its siblings.
-        path: its path from the top supervisor.
-        kind: the class of the actor; `None` while there is no incarnation.
-        state: `starting`, `up`, `ending`, `restarting`, `stopped`.
-        age: seconds since its incarnation began; 0 without one.
-        mailbox: number of waiting messages.
-        in_hand: calls that it has taken and not answered.
-        restarts: restarts of this identity so far.
-        last_exit: the reason why its last incarnation ended.
-        children: its children, if it is a supervisor.
-        call: the type of the message of an unanswered call: of the call that it handles now, else of the oldest.
-        call_age: seconds since it took that call; `None` without one.
-    """
-
-    id: str
-    path: str
-    kind: str | None
+    id: str  # among its siblings
+    path: str  # from the top supervisor
+    kind: str | None  # the class of the actor; `None` while there is no incarnation
     state: str
-    age: float
-    mailbox: int
-    in_hand: int
-    restarts: int
+    age: float  # seconds since its incarnation began; 0 without one
+    mailbox: int  # waiting messages
+    in_hand: int  # calls that it has taken and not answered
+    restarts: int  # of this identity so far
     last_exit: ExitReason | None
-    children: tuple[Node, ...] = ()
-    call: str | None = None
-    call_age: float | None = None
+    children: tuple[Node, ...] = ()  # of a supervisor or another host
+    call: str | None = None  # the type of an unanswered call's message: that which it handles, else the oldest
+    call_age: float | None = None  # seconds since it took that call
 
     def walk(self) -> Iterator[Node]:
         """Yield this node and all nodes below it, parents first."""
@@ -63,35 +48,36 @@ class Node:
 
 def build_tree(system: ActorSystem) -> Node:
     """Return the tree of the whole system, from its top supervisor down."""
-    return _build_node(system.top, system.backend.now())
+    return _build_node(system.top, system.now())
 
 
-def _build_node(child: Child, now: float) -> Node:
-    incarnation, ref = child.incarnation, child.ref
+def _build_node(record: ChildRecord, now: float) -> Node:
+    incarnation, ref = record.incarnation, record.ref
     children: tuple[Node, ...] = ()
-    state: str = child.state
+    state: str = record.state
+    call: tuple[str, float] | None = None
     if incarnation is None:
         kind, age, in_hand = None, 0.0, 0
     else:
-        actor: Any = incarnation.actor
-        state = "ending" if incarnation.phase > Phase.UP else incarnation.phase.name.lower()
-        kind, age, in_hand = type(actor).__name__, now - incarnation.since, incarnation.in_hand
-        if actor.is_supervisor:
-            children = tuple(_build_node(grandchild, now) for grandchild in actor.children())
-    taken = None if incarnation is None else incarnation.call_taken_at
+        is_ending = incarnation.phase > LifePhase.UP or incarnation.stop_reason is not None
+        state = "ending" if is_ending else incarnation.phase.name.lower()
+        kind, age, in_hand = type(incarnation.actor).__name__, now - incarnation.since, incarnation.in_hand
+        call = incarnation.call_in_hand
+        if incarnation.children is not None:
+            children = tuple(_build_node(child, now) for child in incarnation.children.records.values())
     return Node(
-        id=str(child.spec.id),
-        path=str(child.spec.id) if ref is None else ref.path,
+        id=str(record.spec.id),
+        path=str(record.spec.id) if ref is None else ref.path,
         kind=kind,
         state=state,
         age=age,
         mailbox=0 if ref is None else ref.mailbox_depth,
         in_hand=in_hand,
-        restarts=child.restarts,
-        last_exit=child.last_exit if ref is None else ref.last_exit,
+        restarts=record.restarts,
+        last_exit=record.last_exit if ref is None else ref.last_exit,
         children=children,
-        call=None if incarnation is None else incarnation.call_in_hand,
-        call_age=None if taken is None else now - taken,
+        call=None if call is None else call[0],
+        call_age=None if call is None else now - call[1],
     )
 
 

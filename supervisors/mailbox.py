@@ -1,28 +1,134 @@
-"""The mailbox: two lanes, a bound, and the backend's own wake-up.
+"""The mailbox of an actor identity, and the callers that wait for replies.
 
-It belongs to an identity (`ActorRef`), not to an incarnation, so messages survive a restart. There is one reader, the
-actor's task; any task may write, without waiting. The *urgent* lane is for the system (`Down`, `Exit`, timers):
-unbounded and read first. The *items* lane is for users and may be bounded.
+The mailbox belongs to an identity (`ref.py`), not to an incarnation, so messages survive a restart. There is one
+reader, the actor's task; any task may write, without waiting. The *urgent* lane is for the system (`Down`, `Exit`,
+timers): unbounded and read first. The *items* lane is for users and may be bounded.
 
-It is not a stream of anyio: those cost a checkpoint per item and two objects per actor, have no second lane and drop
-their items when they close (specs: supervision 3.3 and 4 have the figures).
+It is not a stream of anyio: those cost a checkpoint per item, have no second lane and drop their items when they close.
+The reader stores a *waiter* here, which the next writer removes and wakes (`waiting.py`). The wake-up carries no item,
+so a cancelled reader loses none. Both queues are created with their first item: a deque takes 624 bytes, and in a
+system with many actors most are idle.
 
-How the reader waits: it stores a *waiter* here, an asyncio `Future` or a trio `Task`, which the next writer removes and
-passes to `wake`. The wake-up carries no item, so a cancelled reader loses none. Both queues are created with their
-first item: a deque takes 624 bytes, and in a system with many actors most are idle.
+A call is put into the mailbox as a `Caller`. The first reply counts; later replies, and replies after the caller has
+left, are dropped. A caller without a message serves as a promise: a value that one task sets and another awaits.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from supervisors.caller import Caller
+    from supervisors.ref import BoundedWork
+    from supervisors.waiting import EventLoop
 
 #: "No bound". An int, so that the check on the hot path is one comparison.
 UNBOUNDED = 1 << 62
+
+#: The kinds of mailbox items other than calls: `(kind, message)`.
+CAST, INFO = 0, 1
+
+
+class NoReply:
+    """The type of `NO_REPLY`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NO_REPLY"
+
+
+NO_REPLY: Final = NoReply()
+"""Returned by `handle_call`: the reply comes later, through `caller.reply` or `caller.fail`."""
+
+
+class Caller:
+    """A call that waits for its reply.
+
+    Attributes:
+        message: the message of the call.
+        abandoned: the caller timed out or was cancelled, so no task waits for the reply.
+        answered: a reply would be dropped.
+        work: the callee's work on the call, if the call is bounded (`ActorRef.call` with `grace`).
+        waiter: what the event loop wakes when there is a reply.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_callback", "_error", "_loop", "_value"),
+        *("abandoned", "answered", "message", "waiter", "work"),
+    )
+
+    def __init__(self, loop: EventLoop, message: Any = None) -> None:
+        self.message = message
+        self.abandoned = self.answered = False
+        self.work: BoundedWork | None = None
+        self.waiter: Any = None
+        self._loop = loop
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._callback: Callable[[], object] | None = None
+
+    def reply(self, value: Any) -> None:
+        """Answer with `value`. Ignored if the call was answered or abandoned before."""
+        if not self.answered:
+            self.answered = True
+            self._value = value
+            waiter = self.waiter
+            if waiter is not None:
+                self.waiter = None
+                self._loop.wake(waiter)
+
+    def fail(self, exception: BaseException) -> None:
+        """Answer with an exception, which is raised in the caller and not in the callee."""
+        if not self.answered:
+            self._error = exception
+            self.reply(None)
+
+    def on_abandoned(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the caller times out or is cancelled before its reply; at once if it has left already.
+
+        Args:
+            callback: synchronous, must not raise. Typically the `cancel` of the scope in which this call is handled.
+        """
+        self._callback = callback
+        if self.abandoned:
+            callback()
+
+    async def wait(self) -> Any:
+        """Wait for the reply, once; return it, or raise the exception. A caller that is cancelled abandons the call."""
+        if not self.answered:
+            try:
+                await self._loop.wait(self)
+            except self._loop.cancelled:
+                self.leave()
+                raise
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # the traceback refers back to this frame
+        return self._value
+
+    def leave(self) -> None:
+        """Note that the caller was cancelled while it waited."""
+        if not self.answered:
+            self.answered = True
+            self.waiter = None
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Note that the caller has left."""
+        if not self.abandoned:
+            self.abandoned = True
+            if self._callback is not None:
+                self._callback()
+
+    def expire(self, error: Exception) -> None:
+        """Raise `error` in the caller, if it still waits, and abandon the call."""
+        if not self.answered:
+            self.fail(error)
+            self.abandon()
 
 
 def _wake_nobody(_: Any) -> None:
@@ -30,7 +136,7 @@ def _wake_nobody(_: Any) -> None:
 
 
 class Mailbox:
-    """The messages of one actor identity. The hot paths in `actor.py` and the backends access the fields directly."""
+    """The messages of one actor identity. The hot paths in `ref.py`, `actor.py` and `waiting.py` use the fields."""
 
     __slots__ = ("items", "limit", "producers", "urgent", "waiter", "wake")
 
@@ -59,6 +165,23 @@ class Mailbox:
         self.urgent.append(item)
         self.notify()
 
+    def put_back(self, items: list[Any]) -> None:
+        """Put items back at the front of the users' lane, in their order."""
+        if self.items is None:
+            self.items = deque()
+        self.items.extendleft(reversed(items))
+
+    def withdraw(self, caller: Caller) -> bool:
+        """Remove a call that waits in the mailbox; return whether it waited there."""
+        if self.items is None or caller not in self.items:
+            return False
+        self.items.remove(caller)
+        return True
+
+    def leave(self) -> None:
+        """Note that the reader was cancelled while it waited."""
+        self.waiter = None
+
     def notify(self) -> None:
         """Wake the reader, if it waits."""
         waiter = self.waiter
@@ -74,6 +197,6 @@ class Mailbox:
 
     def drain(self) -> list[Any]:
         """Remove and return all items, urgent ones first."""
-        left = [*(self.urgent or ()), *(self.items or ())]
+        items = [*(self.urgent or ()), *(self.items or ())]
         self.urgent = self.items = None
-        return left
+        return items

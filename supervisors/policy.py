@@ -20,6 +20,7 @@ child (S-23, S-24).
 from __future__ import annotations
 
 import enum
+import math
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]
 AutoShutdown: TypeAlias = Literal["never", "any_significant", "all_significant"]
 
 
-class Verdict(enum.Enum):
+class RestartVerdict(enum.Enum):
     """The decision about a child that has ended."""
 
     RESTART = "restart"
@@ -41,13 +42,13 @@ class Verdict(enum.Enum):
     DROP = "drop"  # it is forgotten together with its spec
 
 
-def decide_after_exit(restart: Restart, reason: ExitReason) -> Verdict:
+def decide_after_exit(restart: Restart, reason: ExitReason) -> RestartVerdict:
     """Return what happens to a child that ended by itself (S-14, S-15, S-16)."""
     if restart == "permanent":
-        return Verdict.RESTART
+        return RestartVerdict.RESTART
     if restart == "temporary":
-        return Verdict.DROP
-    return Verdict.RESTART if is_abnormal(reason) else Verdict.KEEP
+        return RestartVerdict.DROP
+    return RestartVerdict.RESTART if is_abnormal(reason) else RestartVerdict.KEEP
 
 
 def should_end_supervisor(auto_shutdown: AutoShutdown, *, significant: bool, others_active: bool) -> bool:
@@ -64,14 +65,14 @@ def should_end_supervisor(auto_shutdown: AutoShutdown, *, significant: bool, oth
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RestartPlan:
     """The children to stop and to start after a failure, each in order."""
 
     stop: tuple[Hashable, ...]
     start: tuple[Hashable, ...]
 
 
-def plan(strategy: Strategy, children: Sequence[Hashable], failed: Hashable) -> Plan:
+def plan(strategy: Strategy, children: Sequence[Hashable], failed: Hashable) -> RestartPlan:
     """Return what the strategy stops and starts after a failure (S-19, S-20, S-21).
 
     Args:
@@ -83,13 +84,17 @@ def plan(strategy: Strategy, children: Sequence[Hashable], failed: Hashable) -> 
         ValueError: if `failed` is not among `children`.
     """
     if strategy == "one_for_one":
-        return Plan((), (failed,))
+        return RestartPlan((), (failed,))
     at = list(children).index(failed)
     if strategy == "rest_for_one":
         after = tuple(children[at + 1 :])
-        return Plan(after[::-1], (failed, *after))
+        return RestartPlan(after[::-1], (failed, *after))
     others = (*children[:at], *children[at + 1 :])
-    return Plan(others[::-1], tuple(children))
+    return RestartPlan(others[::-1], tuple(children))
+
+
+#: Restarts that are counted, for reports, where any number is allowed.
+_MOST_COUNTED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +105,12 @@ class RestartWindow:
 
     Args:
         max_restarts: how many are allowed within `period`; one more is fatal. With 0 the first one is fatal (S-30).
+            `math.inf` for no limit.
         period: seconds.
         times: the times of the counted restarts, oldest first.
     """
 
-    max_restarts: int = 1
+    max_restarts: float = 1
     period: float = 5.0
     times: tuple[float, ...] = ()
 
@@ -115,11 +121,12 @@ class RestartWindow:
         if times and now - times[0] > period:  # else none has expired: in a storm of restarts this stays cheap
             young = bisect_left(times, True, key=lambda t: now - t <= period)
         # One more than the limit is enough to know that it is exceeded.
-        young = max(young, len(times) - self.max_restarts)
+        limit = _MOST_COUNTED if self.max_restarts == math.inf else int(self.max_restarts)
+        young = max(young, len(times) - limit)
         return RestartWindow(self.max_restarts, period, (*times[young:], now) if young else (*times, now))
 
     def count(self, now: float) -> int:
-        """Return the number of restarts that are not expired at `now`; at most `max_restarts` + 1."""
+        """Return the number of restarts that are not expired at `now`; at most one more than counts."""
         return sum(now - time <= self.period for time in self.times)
 
     @property
@@ -129,7 +136,7 @@ class RestartWindow:
 
 
 @lru_cache(maxsize=64)
-def get_quiet_window(max_restarts: int, period: float) -> RestartWindow:
+def get_quiet_window(max_restarts: float, period: float) -> RestartWindow:
     """Return a window without restarts, shared by all supervisors with the same limits."""
     return RestartWindow(max_restarts, period)
 

@@ -1,6 +1,6 @@
 """Exit reasons: a closed union of values, and the function that makes a reason of an exception.
 
-Pure: no clock, no I/O, no event loop. `child.py` catches the exceptions; `policy.py` decides what follows from a
+Pure: no clock, no I/O, no event loop. `incarnation.py` catches the exceptions; `policy.py` decides what follows from a
 reason.
 
 | reason        | when                                                        | abnormal |
@@ -123,6 +123,16 @@ class RestartedWith(_BecauseOf):
 
     __slots__ = ()
     text = "restarted with child {}: {}"
+
+
+@dataclass(frozen=True, slots=True)
+class ParentEnded:
+    """A child was stopped because its parent ended by itself, for `reason`."""
+
+    reason: ExitReason
+
+    def __str__(self) -> str:
+        return f"parent ended: {self.reason}"
 
 
 # --- from exceptions ----------------------------------------------------------------------------------------------

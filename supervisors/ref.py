@@ -1,7 +1,8 @@
-"""References to actors, and the values that report an actor's end.
+"""References to actors, what the package keeps of each, and the values that report an actor's end.
 
 An `ActorRef` is an identity: it owns the mailbox, survives restarts, and is what other code holds. `actor.py` has the
-actor behind it, `child.py` one incarnation of that actor.
+actor behind it, `incarnation.py` one incarnation of that actor. What only this package may use of an identity is in its
+`ActorIdentity`.
 
 | ref is  | since                                   | cast              | call                            |
 |---------|-----------------------------------------|-------------------|---------------------------------|
@@ -11,27 +12,53 @@ actor behind it, `child.py` one incarnation of that actor.
 
 An incarnation that ends answers the calls it has taken with `Died`; calls still in the mailbox wait for the next
 incarnation, and get `NotRunning` if there will be none. The message that was being handled is not handled again.
+
+A call with `grace` owns the work that it has started: when its caller leaves, the callee's work on it is cancelled, and
+the caller waits for the end of that work (`BoundedWork`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-from supervisors.caller import Caller
-from supervisors.checks import check_seconds
-from supervisors.errors import Failed, MailboxFull, NotRunning, SelfCall
-from supervisors.events import DeadLetter
-from supervisors.mailbox import UNBOUNDED, Mailbox
-from supervisors.reasons import SHUTDOWN, ExitReason, Normal, check_reason
+import anyio
+
+from supervisors.errors import (
+    CallTimeout,
+    ChildNotFound,
+    Failed,
+    MailboxFull,
+    NotRunning,
+    SelfCall,
+    StartFailed,
+    check_seconds,
+    is_hashable,
+)
+from supervisors.mailbox import CAST, INFO, UNBOUNDED, Caller, Mailbox
+from supervisors.reasons import SHUTDOWN, ExitReason, Normal, Shutdown, check_reason
+from supervisors.waiting import wait_uninterrupted
 
 if TYPE_CHECKING:
-    from supervisors.child import Incarnation
+    from supervisors.actor import Actor
+    from supervisors.children import ChildCounts, ChildInfo
+    from supervisors.incarnation import Incarnation
+    from supervisors.spec import ChildSpec
+    from supervisors.supervisor import DynamicSupervisor, Supervisor
     from supervisors.system import ActorSystem
 
-#: The kinds of mailbox items other than calls: `(kind, message)`.
-CAST, INFO = 0, 1
+A = TypeVar("A")
+SomeActor = TypeVar("SomeActor", bound="Actor")
+A_contra = TypeVar("A_contra", contravariant=True)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+if TYPE_CHECKING:  # an `ActorRef` without an argument is one of any actor
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    A_co = TypeVarWithDefault("A_co", covariant=True, default=Any)
+else:
+    A_co = TypeVar("A_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,38 +96,184 @@ class Outcome:
         raise Failed(self.reason) from getattr(self.reason, "exception", None)
 
 
-class ActorRef:
+class MessageTo(Generic[A_contra, R_co]):
+    """The base of a message that declares its actor and its reply: `class Join(MessageTo["Room", int])`.
+
+    `await room.call(Join(...))` then has the type `int`. An actor whose `handle_call` is annotated with its messages
+    refuses all others in type checkers.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # else the type parameters would be unused
+
+        def _is_handled_by(self, actor: A_contra) -> R_co: ...
+
+
+class AcceptsAnyCall(Protocol):
+    """An actor whose `handle_call` is not annotated with its messages."""
+
+    async def handle_call(self, message: object, caller: Caller, /) -> Any: ...  # noqa: D102
+
+
+class AcceptsAnyCast(Protocol):
+    """An actor whose `handle_cast` is not annotated with its messages."""
+
+    async def handle_cast(self, message: object, /) -> None: ...  # noqa: D102
+
+
+class BoundedWork:
+    """The callee's work on a bounded call. The callee notes its scope here; a caller that leaves cancels that scope."""
+
+    __slots__ = ("_ended", "_on_overdue", "_scope")
+
+    def __init__(self) -> None:
+        self._scope: anyio.CancelScope | None = None
+        self._on_overdue: Callable[[], object]
+        self._ended: Caller | None = None
+
+    def begin(self, scope: anyio.CancelScope, on_overdue: Callable[[], object]) -> None:
+        """Note that the work begins in `scope`; `on_overdue` is called if it does not end within the grace."""
+        self._scope, self._on_overdue = scope, on_overdue
+
+    def end(self, scope: anyio.CancelScope | None = None) -> None:
+        """Note that the work has ended; with `scope`, unless another scope has taken it over."""
+        if scope is None or scope is self._scope:
+            self._scope = None
+            if self._ended is not None:
+                self._ended.reply(None)
+
+    async def cancel(self, system: ActorSystem, grace: float) -> None:
+        """Cancel the work, and wait for its end, `grace` seconds at most."""
+        if self._scope is None:
+            return
+        self._scope.cancel()
+        timer = system.timers.call_after(grace, self._give_up)
+        loop = system.loop
+
+        async def wait() -> None:
+            self._ended = loop.make_caller()
+            await self._ended.wait()
+
+        cancelled = await wait_uninterrupted(loop, lambda: self._scope is None, wait)
+        timer.cancel()
+        if cancelled is not None:
+            raise cancelled
+
+    def _give_up(self) -> None:
+        if self._scope is not None:
+            self._on_overdue()
+            self.end(self._scope)
+
+
+#: The reason of a child whose `run` is cancelled.
+CANCELLED = Shutdown("cancelled")
+
+#: Called at an actor's end with the reason, and whether it will not be restarted.
+Notify = Callable[[ExitReason, bool], object]
+
+
+@dataclass(slots=True, eq=False)
+class ActorIdentity:
+    """What this package keeps of an actor from its first start to its last end."""
+
+    id: Any  # among its siblings
+    parent: ActorRef | None = None  # its supervisor
+    box: Mailbox = field(default_factory=Mailbox)
+    system: ActorSystem | None = None  # in which it was started
+    incarnation: Incarnation | None = None  # the running one
+    reason: ExitReason | None = None  # why its last incarnation ended
+    outcome: Outcome | None = None  # once it will not be restarted
+    state: Any = None  # the result of the last incarnation's `snapshot`, for the next one
+    _watchers: list[tuple[object, bool, Notify]] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a supervisor's child: from its first start until it will not be restarted."""
+        return self.system is not None and self.outcome is None
+
+    def begin(self, system: ActorSystem, incarnation: Incarnation, limit: int | None) -> None:
+        """Note that an incarnation begins."""
+        self.system = system
+        self.box.wake = system.loop.wake
+        self.box.limit = UNBOUNDED if limit is None else limit
+        self.incarnation = incarnation
+        self.outcome = None
+
+    def end_incarnation(self, reason: ExitReason, *, was_ignored: bool) -> None:
+        """Note the end of an incarnation; it is not known yet whether there will be another.
+
+        A start that was ignored does not hide the reason of an end before it (S-07).
+        """
+        self.incarnation = None
+        self.box.waiter = None
+        self.box.urgent = None  # its monitors and waits do not pass to the next incarnation
+        if not was_ignored or self.reason is None:
+            self.reason = reason
+        self._notify(reason, final=False)
+
+    def retire(self, ref: ActorRef, value: Any) -> None:
+        """Note that there will be no further incarnation: answer waiting callers and release the mail."""
+        if self.system is None or self.outcome is not None:
+            return
+        assert self.reason is not None
+        self.state = None
+        self.outcome = Outcome(self.reason, value)
+        for item in self.box.drain():
+            if isinstance(item, Caller):
+                item.fail(NotRunning(ref, self.reason))
+            else:
+                self.system.report_dead_letter(ref, item[1])
+        self.box.admit()
+        self._notify(self.reason, final=True)
+
+    def _notify(self, reason: ExitReason, *, final: bool) -> None:
+        if self._watchers is None:
+            return
+        due = [watcher for watcher in self._watchers if watcher[1] is final]
+        self._watchers = [watcher for watcher in self._watchers if watcher[1] is not final] or None
+        for _, _, notify in due:
+            notify(reason, final)
+
+    def watch(self, watcher: object, notify: Notify, *, final: bool) -> None:
+        """Call `notify` once, at the end of an incarnation, or with `final` when there will be no other."""
+        if self._watchers is None:
+            self._watchers = []
+        self._watchers.append((watcher, final, notify))
+
+    def unwatch(self, watcher: object) -> None:
+        """Forget what `watcher` has asked for."""
+        if self._watchers is not None:
+            self._watchers = [entry for entry in self._watchers if entry[0] is not watcher] or None
+
+    def count_watches(self, watcher: object = None) -> int:
+        """Return how many ends `watcher` waits for, or all watchers."""
+        return sum(watcher is None or entry[0] is watcher for entry in self._watchers or ())
+
+
+class ActorRef(Generic[A_co]):
     """The identity of an actor. Make one beforehand and put it into a `ChildSpec`, or use the one that a start returns.
 
     Not thread-safe: from another thread, use `ActorSystem.portal`.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_box",
-        "_incarnation",
-        "_outcome",
-        "_reason",
-        "_state",
-        "_system",
-        "_watchers",
-        "id",
-        "parent",
-    )
+    __slots__ = ("__weakref__", "_identity")
 
     def __init__(self, id: Any = None) -> None:
-        self.id = id
-        self.parent: ActorRef | None = None
-        self._box = Mailbox()
-        self._system: ActorSystem | None = None
-        self._incarnation: Incarnation | None = None
-        self._reason: ExitReason | None = None
-        self._outcome: Outcome | None = None
-        self._state: Any = None  # the result of the last incarnation's `snapshot`, for the next one
-        self._watchers: list[tuple[object, bool, Callable[[Down], object]]] | None = None
+        self._identity = ActorIdentity(id)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}>"
+
+    @property
+    def id(self) -> Any:
+        """Its id among its siblings; `None` before its first start."""
+        return self._identity.id
+
+    @property
+    def parent(self) -> ActorRef | None:
+        """The ref of its supervisor; `None` before its first start."""
+        return self._identity.parent
 
     @property
     def path(self) -> str:
@@ -112,15 +285,17 @@ class ActorRef:
             ref = ref.parent
         return "/".join(reversed(ids))
 
-    # --- messages --------------------------------------------------------------------------------------------------
-
+    @overload
+    def cast(self: ActorRef[A], message: MessageTo[A, Any]) -> None: ...
+    @overload
+    def cast(self: ActorRef[AcceptsAnyCast], message: object) -> None: ...
     def cast(self, message: Any) -> None:
         """Send a message for `handle_cast` without waiting. Messages to an actor that has ended become dead letters.
 
         Raises:
             MailboxFull: if its mailbox is bounded and full.
         """
-        box = self._box
+        box = self._identity.box
         items = box.items
         if items is None:
             self._put_first((CAST, message))
@@ -135,7 +310,7 @@ class ActorRef:
 
     def send(self, message: Any) -> None:
         """Like `cast`, but for `handle_info`: for facts, such as a timer that fired, instead of commands."""
-        box = self._box
+        box = self._identity.box
         if box.items is None:
             self._put_first((INFO, message))
         elif len(box.items) >= box.limit:
@@ -150,24 +325,37 @@ class ActorRef:
         Raises:
             NotRunning: it was not started, or has ended and will not be restarted.
         """
+        identity, box = self._identity, self._identity.box
         while True:
-            if self._system is None or self._outcome is not None:
-                raise NotRunning(self, self._reason)
-            if len(self._box.items or ()) < self._box.limit:
+            if identity.system is None or identity.outcome is not None:
+                raise NotRunning(self, identity.reason)
+            if len(box.items or ()) < box.limit:
                 self.cast(message)
                 return
-            promise = self._system.backend.promise()
-            if self._box.producers is None:
-                self._box.producers = []
-            self._box.producers.append(promise)
-            await promise.value
+            promise = identity.system.loop.make_caller()
+            if box.producers is None:
+                box.producers = []
+            box.producers.append(promise)
+            await promise.wait()
 
-    async def call(self, message: Any, timeout: float | None = None) -> Any:
+    @overload
+    async def call(
+        self: ActorRef[A], message: MessageTo[A, R], timeout: float | None = None, *, grace: float | None = None
+    ) -> R: ...
+    @overload
+    async def call(
+        self: ActorRef[AcceptsAnyCall], message: object, timeout: float | None = None, *, grace: float | None = None
+    ) -> Any: ...
+    async def call(self, message: Any, timeout: float | None = None, *, grace: float | None = None) -> Any:
         """Send a message for `handle_call` and wait for the reply.
 
         Args:
             message: the message for `handle_call`.
             timeout: seconds to wait; `None` for no limit.
+            grace: if given, the call owns the work that it starts: if it is cancelled or times out, the callee's work
+                on it is cancelled, and the call returns when that work has ended, at most `grace` seconds later. A
+                handler that has not ended by then: its actor is given up as a zombie, or, if it answers with
+                `Actor.answer`, an `Overrun` is reported.
 
         Returns:
             what `handle_call` returned, or what the callee passed to `caller.reply`.
@@ -180,17 +368,21 @@ class ActorRef:
             MailboxFull: its mailbox is bounded and full.
             Exception: what the callee passed to `caller.fail`.
         """
+        identity = self._identity
+        system, box = identity.system, identity.box
         if timeout is not None:
             check_seconds("timeout", timeout)
-        system, box = self._system, self._box
-        if system is None or self._outcome is not None:
-            raise NotRunning(self, self._reason)
-        backend, items = system.backend, box.items
-        if box.waiter is None and self._incarnation is not None and self._incarnation.task is backend.current_task():
+        if system is None or identity.outcome is not None:
+            raise NotRunning(self, identity.reason)
+        loop, items, incarnation = system.loop, box.items, identity.incarnation
+        if box.waiter is None and incarnation is not None and incarnation.task is loop.current_task():
             raise SelfCall(self)  # an actor that waits for mail is not the running task
         if items is not None and len(items) >= box.limit:
             raise MailboxFull(self, box.limit)
-        caller = backend.promise(message)
+        caller = loop.make_caller(message)
+        if grace is not None:
+            check_seconds("grace", grace)
+            caller.work = BoundedWork()
         if items is None:
             box.put(caller)
         else:
@@ -201,42 +393,45 @@ class ActorRef:
                 box.wake(waiter)
         timer = None
         if timeout is not None:
-            timer = backend.call_at(backend.now() + timeout, caller._expire, self, timeout)  # noqa: SLF001
+            timer = system.timers.call_after(timeout, caller.expire, CallTimeout(self, timeout))
         try:
-            return await caller.value
-        except backend.cancelled:
-            caller._abandon()  # noqa: SLF001
-            raise
+            return await caller.wait()
         finally:
             if timer is not None:
                 timer.cancel()
+            if grace is not None and caller.abandoned:
+                await self._end_work(system, caller, grace)
+
+    async def _end_work(self, system: ActorSystem, caller: Caller, grace: float) -> None:
+        """End the callee's work on a bounded call that its caller has left."""
+        identity = self._identity
+        incarnation = identity.incarnation
+        if not (identity.box.withdraw(caller) or (incarnation is not None and incarnation.withdraw(caller))):
+            assert caller.work is not None
+            await caller.work.cancel(system, grace)
 
     def _put_first(self, item: tuple[int, Any]) -> None:
-        if self._outcome is not None:
-            self._report_dead_letter(item[1])
-        else:
-            self._box.put(item)
-
-    def _report_dead_letter(self, message: Any) -> None:
-        if self._system is not None:
-            self._system.emit(DeadLetter(self._system.backend.now(), self, message))
-
-    # --- life ------------------------------------------------------------------------------------------------------
+        identity = self._identity
+        if identity.outcome is None:
+            identity.box.put(item)
+        elif identity.system is not None:
+            identity.system.report_dead_letter(self, item[1])
 
     @property
     def alive(self) -> bool:
         """Whether an incarnation is up: False before its `init` is done and between restarts."""
-        return self._incarnation is not None and self._incarnation.is_up
+        incarnation = self._identity.incarnation
+        return incarnation is not None and incarnation.is_up
 
     @property
     def last_exit(self) -> ExitReason | None:
         """The reason why its last incarnation ended; `None` if no incarnation has ended."""
-        return self._reason
+        return self._identity.reason
 
     @property
     def mailbox_depth(self) -> int:
         """The number of messages in its mailbox."""
-        return len(self._box)
+        return len(self._identity.box)
 
     async def exited(self) -> ExitReason:
         """Wait until it has ended and will not be restarted; return at once if it has.
@@ -248,16 +443,17 @@ class ActorRef:
 
     async def outcome(self) -> Outcome:
         """Wait until it has ended and will not be restarted; return the reason and what its `run` returned."""
-        if self._outcome is not None:
-            return self._outcome
-        if self._system is None:
+        identity = self._identity
+        if identity.outcome is not None:
+            return identity.outcome
+        if identity.system is None:
             raise NotRunning(self, None)
-        promise = self._system.backend.promise()
-        self._watch(promise, lambda _: promise.reply(self._outcome), final=True)
+        promise = identity.system.loop.make_caller()
+        identity.watch(promise, lambda *_: promise.reply(identity.outcome), final=True)
         try:
-            return await promise.value  # type: ignore[no-any-return]
+            return await promise.wait()  # type: ignore[no-any-return]
         finally:
-            self._unwatch(promise)
+            identity.unwatch(promise)
 
     def exit(self, reason: ExitReason = SHUTDOWN) -> None:
         """End its incarnation, as OTP's `exit(Pid, Reason)` does. The reason decides whether it is restarted.
@@ -268,68 +464,159 @@ class ActorRef:
             TypeError: `reason` is not an exit reason.
         """
         check_reason(reason)
-        if self._incarnation is not None:
-            self._incarnation.signal(None, reason)
+        if self._identity.incarnation is not None:
+            self._identity.incarnation.signal(None, reason)
 
     def kill(self) -> None:
-        """Kill its incarnation, without `terminate`. A permanent or transient child is restarted."""
-        if self._incarnation is not None:
-            self._incarnation.kill()
+        """Kill its incarnation and its children, without `terminate`. A permanent or transient child is restarted."""
+        if self._identity.incarnation is not None:
+            self._identity.incarnation.kill()
 
-    # --- for the rest of the package -------------------------------------------------------------------------------
 
-    @property
-    def _is_open(self) -> bool:
-        """Whether it is a supervisor's child: from its first start until it will not be restarted."""
-        return self._system is not None and self._outcome is None
+def identify(ref: ActorRef) -> ActorIdentity:
+    """Return what this package keeps of an actor. The one way from a ref to it."""
+    return ref._identity  # noqa: SLF001
 
-    def _begin(self, system: ActorSystem, incarnation: Incarnation, limit: int | None) -> None:
-        if self._system is not system:
-            self._system = system
-            self._box.wake = system.backend.wake
-        self._box.limit = UNBOUNDED if limit is None else limit
-        self._incarnation = incarnation
-        self._outcome = None
 
-    def _note_incarnation_end(self, reason: ExitReason) -> None:
-        """Note the end of an incarnation; it is not known yet whether there will be another."""
-        self._incarnation = None
-        self._box.waiter = None
-        self._box.urgent = None  # its monitors and waits do not pass to the next incarnation
-        self._reason = reason
-        self._notify_watchers(reason, final=False)
+# --- supervisors ------------------------------------------------------------------------------------------------------
 
-    def _retire(self, value: Any = None) -> None:
-        """Note that there will be no further incarnation: answer waiting callers and release the mail."""
-        if not self._is_open:
-            return
-        assert self._reason is not None
-        self._state = None
-        self._outcome = Outcome(self._reason, value)
-        for item in self._box.drain():
-            if isinstance(item, Caller):
-                item.fail(NotRunning(self, self._reason))
-            else:
-                self._report_dead_letter(item[1])
-        self._box.admit()
-        self._notify_watchers(self._reason, final=True)
 
-    def _notify_watchers(self, reason: ExitReason, *, final: bool) -> None:
-        if self._watchers is None:
-            return
-        fired = [watch for watch in self._watchers if watch[1] is final]
-        self._watchers = [watch for watch in self._watchers if watch[1] is not final] or None
-        for _, _, notify in fired:
-            notify(Down(self, reason, final))
+class SupervisorRef(ActorRef[Any]):
+    """A reference to a supervisor, with its management calls (S-06 ... S-10, S-40 ... S-43, S-51).
 
-    def _watch(self, who: object, notify: Callable[[Down], object], *, final: bool) -> None:
-        if self._watchers is None:
-            self._watchers = []
-        self._watchers.append((who, final, notify))
+    They raise `ManagementError`s and the errors of `call`.
+    """
 
-    def _is_watched_by(self, who: object) -> bool:
-        return any(watch[0] is who for watch in self._watchers or ())
+    __slots__ = ()
 
-    def _unwatch(self, who: object) -> None:
-        if self._watchers is not None:
-            self._watchers = [watch for watch in self._watchers if watch[0] is not who] or None
+    @overload
+    async def start_child(self, spec: ChildSpec[Supervisor] | ChildSpec[DynamicSupervisor], /) -> SupervisorRef: ...
+    @overload
+    async def start_child(self, spec: ChildSpec[SomeActor], /) -> ActorRef[SomeActor]: ...
+    @overload
+    async def start_child(self, /, *arguments: Any, **keywords: Any) -> Any: ...
+    async def start_child(self, /, *arguments: Any, **keywords: Any) -> Any:
+        """Start a child and wait until it is up. If this is cancelled, a dynamic supervisor ends the child again.
+
+        Args:
+            arguments: a `ChildSpec`; for a dynamic supervisor with a template, the arguments of the template's `start`.
+            keywords: likewise.
+
+        Returns:
+            its ref: an `ActorRef`, or a `SupervisorRef` for a supervisor. Not `alive` if the child raised `Ignore`
+            (S-06).
+
+        Raises:
+            StartFailed: its start failed, and the child was removed again (S-09).
+            AlreadyStarted: a child with this id runs (S-10).
+            AlreadyPresent: a child with this id is known (S-10).
+            SpecError: the spec does not fit (S-12, S-45).
+            TooManyChildren: the dynamic supervisor has `max_children`.
+            ShuttingDown: the supervisor is ending.
+        """
+        return (await self._manage("start_child", arguments, keywords))[0]
+
+    async def start_child_info(self, /, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
+        """Like `start_child`, but also return what `init` returned, which is not stored (S-08)."""
+        return await self._manage("start_child", arguments, keywords)  # type: ignore[no-any-return]
+
+    async def terminate_child(self, target: object, reason: ExitReason = SHUTDOWN) -> None:
+        """Stop a child and wait until it has ended. Its spec is kept, unless it is temporary (S-40).
+
+        Args:
+            target: its id or its ref; a dynamic supervisor accepts only refs.
+            reason: the reason that its `terminate` receives; a supervisor passes it to its children.
+
+        Raises:
+            ChildNotFound: no such child here.
+            TypeError: `reason` is not an exit reason.
+        """
+        check_reason(reason)
+        await self._manage("terminate_child", target, reason)
+
+    async def restart_child(self, target: object) -> Any:
+        """Start a stopped child, with its spec, and return its ref (S-41).
+
+        Raises:
+            StartFailed: its start failed; it stays stopped.
+            ChildRunning: it runs.
+            ChildRestarting: it is being restarted.
+            ChildNotFound: no such child here.
+        """
+        return (await self.restart_child_info(target))[0]
+
+    async def restart_child_info(self, target: object) -> tuple[Any, Any]:
+        """Like `restart_child`, but also return what `init` returned (S-08)."""
+        return await self._manage("restart_child", target)  # type: ignore[no-any-return]
+
+    async def delete_child(self, target: object) -> None:
+        """Delete the spec of a stopped child (S-42). Raises the errors of `restart_child`."""
+        await self._manage("delete_child", target)
+
+    async def which_children(self) -> list[ChildInfo]:
+        """Return all known children, in start order (S-43). OTP lists static ones newest first."""
+        return await self._manage("which_children")  # type: ignore[no-any-return]
+
+    async def count_children(self) -> ChildCounts:
+        """Return the numbers of children; those being restarted count, but not as active (S-43)."""
+        return await self._manage("count_children")  # type: ignore[no-any-return]
+
+    async def reconfigure(self, config: Actor) -> None:
+        """Change the children and the flags of the running supervisor, without stopping any child (S-51).
+
+        Children with a known id continue, and their new spec applies from their next start; new ones are added but not
+        started (`restart_child` does that); missing ones stay. A wrong configuration raises where it is created, and
+        changes nothing.
+
+        Args:
+            config: a new, unstarted supervisor of the same kind with the wanted configuration.
+
+        Raises:
+            SpecError: `config` is of another kind.
+        """
+        await self._manage("reconfigure", config)
+
+    async def run_child(self, spec: ChildSpec[Any], *, cancelled: ExitReason = CANCELLED) -> Outcome:
+        """Start a child and wait for its outcome; see `Children.run`."""
+        return await run_to_end(self.start_child, self.terminate_child, spec, cancelled)
+
+    def child(self, id: Hashable) -> Any:
+        """Return the ref of a static child as currently recorded, without sending a message.
+
+        Raises:
+            ChildNotFound: there is no such child, or the supervisor was never started.
+        """
+        children: Any = self._get_incarnation().children
+        record = children.records.get(id) if is_hashable(id) else None
+        if record is None or record.ref is None:
+            raise ChildNotFound(id)
+        return record.ref
+
+    def _get_incarnation(self) -> Incarnation:
+        if self._identity.incarnation is None:
+            raise NotRunning(self, self._identity.reason)
+        return self._identity.incarnation
+
+    async def _manage(self, method: str, *arguments: Any) -> Any:
+        supervisor: Any = self._get_incarnation().actor
+        return await supervisor.manage(method, *arguments)
+
+
+async def run_to_end(
+    start: Callable[[ChildSpec[Any]], Awaitable[ActorRef]],
+    stop: Callable[[ActorRef, ExitReason], Awaitable[None]],
+    spec: ChildSpec[Any],
+    cancelled: ExitReason,
+) -> Outcome:
+    """Start a child, wait for its outcome and return it; stop the child if this is cancelled meanwhile."""
+    check_reason(cancelled)
+    try:
+        ref = await start(spec)
+    except StartFailed as failure:
+        return Outcome(failure.reason)
+    try:
+        return await ref.outcome()
+    finally:
+        if identify(ref).outcome is None:
+            with anyio.CancelScope(shield=True):
+                await stop(ref, cancelled)

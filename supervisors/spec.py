@@ -10,8 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from supervisors.checks import is_hashable, is_number
-from supervisors.errors import SpecError
+from supervisors.errors import SpecError, is_hashable, is_number
 from supervisors.policy import AutoShutdown, Backoff, Restart, Strategy
 from supervisors.ref import ActorRef
 
@@ -38,7 +37,7 @@ class ChildSpec(Generic[A_co]):
         restart: `permanent` (always), `transient` (after a crash or a kill), `temporary` (never, and forgotten at
             once).
         shutdown: seconds that it has to end after it is asked to, before it is killed; `math.inf` for no limit;
-            `"kill"` to kill it at once. `None`: 5 s for a worker, `math.inf` for a supervisor.
+            `"kill"` to kill it at once. `None`: 5 s, and `math.inf` for an actor that has children, as supervisors do.
         significant: its end may end its supervisor (`auto_shutdown`).
         ref: its identity, made beforehand with `ActorRef()`; by default one is made at the first start.
         backoff: the wait between restarts; `None` for no wait, as in OTP.
@@ -99,24 +98,30 @@ def check_shutdown(shutdown: object) -> None:
         raise SpecError("shutdown", f'is seconds, math.inf or "kill", got {shutdown!r}')
 
 
-def check_flags(
-    strategy: object, max_restarts: object, period: object, auto_shutdown: object, hibernate_after: object
-) -> None:
+def check_intensity(max_restarts: object, period: object) -> None:
+    """Refuse a wrong limit of restarts (S-12).
+
+    Raises:
+        SpecError: `max_restarts` or `period`.
+    """
+    whole = isinstance(max_restarts, int) and not isinstance(max_restarts, bool) and max_restarts >= 0
+    if not (whole or max_restarts == math.inf):
+        raise SpecError("max_restarts", f"is a whole number, 0 or more, or math.inf for no limit, got {max_restarts!r}")
+    if not (is_number(period) and period > 0):
+        raise SpecError("period", f"is seconds, more than 0, got {period!r}")
+
+
+def check_flags(strategy: object, max_restarts: object, period: object, auto_shutdown: object) -> None:
     """Refuse wrong flags of a supervisor (S-12).
 
     Raises:
-        SpecError: `strategy`, `max_restarts`, `period`, `auto_shutdown` or `hibernate_after`.
+        SpecError: `strategy`, `max_restarts`, `period` or `auto_shutdown`.
     """
     if strategy not in _STRATEGIES:
         raise SpecError("strategy", f"is one of {', '.join(_STRATEGIES)}, got {strategy!r}")
-    if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
-        raise SpecError("max_restarts", f"is a whole number, 0 or more, got {max_restarts!r}")
-    if not (is_number(period) and period > 0):
-        raise SpecError("period", f"is seconds, more than 0, got {period!r}")
+    check_intensity(max_restarts, period)
     if auto_shutdown not in _AUTO_SHUTDOWNS:
         raise SpecError("auto_shutdown", f"is one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
-    if hibernate_after is not None and not (is_number(hibernate_after) and 0 <= hibernate_after < math.inf):
-        raise SpecError("hibernate_after", f"is seconds, 0 or more, or None for never, got {hibernate_after!r}")
 
 
 def check_backoff(backoff: object) -> None:

@@ -1,7 +1,8 @@
-"""The static supervisor: an ordered list of children, started one at a time, and a strategy for failures.
+"""The two supervisors.
 
-It carries out the decisions of `policy.py` in the manner of `supervisor.erl`: one loop handles exits and requests in
-turn and completes each. Everything else relies on these order invariants:
+The *static* one has an ordered list of children, started one at a time, and a strategy for failures. It carries out the
+decisions of `policy.py` in the manner of `supervisor.erl`: one loop handles exits, retries and requests in turn and
+completes each. Everything else relies on these order invariants:
 
 - a child is started only when the one before it is up (S-01), and stopped only when the one after it has ended (S-34);
 - exits and requests are in one queue, as in a process' mailbox: a child that is to be terminated, and ends before that,
@@ -10,30 +11,43 @@ turn and completes each. Everything else relies on these order invariants:
   ignored (S-37, S-38);
 - a failed start is tried again after the waiting requests, never in place (S-32).
 
-Unlike OTP's, it can be interrupted: if it is asked to stop while a child's `init` hangs, it stops that child too,
-instead of waiting.
+The loop waits only for its own mailbox: to stop a supervisor, the reason is stored in its incarnation and it is woken.
+Unlike OTP's, it can be interrupted: if it is asked to stop while a child's `init` hangs, it stops that child too.
+
+The *dynamic* one has any number of similar children, started on request and independent of each other: OTP's
+`simple_one_for_one` (one template, arguments at each start) and Elixir's `DynamicSupervisor` (a spec at each start) in
+one. It is an actor with `children` (`children.py`) that stops them all at once, limits their number, and answers
+requests from their records: every step is one change of these, so a request needs no queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from types import CoroutineType
+from typing import Any, NamedTuple
+
+import anyio.lowlevel
 
 from supervisors.actor import Actor
-from supervisors.base_supervisor import BaseSupervisor, Ending
-from supervisors.checks import is_hashable
-from supervisors.child import Incarnation, Phase
-from supervisors.children import Child, report_end, report_start
+from supervisors.children import ChildCounts, ChildGroup, ChildRecord, report_end, report_start
 from supervisors.errors import (
     AlreadyPresent,
     AlreadyStarted,
     ChildNotFound,
     ChildRestarting,
     ChildRunning,
+    NotForDynamic,
+    ShuttingDown,
+    SpecError,
     StartFailed,
+    SupervisorsError,
+    TooManyChildren,
+    is_hashable,
 )
-from supervisors.management import Request, get_only_spec
-from supervisors.policy import AutoShutdown, Strategy, Verdict, decide_after_exit, plan, should_end_supervisor
+from supervisors.incarnation import Incarnation, LifePhase
+from supervisors.mailbox import Caller
+from supervisors.policy import AutoShutdown, RestartVerdict, Strategy, decide_after_exit, plan, should_end_supervisor
 from supervisors.reasons import (
     NORMAL,
     ExitReason,
@@ -44,11 +58,66 @@ from supervisors.reasons import (
     SignificantEnded,
     Stop,
 )
-from supervisors.ref import ActorRef
-from supervisors.spec import ChildSpec, check_child, check_children
+from supervisors.ref import ActorRef, SupervisorRef
+from supervisors.spec import ChildSpec, check_child, check_children, check_flags
+from supervisors.waiting import ScheduledCall
+
+StartResult = tuple[ActorRef | None, Any]  # the ref of a child, and what its `init` returned
 
 
-class Supervisor(BaseSupervisor):
+class ManagementRequest(NamedTuple):
+    """A message to a supervisor: call this method of it, or of its children."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+    def refuse(self) -> ShuttingDown:
+        """Return the error for a supervisor that is ending."""
+        arguments = self.arguments[0] if self.method == "start_child" else self.arguments
+        about = arguments[0] if arguments else None
+        return ShuttingDown(None if isinstance(about, Actor) else about.id if isinstance(about, ChildSpec) else about)
+
+
+class DueRetry(NamedTuple):
+    """A message of a supervisor to itself: restart a child, unless that restart was cancelled or replaced."""
+
+    record: ChildRecord
+    retry: ScheduledCall | None
+
+
+class OrderedChildren(ChildGroup):
+    """The children of a static supervisor, by their ids. Their ends and retries go to its mailbox."""
+
+    def note_start(self, child: Incarnation) -> None:
+        """A child's `init` is done."""
+        report_start(child)
+        self._me.identity.box.notify()
+
+    def note_end(self, child: Incarnation) -> None:
+        """A child has ended. The loop checks whether the exit is current."""
+        report_end(child)
+        box = self._me.identity.box
+        if child.was_up and self.is_open:
+            box.put(child)  # after the requests that came before
+        else:
+            box.notify()
+
+    def retry(self, record: ChildRecord) -> None:
+        """It is time to restart a child."""
+        self._me.identity.box.put(DueRetry(record, record.retry))
+
+    def close(self) -> None:
+        """Start and restart no more children, and refuse the requests that wait."""
+        super().close()
+        for item in self._me.identity.box.drain():
+            if isinstance(item, Caller):
+                request = item.message
+                item.fail(request.refuse() if isinstance(request, ManagementRequest) else ShuttingDown())
+            elif not isinstance(item, Incarnation | DueRetry):
+                self.system.report_dead_letter(self._me.ref, item[1])
+
+
+class Supervisor(Actor):
     """Starts, monitors, restarts and stops a fixed list of children, which management calls may change.
 
     Args:
@@ -57,147 +126,160 @@ class Supervisor(BaseSupervisor):
         max_restarts: how many restarts are allowed within `period`; one more ends the supervisor.
         period: seconds.
         auto_shutdown: whether the end of significant children ends it: `never`, `any_significant`, `all_significant`.
-        hibernate_after: seconds of idleness after which its task ends; see `Actor`.
 
     Raises:
         SpecError: before anything is started (S-12).
     """
+
+    has_children = True
+    is_supervisor = True
+    ref_class = SupervisorRef
+    children_class = OrderedChildren
+    ref: SupervisorRef
+    children: OrderedChildren  # type: ignore[assignment]  # its own kind
 
     def __init__(
         self,
         children: Iterable[ChildSpec[Any]] = (),
         *,
         strategy: Strategy = "one_for_one",
-        max_restarts: int = 1,
+        max_restarts: float = 1,
         period: float = 5.0,
         auto_shutdown: AutoShutdown = "never",
-        hibernate_after: float | None = None,
     ) -> None:
-        super().__init__(strategy, max_restarts, period, auto_shutdown, hibernate_after)
-        specs = check_children(children, auto_shutdown)
-        self._strategy: Strategy = strategy
-        self._auto_shutdown: AutoShutdown = auto_shutdown
-        self._children: dict[Hashable, Child] = {spec.id: Child(self, spec) for spec in specs}
-
-    # --- called by children, synchronously ----------------------------------------------------------------------
-
-    def child_started(self, incarnation: Incarnation) -> None:
-        """A child's `init` is done."""
-        report_start(incarnation)
-        self.ref._box.notify()  # noqa: SLF001 - its own
-
-    def child_gone(self, incarnation: Incarnation) -> None:
-        """A child has ended. The loop checks whether the exit is current."""
-        report_end(incarnation)
-        if incarnation.was_up:
-            self.ref._box.put(incarnation)  # noqa: SLF001 - after the requests that came before
-        else:
-            self.ref._box.notify()  # noqa: SLF001
-
-    # --- life ------------------------------------------------------------------------------------------------------
+        check_flags(strategy, max_restarts, period, auto_shutdown)
+        self.specs = check_children(children, auto_shutdown)
+        self.strategy: Strategy = strategy
+        self.auto_shutdown: AutoShutdown = auto_shutdown
+        self.max_restarts = max_restarts
+        self.period = period
 
     async def init(self) -> None:
-        """Start the children in their order; if one fails, stop the others again and raise (S-03)."""
+        """Start the children in their order; if one fails, the others are stopped again and the start fails (S-03)."""
+        for spec in self.specs:
+            self.children.records[spec.id] = ChildRecord(self.children, spec)
+        for record in list(self.children.records.values()):
+            failure = await self._start(record)
+            if isinstance(failure, Normal):
+                self._retire(record)
+            elif failure is not None:
+                raise Stop(Shutdown(FailedToStart(record.spec.id, failure)))
+
+    async def serve(self) -> None:
+        """Handle exits, retries and requests in turn until it ends."""
+        box = self._me.identity.box
+        while True:
+            self._check()
+            if box.urgent:
+                self.system.report_dead_letter(self.ref, box.urgent.popleft()[1])
+            elif box.items:
+                await self._take(box.items.popleft())
+            else:
+                await self._wait()
+
+    async def _wait(self) -> None:
+        await self.system.loop.wait(self._me.identity.box)
+
+    def _check(self) -> None:
+        """Raise `Stop` if the supervisor has to end."""
+        if self._me.stop_reason is not None:
+            raise Stop(self._me.stop_reason)
+
+    async def _take(self, item: Any) -> None:
+        if isinstance(item, Incarnation):
+            await self._handle_exit(item)
+        elif isinstance(item, DueRetry):
+            if item.record.retry is item.retry:
+                await self._restart(item.record)
+        elif isinstance(item, Caller):
+            if not item.abandoned:
+                await self._answer(item, item.message)
+        else:
+            self.system.report_dead_letter(self.ref, item[1])  # it understands no messages (S-39)
+
+    async def _answer(self, caller: Caller, request: Any) -> None:
+        self._me.current, self._me.took_at = caller, self.system.now()
         try:
-            for child in list(self._children.values()):
-                failure = await self._start(child)
-                if isinstance(failure, Normal):
-                    self._retire(child)
-                elif failure is not None:
-                    raise Ending(Shutdown(FailedToStart(child.spec.id, failure)))
-        except Ending as ending:
-            await self._finish(ending.reason)
-            raise Stop(ending.reason) from None
+            if not isinstance(request, ManagementRequest):
+                raise SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {request!r}")
+            method = getattr(self, request.method, None) or getattr(self.children, request.method)
+            answer = method(*request.arguments)
+            caller.reply(await answer if isinstance(answer, CoroutineType) else answer)
+        except SupervisorsError as refusal:
+            caller.fail(refusal)
+        except Stop:
+            caller.fail(request.refuse())
+            raise
+        self._me.current = None
 
-    async def _stop_all(self, reason: ExitReason) -> None:
-        """Stop all children, last started first."""
-        for child in reversed(self._children.values()):
-            await self._stop(child, reason)
-            child.retire()  # at once: a sibling that calls it in its `terminate` gets an error, and does not wait
-
-    # --- one child -------------------------------------------------------------------------------------------------
-
-    async def _start(self, child: Child) -> ExitReason | None:
-        """Start it and wait until it is up.
-
-        Returns:
-            `None` if it is up, else the reason why not: `Normal()` if it raised `Ignore`.
-        """
-        incarnation = child.begin()
+    async def _start(self, record: ChildRecord) -> ExitReason | None:
+        """Start it and wait until it is up; return `None`, or the reason why not: `Normal()` if it raised `Ignore`."""
+        self._check()
+        incarnation = record.begin()
         if not isinstance(incarnation, Incarnation):
             return incarnation
         incarnation.start()
-        while incarnation.phase is Phase.STARTING:
+        while incarnation.phase is LifePhase.STARTING:
             await self._wait()
             self._check()
         if incarnation.was_up:
             return None
-        child.incarnation = None
-        return NORMAL if incarnation.ignored else incarnation.reason
+        record.incarnation = None
+        return NORMAL if incarnation.was_ignored else incarnation.reason
 
-    def _retire(self, child: Child) -> None:
+    def _retire(self, record: ChildRecord) -> None:
         """Note that there will be no further incarnation; forget a temporary child (S-06, S-16, S-17, S-40)."""
-        child.retire()
-        if child.spec.restart == "temporary":
-            del self._children[child.spec.id]
+        record.retire()
+        if record.spec.restart == "temporary":
+            del self.children.records[record.spec.id]
 
-    async def _stop(self, child: Child, reason: ExitReason) -> None:
+    async def _stop(self, record: ChildRecord, reason: ExitReason) -> None:
         """Stop the child, if it runs, and wait until it has ended or is given up (S-35)."""
-        incarnation = child.incarnation
-        child.cancel_restart()
-        if incarnation is None:
-            return
-        if not (incarnation.is_over or self._me.killed):
+        incarnation = record.incarnation
+        record.cancel_restart()
+        if incarnation is not None:
             incarnation.shut_down(reason)
-        while not incarnation.is_over:
-            await self._wait_for_ends()
-        child.last_exit = incarnation.reason
+            while not incarnation.is_over:
+                await self._wait()
+            record.last_exit = incarnation.reason
 
-    # --- exits -----------------------------------------------------------------------------------------------------
-
-    async def _take(self, item: Any) -> None:
-        if isinstance(item, Incarnation):
-            await self._exit(item)
-        else:
-            await super()._take(item)
-
-    async def _exit(self, incarnation: Incarnation) -> None:
+    async def _handle_exit(self, incarnation: Incarnation) -> None:
         """Handle the end of a child that ended by itself."""
-        child = incarnation.child
-        if child.incarnation is not incarnation:
+        record = incarnation.child
+        if record.incarnation is not incarnation:
             return
-        child.last_exit = reason = incarnation.reason
-        if decide_after_exit(child.spec.restart, reason) is Verdict.RESTART:
-            child.incarnation = None
-            delay = child.count_restart(incarnation)
+        record.last_exit = reason = incarnation.reason
+        if decide_after_exit(record.spec.restart, reason) is RestartVerdict.RESTART:
+            record.incarnation = None
+            delay = record.count_restart(incarnation)
             if delay:
-                child.restart_later(delay)
+                record.restart_later(delay, self.children.retry)
             else:
-                await self._restart(child)
+                await self._restart(record)
             return
-        self._retire(child)
+        self._retire(record)
         others = any(
             other.spec.significant and other.state != "stopped"
-            for other in self._children.values()
-            if other is not child
+            for other in self.children.records.values()
+            if other is not record
         )
-        if should_end_supervisor(self._auto_shutdown, significant=child.spec.significant, others_active=others):
-            raise Ending(Shutdown(SignificantEnded(child.spec.id, reason)))
+        if should_end_supervisor(self.auto_shutdown, significant=record.spec.significant, others_active=others):
+            raise Stop(Shutdown(SignificantEnded(record.spec.id, reason)))
 
-    async def _restart(self, child: Child) -> None:
-        end = self._count_restart(child)
+    async def _restart(self, record: ChildRecord) -> None:
+        end = self.children.count_restart(record)
         if end is not None:
-            raise Ending(end)
-        reason = child.last_exit or NORMAL
-        todo = plan(self._strategy, list(self._children), child.spec.id)
+            raise Stop(end)
+        reason, records = record.last_exit or NORMAL, self.children.records
+        todo = plan(self.strategy, list(records), record.spec.id)
         for id in todo.stop:
-            await self._stop(self._children[id], Shutdown(RestartedWith(child.spec.id, reason)))
-            if self._children[id].spec.restart == "temporary":
-                self._retire(self._children[id])
+            await self._stop(records[id], Shutdown(RestartedWith(record.spec.id, reason)))
+            if records[id].spec.restart == "temporary":
+                self._retire(records[id])
             else:
-                self._children[id].incarnation = None
+                records[id].incarnation = None
         for id in todo.start:
-            sibling = self._children.get(id)
+            sibling = records.get(id)
             if sibling is None:  # a temporary child, which was forgotten (S-17)
                 continue
             sibling.restarts += 1
@@ -206,87 +288,211 @@ class Supervisor(BaseSupervisor):
                 self._retire(sibling)
             elif failure is not None:
                 sibling.last_exit = failure
-                sibling.restart_later(sibling.count_restart(None))
+                sibling.restart_later(sibling.count_restart(None), self.children.retry)
                 return
 
-    # --- requests --------------------------------------------------------------------------------------------------
+    async def manage(self, method: str, *arguments: Any) -> Any:
+        """Put a request into the mailbox and wait for the answer."""
+        request = ManagementRequest(method, arguments)
+        if not self.children.is_open:
+            raise request.refuse()
+        return await self.ref.call(request)
 
-    async def _add_child(self, spec: ChildSpec[Any]) -> tuple[ActorRef | None, Any]:
+    async def start_child(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> StartResult:
         """Start a child that is not known yet."""
-        known = self._children.get(spec.id)
+        spec, records = _get_only_spec(arguments, keywords), self.children.records
+        check_child(spec, self.auto_shutdown)
+        known = records.get(spec.id)
         if known is not None:
             if known.incarnation is not None and known.ref is not None:
                 raise AlreadyStarted(spec.id, known.ref)
             raise AlreadyPresent(spec.id)
-        self._children[spec.id] = child = Child(self, spec)
+        records[spec.id] = record = ChildRecord(self.children, spec)
         try:
-            return await self._start_on_request(child)
+            return await self._start_on_request(record)
         except StartFailed:
-            del self._children[spec.id]
+            del records[spec.id]
             raise
 
-    async def _restart_child(self, target: object) -> tuple[ActorRef | None, Any]:
+    async def restart_child(self, target: object) -> StartResult:
         """Start a stopped child."""
         return await self._start_on_request(self._find_stopped(target))
 
-    async def _start_on_request(self, child: Child) -> tuple[ActorRef | None, Any]:
+    async def _start_on_request(self, record: ChildRecord) -> StartResult:
         """Start a child for a caller. A failure is raised there, and does not count as a restart (S-09, S-29, S-41)."""
-        failure = await self._start(child)
+        failure = await self._start(record)
         if failure is None:
-            assert child.incarnation is not None
-            return child.ref, child.incarnation.take_info()
+            assert record.incarnation is not None
+            return record.ref, record.incarnation.take_info()
         if isinstance(failure, Normal):
-            self._retire(child)
-            return child.ref or ActorRef(child.spec.id), None
-        child.retire()
-        raise StartFailed(child.spec.id, failure)
-
-    async def _stop_child(self, target: object, reason: ExitReason) -> None:
-        """Stop a child, and keep its spec unless it is temporary."""
-        child = self._find(target)
-        await self._stop(child, reason)
-        self._retire(child)
-
-    async def _delete_child(self, target: object) -> None:
-        """Forget a stopped child."""
-        del self._children[self._find_stopped(target).spec.id]
-
-    async def _reconfigure(self, config: Actor) -> None:
-        """Adopt the children and the flags of another supervisor, which was not started (S-51)."""
-        adopted = self._adopt(config, Supervisor)
-        self._strategy = adopted._strategy  # noqa: SLF001 - of this class
-        self._auto_shutdown = adopted._auto_shutdown  # noqa: SLF001
-        old, self._children = self._children, {}
-        for id, new in adopted._children.items():  # noqa: SLF001
-            self._children[id] = child = old.pop(id, None) or Child(self, new.spec)
-            child.spec = new.spec
-        self._children |= old
-
-    def _find(self, target: object) -> Child:
-        if isinstance(target, ActorRef):
-            child = self._children.get(target.id)
-            if child is not None and child.ref is target:
-                return child
-        elif is_hashable(target) and (child := self._children.get(target)) is not None:
-            return child
-        raise ChildNotFound(target)
-
-    def _find_stopped(self, target: object) -> Child:
-        child = self._find(target)
-        if child.incarnation is not None:
-            raise ChildRunning(target)
-        if child.retry is not None:
-            raise ChildRestarting(target)
-        return child
-
-    # --- for its ref -----------------------------------------------------------------------------------------------
-
-    async def start_child(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[ActorRef, Any]:
-        """`SupervisorRef.start_child`."""
-        spec = get_only_spec(arguments, keywords)
-        check_child(spec, self._auto_shutdown)
-        return await self.ref.call(Request("_add_child", (spec,)))  # type: ignore[no-any-return]
+            self._retire(record)
+            return record.ref or ActorRef(record.spec.id), None
+        record.retire()
+        raise StartFailed(record.spec.id, failure)
 
     async def terminate_child(self, target: object, reason: ExitReason) -> None:
-        """`SupervisorRef.terminate_child`."""
-        await self.ref.call(Request("_stop_child", (target, reason)))
+        """Stop a child, and keep its spec unless it is temporary."""
+        record = self._find(target)
+        await self._stop(record, reason)
+        self._retire(record)
+
+    def delete_child(self, target: object) -> None:
+        """Forget a stopped child."""
+        del self.children.records[self._find_stopped(target).spec.id]
+
+    def reconfigure(self, config: Actor) -> None:
+        """Adopt the children and the flags of another supervisor, which was not started (S-51)."""
+        if not isinstance(config, Supervisor):
+            raise SpecError("config", f"{self.ref!r} is a Supervisor, and so has to be its configuration: {config!r}")
+        group = self.children
+        group.limit(config.max_restarts, config.period)
+        self.strategy, self.auto_shutdown = config.strategy, config.auto_shutdown
+        old, group.records = group.records, {}
+        for spec in config.specs:
+            group.records[spec.id] = record = old.pop(spec.id, None) or ChildRecord(group, spec)
+            record.spec = spec
+        group.records |= old
+
+    def _find(self, target: object) -> ChildRecord:
+        id: Hashable = target.id if isinstance(target, ActorRef) else target
+        record = self.children.records.get(id) if is_hashable(id) else None
+        if record is None or (isinstance(target, ActorRef) and record.ref is not target):
+            raise ChildNotFound(target)
+        return record
+
+    def _find_stopped(self, target: object) -> ChildRecord:
+        record = self._find(target)
+        if record.incarnation is not None:
+            raise ChildRunning(target)
+        if record.retry is not None:
+            raise ChildRestarting(target)
+        return record
+
+
+def _get_only_spec(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
+    """Return the one argument of `start_child` without a template."""
+    if len(arguments) != 1 or keywords:
+        raise SpecError("template", "without one, start_child takes a ChildSpec and nothing else")
+    return arguments[0]  # type: ignore[no-any-return]
+
+
+# --- dynamic ----------------------------------------------------------------------------------------------------------
+
+
+class DynamicSupervisor(Actor):
+    """Starts children on request and restarts each by itself.
+
+    Args:
+        template: if given, `start_child(*arguments)` starts a child by calling `template.start(*arguments)`; else each
+            `start_child(spec)` takes a spec.
+        max_children: how many may exist at once, those being restarted included; `None` for no limit.
+        max_restarts: how many restarts, of any children, are allowed within `period`; one more ends the supervisor.
+        period: seconds.
+
+    Raises:
+        SpecError: before anything is started (S-12, S-13, S-45).
+    """
+
+    has_children = True
+    stops_children_at_once = True
+    is_supervisor = True
+    ref_class = SupervisorRef
+    ref: SupervisorRef
+
+    def __init__(
+        self,
+        template: ChildSpec[Any] | None = None,
+        *,
+        max_children: int | None = None,
+        max_restarts: float = 1,
+        period: float = 5.0,
+    ) -> None:
+        check_flags("one_for_one", max_restarts, period, "never")
+        if template is not None:
+            check_child(template, "never")
+        whole = isinstance(max_children, int) and not isinstance(max_children, bool)
+        if max_children is not None and not (whole and max_children >= 0):
+            raise SpecError("max_children", f"is a whole number, 0 or more, got {max_children!r}")
+        self.template = template
+        self.max_children = max_children
+        self.max_restarts = max_restarts
+        self.period = period
+
+    async def handle_call(self, message: Any, caller: Caller) -> Any:
+        """Refuse a call: it understands no messages (S-39)."""
+        caller.fail(SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {message!r}"))
+
+    async def handle_info(self, message: Any) -> None:
+        """Report a message that it does not understand."""
+        self.system.report_dead_letter(self.ref, message)
+
+    handle_cast = handle_info
+
+    async def manage(self, method: str, *arguments: Any) -> Any:
+        """Carry out a request: at once if it waits anyway, else after other tasks had a turn."""
+        if method in ("start_child", "terminate_child"):
+            return await getattr(self, method)(*arguments)
+        await anyio.lowlevel.checkpoint()
+        if not self.children.is_open:
+            raise ShuttingDown
+        return (getattr(self, method, None) or getattr(self.children, method))(*arguments)
+
+    async def start_child(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> StartResult:
+        """Start a child."""
+        if self.template is None:
+            spec = _get_only_spec(arguments, keywords)
+            check_child(spec, "never")
+        else:
+            spec = _fill_template(self.template, arguments, keywords)
+        await self.children.wait_until_open()
+        if self.max_children is not None and len(self.children) >= self.max_children:
+            raise TooManyChildren(spec.id)
+        return await self.children.start_info(spec)
+
+    async def terminate_child(self, target: object, reason: ExitReason) -> None:
+        """Stop a child."""
+        if not isinstance(target, ActorRef):
+            raise ChildNotFound(target)
+        await self.children.stop(target, reason)
+
+    def restart_child(self, target: object) -> None:
+        """Refuse: there are no stopped children (S-42)."""
+        raise NotForDynamic(target)
+
+    delete_child = restart_child
+
+    def count_children(self) -> ChildCounts:
+        """Return the numbers of its children; a template counts as one spec."""
+        counts = self.children.count_children()
+        return counts if self.template is None else replace(counts, specs=1)
+
+    def reconfigure(self, config: Actor) -> None:
+        """Adopt the template and the limits of another supervisor, which was not started (S-51)."""
+        if not isinstance(config, DynamicSupervisor):
+            wrong = f"{self.ref!r} is a DynamicSupervisor, and so has to be its configuration: {config!r}"
+            raise SpecError("config", wrong)
+        self.children.limit(config.max_restarts, config.period)
+        self.template = template = config.template
+        self.max_children = config.max_children
+        for record in self.children.records.values():
+            start = record.spec.start
+            if template is not None and isinstance(start, TemplateStart):
+                record.spec = _fill_template(template, start.arguments, start.keywords)
+
+
+@dataclass(slots=True)
+class TemplateStart:
+    """The `start` of a template's child: the template's, with the arguments of this child."""
+
+    start: Callable[..., Actor]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+    def __call__(self) -> Actor:
+        """Return a new actor."""
+        return self.start(*self.arguments, **self.keywords)
+
+
+def _fill_template(template: ChildSpec[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ChildSpec[Any]:
+    """Return the spec that a template gives to a child with these arguments."""
+    return replace(template, start=TemplateStart(template.start, arguments, keywords), ref=None)

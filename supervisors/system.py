@@ -1,9 +1,10 @@
 """An actor system: it hosts a tree of actors inside any anyio, asyncio or trio program.
 
-It owns the keeper: a task under one shield that hosts the flat group of all actors' tasks (`backend.py`), with a
-supervisor at the top. A cancellation of the program reaches the `async with` block and not the actors; leaving the
-block, for whatever reason, ends them in their order, last started first, each within its grace. The task that entered
-the block leaves it; on asyncio another task may do so once the first has ended, as in a fixture of pytest-asyncio.
+`async with ActorSystem()` opens a task group in the task that enters it. Two tasks are in that group: the timers, and
+the top supervisor, inside which all other actors have theirs (`incarnation.py`). A cancellation of the program reaches
+the `async with` block and not the actors; leaving the block, for whatever reason, ends them in their order, last
+started first, each within its grace. No task outlives the block. The task that entered the block leaves it; on asyncio
+another task may do so once the first has ended, as in a fixture of pytest-asyncio.
 
 From another thread, use `system.portal`. To end with the process, wait for `system.terminated()` in the block.
 
@@ -16,32 +17,47 @@ import contextlib
 import math
 import random
 import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack, overload
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
+from anyio import TaskHandle
 
 from supervisors.actor import Actor
-from supervisors.backend import Backend
-from supervisors.caller import Caller
-from supervisors.checks import is_number
-from supervisors.child import Incarnation
-from supervisors.children import Child
-from supervisors.dynamic import DynamicSupervisor
-from supervisors.errors import SpecError, SupervisorsError, SystemDown, WrongTask
-from supervisors.events import Event, EventStream, Sink
-from supervisors.management import SupervisorRef
+from supervisors.children import ChildGroup, ChildRecord
+from supervisors.errors import (
+    MailboxFull,
+    NameTaken,
+    NotRunning,
+    SpecError,
+    SupervisorsError,
+    SystemDown,
+    WrongTask,
+    is_number,
+)
+from supervisors.events import DeadLetter, Event, EventStream, Reports, Sink
+from supervisors.incarnation import Incarnation, LifePhase
+from supervisors.mailbox import Caller
 from supervisors.policy import Strategy
-from supervisors.portal import Portal
 from supervisors.reasons import ExitReason, Shutdown
-from supervisors.ref import ActorRef
-from supervisors.registry import Registry
-from supervisors.reports import Reports
+from supervisors.ref import ActorRef, SupervisorRef, identify
 from supervisors.spec import ChildSpec, check_flags, check_shutdown
-from supervisors.supervisor import Supervisor
+from supervisors.supervisor import DynamicSupervisor, Supervisor
+from supervisors.waiting import EventLoop, TimerQueue, find_event_loop, wait_uninterrupted
+
+A = TypeVar("A", bound=Actor)
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+_Watch: TypeAlias = Callable[..., None]
+
+
+def _do_nothing() -> None:
+    """Do nothing at the end of a system."""
 
 
 def _DEFAULT(_: Event) -> None:  # noqa: N802 - a constant: "no argument was given"
@@ -58,8 +74,9 @@ class ActorSystem:
         period: likewise, in seconds.
         stop_within: seconds for the whole system to end when the block is left; then the remaining actors are killed.
             By default only the children's own graces apply.
-        reports: the sink for reports of failures; structlog by default, `None` for no reports.
+        reports: the sink for reports of failures; `Reports()` by default, `None` for no reports.
         kill_grace: seconds that a killed child has to end, before it is given up as a zombie.
+        on_end: called once when all actors have ended, also if the event loop is torn down. It must not raise.
 
     Raises:
         SpecError: an argument is wrong; `what` names it (S-12).
@@ -70,29 +87,29 @@ class ActorSystem:
         name: str = "root",
         *,
         strategy: Strategy = "one_for_one",
-        max_restarts: int = 1,
+        max_restarts: float = 1,
         period: float = 5.0,
         kill_grace: float = 5.0,
         stop_within: float = math.inf,
         reports: Sink | None = _DEFAULT,
+        on_end: Callable[[], object] = _do_nothing,
     ) -> None:
-        check_flags(strategy, max_restarts, period, "never", None)
+        check_flags(strategy, max_restarts, period, "never")
         check_shutdown(stop_within)
         if not (is_number(kill_grace) and kill_grace >= 0):
             raise SpecError("kill_grace", f"is seconds, 0 or more, got {kill_grace!r}")
         if reports is not None and not callable(reports):
             raise SpecError("reports", f"is called with each event, or None for no reports, got {reports!r}")
         self.kill_grace = kill_grace
-        self.registry = Registry()
+        self.registry = Registry(self.report_dead_letter)
         self.sinks: list[Sink] = []
-        #: Called once when all actors have ended, also if the event loop is torn down. It must not raise.
-        self.on_end: Callable[[], object] = lambda: None
-        self.portal: Portal
-        self._reports = Reports() if reports is _DEFAULT else reports
-        self._streams: list[EventStream] = []
-        self.root = SupervisorRef(name)
-        self.backend: Backend
+        self.on_end = on_end
         self.chance: Callable[[], float] = random.random
+        self.portal: SystemPortal
+        self.loop: EventLoop
+        self.timers: TimerQueue
+        self.now: Callable[[], float]  # the event loop's clock, in seconds
+        self.root = SupervisorRef(name)
         spec = ChildSpec(
             name,
             lambda: Supervisor(strategy=strategy, max_restarts=max_restarts, period=period),
@@ -100,44 +117,49 @@ class ActorSystem:
             shutdown=stop_within,
             ref=self.root,
         )
-        self.system = self  # the attribute that every parent of a child has
-        self.ref = self.root
-        self.top = Child(self, spec)  # the top supervisor's entry, for `inspect`
+        self._above = _Top(self, None)
+        self.top = ChildRecord(self._above, spec)  # the top supervisor's entry, for `inspect`
+        self._reports = Reports() if reports is _DEFAULT else reports
+        self._streams: list[EventStream] = []
+        self._top: Incarnation | None = None
         self._fatal: BaseException | None = None
         self._down: ExitReason | None = None
         self._is_entered = False
         self._is_leaving = False
-        self._is_torn_down = False
+        self._has_reported_teardown = False
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say why an attribute is missing: `portal` and `backend` are those of the event loop that entered it."""
-            if name in ("portal", "backend"):
+            """Say why an attribute is missing: these are those of the event loop that entered it."""
+            if name in ("portal", "loop", "timers", "now"):
                 raise SupervisorsError(f"{name}: this ActorSystem is not entered: use it inside `async with` it")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    # --- the block -------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
             raise SupervisorsError("an ActorSystem is entered once: make a new one for each `async with`")
         self._is_entered = True
-        self.backend = _find_backend()
-        self._opener = self.backend.current_task()
-        self.portal = Portal()
-        self._done, self._up = anyio.Event(), anyio.Event()
+        self.loop = find_event_loop()
+        self.now = self.loop.now
+        self.timers = TimerQueue(self.loop)
+        self.portal = SystemPortal()
+        self._opener = self.loop.current_task()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
-        self._group.start_soon(self._keep, name=f"{self.root.id} (keeper)")
-        entered = False
-        try:
-            await _wait_through(self._up)
-            entered = True
-            return self
-        finally:
-            if not entered:  # cancelled natively: nothing else would close the group
-                await self.__aexit__(*sys.exc_info())
+        self._ticking = self._group.start_soon(self.timers.run, name=f"{self.root.id} (timers)")
+        self._above.open(self._group)
+        top = self.top.begin()
+        assert isinstance(top, Incarnation)
+        self._top = top
+        top.start()
+        cancelled = await wait_uninterrupted(
+            self.loop, lambda: top.phase is not LifePhase.STARTING, partial(top.reach, LifePhase.UP)
+        )
+        if cancelled is not None:  # natively: nothing else would close the group
+            await self.__aexit__(type(cancelled), cancelled, cancelled.__traceback__)
+            raise cancelled
+        return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -145,60 +167,39 @@ class ActorSystem:
         self._is_leaving = True
         if self.top.incarnation is not None:
             self.top.incarnation.shut_down(Shutdown("system"))
-        await _wait_through(self._done)
+        cancelled = None
+        for task in (self._above.task, self._ticking):
+            again = await wait_uninterrupted(self.loop, partial(_has_finished, task), task.wait)
+            cancelled = cancelled or again
         for stream in self._streams:
             stream.close()
         if isinstance(self._reports, Reports):
             _write_report(self._reports.close)
         has_failed = self._fatal is not None or self._down is not None
-        if self.backend.current_task() is self._opener:
+        if self.loop.current_task() is self._opener:
             # Without a failure the group is empty; passing it the exception would only wrap the exception.
             await self._group.__aexit__(*((exc_type, exc, tb) if has_failed else (None, None, None)))
-        elif not self.backend.has_ended(self._opener):
+        elif not self.loop.has_ended(self._opener):
             raise WrongTask
         # else: the group's scope has ended with the task that entered it
         if self._fatal is not None:
             raise self._fatal
         if self._down is not None:
             raise SystemDown(self._down) from getattr(self._down, "exception", None)
+        if cancelled is not None:
+            raise cancelled
 
-    async def _keep(self) -> None:
-        try:
-            with anyio.CancelScope(shield=True):
-                await self.backend.hold(self._begin)
-        finally:
-            self._done.set()
-            self.on_end()
-
-    async def _begin(self) -> None:
-        top = self.top.begin()
-        self.root.parent = None
-        assert isinstance(top, Incarnation)
-        top.start()
-        self._up.set()
-
-    # --- called by the top supervisor --------------------------------------------------------------------------
-
-    def recent_restarts(self, now: float) -> int:  # noqa: ARG002  # the top supervisor is never restarted
-        """Return 0."""
-        return 0
-
-    def child_started(self, child: Incarnation) -> None:
-        """The top supervisor is up."""
-
-    def child_gone(self, child: Incarnation) -> None:
-        """The top supervisor has ended, because the block is left or because it gave up."""
+    def note_top_end(self, reason: ExitReason) -> None:
+        """Handle the end of the top supervisor: the block is left, or it gave up."""
         self.top.retire()
         if not self._is_leaving and self._fatal is None:
-            self._down = child.reason
+            self._down = reason
             self._group.cancel_scope.cancel()
-
-    # --- for its user ----------------------------------------------------------------------------------------------
 
     @overload
     async def start(self, spec: ChildSpec[Supervisor] | ChildSpec[DynamicSupervisor]) -> SupervisorRef: ...
     @overload
-    async def start(self, spec: ChildSpec[Actor]) -> ActorRef: ...
+    async def start(self, spec: ChildSpec[A]) -> ActorRef[A]: ...
     async def start(self, spec: ChildSpec[Any]) -> ActorRef:
         """Start a child of the top supervisor and wait until it is up; see `SupervisorRef.start_child`."""
         ref: ActorRef = await self.root.start_child(spec)
@@ -215,7 +216,7 @@ class ActorSystem:
         return stream
 
     def _make_promise(self) -> Caller:
-        return self.backend.promise()
+        return self.loop.make_caller()
 
     async def terminated(self, *signals: signal.Signals) -> signal.Signals:
         """Wait until the process is asked to end: by SIGTERM or SIGINT, or by `signals`.
@@ -230,7 +231,10 @@ class ActorSystem:
                 return number
         raise AssertionError("the receiver of signals ended")
 
-    # --- for the rest of the package -------------------------------------------------------------------------------
+    @property
+    def is_torn_down(self) -> bool:
+        """Whether the event loop is being torn down with its tasks: `asyncio.run` cancels all that are left."""
+        return self._top is not None and self.loop.is_tearing_down(self._top.task)
 
     @property
     def is_silent(self) -> bool:
@@ -244,11 +248,16 @@ class ActorSystem:
         """
         for sink in tuple(self.sinks):
             _write_report(partial(sink, event))
-        if self._reports is not None and not self.backend.is_torn_down:
+        if self._reports is not None and not self.is_torn_down:
             _write_report(partial(self._reports, event))
-        elif isinstance(self._reports, Reports) and not self._is_torn_down:
-            self._is_torn_down = True
+        elif isinstance(self._reports, Reports) and not self._has_reported_teardown:
+            self._has_reported_teardown = True
             _write_report(self._reports.report_torn_down)
+
+    def report_dead_letter(self, ref: ActorRef, message: object) -> None:
+        """Report a message to an actor that no actor handles."""
+        if not self.is_silent:
+            self.emit(DeadLetter(self.now(), ref, message))
 
     def abort(self, exception: BaseException) -> None:
         """End the system because a `KeyboardInterrupt` or `SystemExit` left an actor.
@@ -262,31 +271,157 @@ class ActorSystem:
             self._group.cancel_scope.cancel()
 
 
-async def _wait_through(event: anyio.Event) -> None:
-    """Wait for an event without interruption; a cancellation, even a native one, is raised afterwards."""
-    cancelled: BaseException | None = None
-    with anyio.CancelScope(shield=True):
-        while not event.is_set():
+class _Top(ChildGroup):
+    """The parent of the top supervisor: the task group of the system."""
+
+    task: TaskHandle[None]
+
+    def spawn(self, body: Callable[[Incarnation], Coroutine[Any, Any, None]], child: Incarnation) -> None:
+        async def run() -> None:
             try:
-                await event.wait()
-            except anyio.get_cancelled_exc_class() as error:
-                cancelled = error
-    if cancelled is not None:
-        raise cancelled
+                await body(child)
+            finally:
+                self.system.timers.stop()
+                self.system.on_end()
+
+        assert self._group is not None
+        self.task = self._group.start_soon(run, name=str(child.child.spec.id))
+
+    def note_start(self, child: Incarnation) -> None:
+        pass
+
+    def note_end(self, child: Incarnation) -> None:
+        self.system.note_top_end(child.reason)
 
 
-def _find_backend() -> Backend:
-    trio = sys.modules.get("trio")  # a program that runs under trio has imported it
-    if trio is not None and trio.lowlevel.in_trio_task():
-        from supervisors.on_trio import TrioBackend
-
-        return TrioBackend()
-    from supervisors.on_asyncio import AsyncioBackend
-
-    return AsyncioBackend()
+def _has_finished(task: TaskHandle[Any]) -> bool:
+    return task.status not in (TaskHandle.Status.PENDING, TaskHandle.Status.CANCELLING)
 
 
 def _write_report(report: Callable[[], object]) -> None:
     """Write a report. A failure, such as a closed file or a full disk, must not end the actor."""
     with contextlib.suppress(Exception):
         report()
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+class Registry:
+    """The names of one system: `system.registry`."""
+
+    def __init__(self, report_dead_letter: Callable[[ActorRef, object], object]) -> None:
+        self._report_dead_letter = report_dead_letter
+        # Beside each ref: the callback that watches its end, by which it is no longer watched.
+        self._names: dict[Hashable, tuple[ActorRef, _Watch]] = {}
+        self._groups: dict[Hashable, dict[ActorRef, _Watch]] = {}  # in the order of joining
+
+    def register(self, name: Hashable, ref: ActorRef) -> None:
+        """Give `ref` a name, until it ends and will not be restarted.
+
+        Raises:
+            NameTaken: another actor has the name.
+            NotRunning: `ref` has ended and will not be restarted.
+        """
+        if identify(ref).outcome is not None:
+            raise NotRunning(ref, ref.last_exit)
+        self.reserve(name, ref)
+
+    def reserve(self, name: Hashable, ref: ActorRef) -> None:
+        """Like `register`, for the supervisor that is about to start the actor.
+
+        Raises:
+            NameTaken: another actor has the name.
+        """
+        holder = self.whereis(name)
+        if holder is ref:
+            return
+        if holder is not None:
+            raise NameTaken(name, holder)
+
+        def free(*_: object) -> None:
+            self.unregister(name)
+
+        self._names[name] = ref, free
+        identify(ref).watch(free, free, final=True)
+
+    def join(self, group: Hashable, ref: ActorRef) -> None:
+        """Add `ref` to a group, until it ends or leaves. Does nothing if it is a member, or has ended for good."""
+        if ref in self._groups.get(group, ()) or identify(ref).outcome is not None:
+            return
+
+        def leave(*_: object) -> None:
+            self.leave(group, ref)
+
+        self._groups.setdefault(group, {})[ref] = leave
+        identify(ref).watch(leave, leave, final=True)
+
+    def leave(self, group: Hashable, ref: ActorRef) -> None:
+        """Remove `ref` from a group. Does nothing if it is not a member."""
+        members = self._groups.get(group, {})
+        if ref in members:
+            identify(ref).unwatch(members.pop(ref))
+            if not members:
+                del self._groups[group]
+
+    def members(self, group: Hashable) -> list[ActorRef]:
+        """Return the members of a group, in the order of joining."""
+        return list(self._groups.get(group, ()))
+
+    def broadcast(self, group: Hashable, message: Any) -> int:
+        """Cast `message` to all members of a group, skipping those whose mailbox is full.
+
+        Returns:
+            how many members received it.
+        """
+        count = 0
+        for ref in self.members(group):
+            try:
+                ref.cast(message)
+            except MailboxFull:
+                self._report_dead_letter(ref, message)
+            else:
+                count += 1
+        return count
+
+    def unregister(self, name: Hashable) -> None:
+        """Free a name. Does nothing if no actor has it."""
+        if name in self._names:
+            ref, free = self._names.pop(name)
+            identify(ref).unwatch(free)
+
+    def whereis(self, name: Hashable) -> ActorRef | None:
+        """Return the actor with this name, or `None`."""
+        return self._names[name][0] if name in self._names else None
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(list(self._names))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+class SystemPortal:
+    """`system.portal`. Made in the loop; used in any other thread while the system is open."""
+
+    def __init__(self) -> None:
+        self._token = anyio.lowlevel.current_token()
+
+    def call(self, ref: ActorRef, message: Any, timeout: float | None = None) -> Any:
+        """Make a blocking `ref.call`; it returns and raises the same."""
+        return self.run(ref.call, message, timeout)
+
+    def cast(self, ref: ActorRef, message: Any) -> None:
+        """Make a `ref.cast`. Raises `MailboxFull`."""
+        anyio.from_thread.run_sync(ref.cast, message, token=self._token)
+
+    def run(self, function: Callable[[Unpack[Arguments]], Coroutine[Any, Any, T]], *arguments: *Arguments) -> T:
+        """Await `function(*arguments)` in the loop, to start or stop a child or to wait for an outcome.
+
+        Raises:
+            RuntimeError: in the loop's own thread, which would block for ever, and when the loop has ended.
+        """
+        return anyio.from_thread.run(function, *arguments, token=self._token)

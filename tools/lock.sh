@@ -10,7 +10,8 @@ if [ -z "$uv" ]; then
 fi
 "$uv" pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
   --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --quiet "$@" --output-file requirements.lock \
-  --no-emit-package xllamacpp # the extra "local" is `make local`'s: large, and needed by one demo
+  --no-emit-package xllamacpp --no-emit-package cantrip-supervisors
+# left out: the extra "local", which is `make local`'s (large, and needed by one demo), and the other distribution of this repository
 sed -i '/^$/,$d' requirements.lock # what uv says at the end about the excluded package
 if grep -nE '://|^--' requirements.lock; then
   echo "requirements.lock names a registry; see the lines above" >&2

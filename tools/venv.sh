@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes or completes the virtual environment that the Makefile's targets run in: exactly what requirements.lock names, each
-# file checked against its hash, and the project itself, editable. Usage: tools/venv.sh DIRECTORY (PYTHON=... chooses the interpreter).
+# file checked against its hash, and the project's two distributions, editable. Usage: tools/venv.sh DIRECTORY (PYTHON=... chooses the interpreter).
 set -euo pipefail
 venv=$1
 
@@ -32,4 +32,4 @@ else
 fi
 # the lock names everything: a resolver would also look at newer releases of what is asked for with an extra, and refuse
 install --no-deps --require-hashes -r requirements.lock
-install --no-deps --no-build-isolation --editable .
+install --no-deps --no-build-isolation --editable packaging/supervisors --editable .

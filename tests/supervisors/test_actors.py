@@ -1,6 +1,9 @@
 """Calls, mail, and everything that an actor can do."""
 
+import gc
+import itertools
 import math
+import weakref
 
 import anyio
 import anyio.lowlevel
@@ -10,6 +13,7 @@ from supervisors import (
     NO_REPLY,
     Actor,
     ActorRef,
+    ActorSystem,
     CallTimeout,
     ChildSpec,
     Crash,
@@ -31,6 +35,7 @@ from supervisors import (
 )
 from supervisors.actor import BATCH
 from supervisors.events import DeadLetter
+from supervisors.ref import identify
 from supervisors.testing import Boom, Leave, Script
 
 # --- calls ---------------------------------------------------------------------------------------------------------
@@ -62,7 +67,7 @@ class Later(Actor):
 
 
 def actor_of(ref):
-    return ref._incarnation.actor
+    return identify(ref).incarnation.actor
 
 
 async def test_a_call_returns_the_result_of_handle_call(new_system):
@@ -284,7 +289,7 @@ async def test_a_full_mailbox_refuses_and_offer_waits(new_system):
         before = anyio.current_time()
         await ref.offer(3)
         assert 0 < anyio.current_time() - before <= 3
-        ref._box.put_urgent((1, Down(ref, Normal(), final=True)))  # the system always gets in
+        identify(ref).box.put_urgent((1, Down(ref, Normal(), final=True)))  # the system always gets in
 
 
 async def test_an_offer_to_an_ended_actor_raises(new_system):
@@ -542,11 +547,11 @@ async def test_demonitor_and_the_end_of_the_watcher_remove_a_monitor(new_system)
         ref = await system.start(Script("a").spec(restart="temporary"))
         await watcher.call(("monitor", ref))
         await watcher.call(("demonitor", ref))
-        assert ref._watchers is None
+        assert identify(ref).count_watches() == 0
         await watcher.call(("monitor", ref))
         watcher.kill()
         await anyio.sleep(0.1)
-        assert ref._watchers is None
+        assert identify(ref).count_watches() == 0
 
 
 async def test_a_monitoring_actor_keeps_no_ended_actors(new_system):
@@ -562,9 +567,9 @@ async def test_a_monitoring_actor_keeps_no_ended_actors(new_system):
         await watcher.call(("monitor", kept))
         await anyio.sleep(0.1)
         assert len(actor_of(watcher).seen) == 4
-        assert actor_of(watcher)._me._watched == {kept: None}
+        assert list(identify(watcher).incarnation.monitored) == [kept]
         await watcher.call(("demonitor", kept))
-        assert actor_of(watcher)._me._watched == {}
+        assert not identify(watcher).incarnation.monitored
 
 
 async def test_two_monitors_on_one_actor_are_independent(new_system):
@@ -578,7 +583,7 @@ async def test_two_monitors_on_one_actor_are_independent(new_system):
         assert [down.final for down in actor_of(watcher).seen] == [False]
         watcher.kill()
         await anyio.sleep(0.1)
-        assert ref._watchers is None
+        assert identify(ref).count_watches() == 0
 
 
 @pytest.mark.parametrize("how", ["crash", Leave(Shutdown("x")), "kill"], ids=["crash", "shutdown", "kill"])
@@ -665,7 +670,7 @@ async def test_a_timer_without_seconds_is_refused_and_the_actor_can_end(new_syst
         ref = await system.start(Script("a").spec(restart="temporary"))
         for request in ("send_after", "send_every"):
             with pytest.raises(ValueError, match="expected seconds"):
-                getattr(ref._incarnation.actor, request)(seconds, "tick")
+                getattr(identify(ref).incarnation.actor, request)(seconds, "tick")
         with pytest.raises(ValueError, match="timeout: expected seconds"):
             await ref.call("hello", timeout=seconds or "5")
         assert ref.mailbox_depth == 0
@@ -842,7 +847,7 @@ async def test_an_actor_that_joins_and_leaves_often_is_watched_once(new_system):
             system.registry.unregister("a")
         system.registry.join("all", ref)
         system.registry.register("a", ref)
-        assert len(ref._watchers) == 2
+        assert identify(ref).count_watches() == 2
 
 
 async def test_an_actor_that_has_ended_gets_no_name_and_joins_no_group(new_system):
@@ -944,10 +949,151 @@ async def test_a_cancelled_wait_for_an_end_is_forgotten(new_system):
         for _ in range(3):
             with anyio.move_on_after(1):
                 await ref.exited()
-        assert ref._watchers is None
+        assert identify(ref).count_watches() == 0
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ref.exited)
             await anyio.sleep(1)
             with anyio.move_on_after(1):
                 await ref.exited()
             await system.root.terminate_child("a")
+
+
+# --- ends of idle actors ------------------------------------------------------------------------------------------
+
+
+class Total(Actor):
+    def __init__(self):
+        self.total = 0
+
+    async def handle_cast(self, message):
+        self.total += message
+
+    async def handle_call(self, message, caller):
+        return self.total
+
+
+async def test_mail_that_arrives_while_an_actor_ends_is_for_the_next_incarnation(new_system):
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", Total))
+        ref.kill()
+        ref.cast(5)
+        assert await ref.call("total") == 5
+        assert ref.last_exit == Killed()
+
+
+async def test_a_call_that_arrives_while_an_actor_ends_for_good_gets_not_running(new_system):
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", Total, restart="temporary"))
+        ref.kill()
+        with pytest.raises(NotRunning):
+            await ref.call("total")
+
+
+async def test_an_actor_that_is_stopped_before_its_first_step_handles_no_message(new_system):
+    handled = []
+
+    class Counts(Total):
+        async def handle_cast(self, message):
+            handled.append(message)
+
+    async with new_system() as system:
+        dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
+        ref = ActorRef()
+        ref.cast("early")
+        await dynamic.start_child(ChildSpec("a", Counts, ref=ref, restart="temporary"))
+        ref.exit()
+        assert await ref.exited() == Shutdown()
+        assert handled == []
+
+
+async def test_a_long_chain_of_links_ends_without_deep_recursion(new_system):
+    class Linked(Actor):
+        async def handle_cast(self, ref):
+            self.link(ref)
+
+    async with new_system() as system:
+        group = await system.start(ChildSpec("group", DynamicSupervisor))
+        refs = [await group.start_child(ChildSpec(n, Linked, restart="temporary")) for n in range(3000)]
+        for ref, partner in itertools.pairwise(refs):
+            ref.cast(partner)
+        await anyio.sleep(60)
+        refs[0].exit(Shutdown("all"))
+        for ref in refs:
+            assert await ref.exited() == Shutdown("all")
+
+
+async def test_a_deep_tree_is_killed_without_deep_recursion(new_system):
+    spec = ChildSpec("leaf", Total)
+    for level in range(300):
+        spec = ChildSpec(f"s{level}", lambda spec=spec: Supervisor([spec]), restart="temporary")
+    async with new_system() as system:
+        ref = await system.start(spec)
+        ref.kill()
+        assert await ref.exited() == Killed()
+
+
+async def test_a_monitoring_actor_is_freed_at_its_end_without_the_collector():
+    class Watches(Actor):
+        async def handle_cast(self, ref):
+            self.monitor(ref)
+            self.send_after(1000, "later")
+
+    async with ActorSystem(reports=None) as system:
+        other = await system.start(ChildSpec("other", Total))
+        ref = await system.start(ChildSpec("watcher", Watches, restart="temporary"))
+        seen = weakref.ref(actor_of(ref))
+        ref.cast(other)
+        await anyio.sleep(1)
+        gc.collect()
+        gc.disable()
+        try:
+            await system.root.terminate_child(ref)
+            await anyio.sleep(1)
+            assert seen() is None
+        finally:
+            gc.enable()
+
+
+@pytest.mark.rule("K-07")
+async def test_the_cause_of_died_is_the_exception_of_the_actor(new_system):
+    async with new_system() as system:
+        ref = await system.start(Script("a").spec())
+        with pytest.raises(Died) as died:
+            await ref.call("crash")
+        assert isinstance(died.value.__cause__, Boom)
+        assert died.value.__cause__ is died.value.reason.exception
+
+
+async def test_an_actor_finds_others_by_name_and_knows_its_system(new_system):
+    class Finds(Actor):
+        async def handle_call(self, message, caller):
+            return self.whereis(message), self.system
+
+    async with new_system() as system:
+        other = await system.start(ChildSpec("other", Total, name="other"))
+        ref = await system.start(ChildSpec("finds", Finds))
+        assert await ref.call("other") == (other, system)
+        assert (await ref.call("nobody"))[0] is None
+
+
+@pytest.mark.rule("K-06")
+@pytest.mark.real_time
+async def test_an_idle_actor_takes_at_most_7_kilobytes():
+    import tracemalloc
+
+    async with ActorSystem(reports=None) as system:
+        group = await system.start(ChildSpec("group", lambda: DynamicSupervisor(ChildSpec("a", Total))))
+        for _ in range(100):
+            await group.start_child()
+        await anyio.sleep(0.1)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for _ in range(1000):
+                await group.start_child()
+            await anyio.sleep(0.1)
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert taken / 1000 <= 7_000

@@ -15,7 +15,7 @@ from supervisors import (
     Shutdown,
     Supervisor,
 )
-from supervisors.events import GaveUp as GaveUpEvent
+from supervisors.events import GaveUpEvent
 from supervisors.testing import Leave, Script
 
 

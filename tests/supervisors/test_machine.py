@@ -35,6 +35,7 @@ from supervisors import (
     SupervisorsError,
 )
 from supervisors.events import DeadLetter
+from supervisors.ref import identify
 from supervisors.testing import virtual
 
 
@@ -118,22 +119,10 @@ class Subclassed(Subject):
             self.book.running.discard(id(self))
 
 
-class Resting(Subject):
-    """Needs no task until it has mail, nor for its end."""
+class Plain(Subject):
+    """Is up at once, and has nothing to do at its end."""
 
-    hibernate_after = 0.5
     init, run, terminate = Actor.init, Actor.run, Actor.terminate
-
-
-class Hibernating(Subject):
-    """Has something to do at its start and its end, and no task in between while it is idle."""
-
-    hibernate_after = 0.5
-    run = Actor.run
-
-    async def init(self) -> None:
-        await super().init()
-        self.book.running.discard(id(self))  # only those are counted that have a task all the time
 
 
 def drive(backend: str, plan: "list[tuple]") -> None:
@@ -188,7 +177,7 @@ class World:
 
     def spec(self, restart: str, kind: int) -> ChildSpec[Actor]:
         self.count += 1
-        made = (Subject, Subclassed, Resting, Hibernating)[kind // 7 % 4]
+        made = (Subject, Subclassed, Plain)[kind // 7 % 3]
         slow = (0.0, 0.5, math.inf)[kind % 3]
         backoff = Backoff(first=0.5, jitter=0) if kind % 5 == 0 else None
         fails = [kind % 4 == 3, False] if kind % 4 else []
@@ -271,15 +260,15 @@ class World:
         """What the supervisors believe is what is there."""
         live = set()
         for supervisor in (self.static, self.dynamic):
-            if supervisor._incarnation is None:
+            if identify(supervisor).incarnation is None:
                 continue
-            for child in supervisor._incarnation.actor.children():
+            for child in identify(supervisor).incarnation.actor.children.records.values():
                 incarnation = child.incarnation
                 if incarnation is None:
                     continue
                 if not incarnation.is_over:
-                    assert child.ref._incarnation is incarnation
-                    if incarnation.is_up and not isinstance(incarnation.actor, (Resting, Hibernating)):
+                    assert identify(child.ref).incarnation is incarnation
+                    if incarnation.is_up and not isinstance(incarnation.actor, Plain):
                         live.add(id(incarnation.actor))
                 if settled:
                     assert incarnation.is_up

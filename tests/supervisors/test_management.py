@@ -21,8 +21,7 @@ from supervisors import (
     StartFailed,
     Supervisor,
 )
-from supervisors.events import Exited, GaveUp, Restarting, Started
-from supervisors.events import StartFailed as StartFailedEvent
+from supervisors.events import Exited, GaveUpEvent, Restarting, Started, StartFailedEvent
 from supervisors.testing import Boom, Leave, Script
 
 
@@ -383,7 +382,7 @@ class _Logger:
 @pytest.mark.rule("S-52")
 async def test_reports_name_the_child_its_path_and_its_spec():
     from supervisors import ActorSystem
-    from supervisors.reports import Reports
+    from supervisors.events import Reports
 
     logger = _Logger()
     script = Script("a", starts=["ok", "error", "ok"])
@@ -413,7 +412,7 @@ async def test_reports_name_the_child_its_path_and_its_spec():
 @pytest.mark.rule("S-52")
 async def test_progress_is_reported_on_request_only_and_expected_ends_are_not():
     from supervisors import ActorSystem
-    from supervisors.reports import Reports
+    from supervisors.events import Reports
 
     logger = _Logger()
     async with ActorSystem(reports=Reports(logger, progress=True)) as system:
@@ -438,6 +437,6 @@ async def test_each_change_of_a_child_is_one_event(new_system, recorder):
         (Exited, "a"),
         (StartFailedEvent, "a"),
         (Restarting, "a"),
-        (GaveUp, "a"),
+        (GaveUpEvent, "a"),
         (Exited, "g"),
     ]

@@ -18,8 +18,8 @@ from supervisors import (
     Supervisor,
     SupervisorsError,
 )
-from supervisors.events import Exited, Zombie
-from supervisors.events import StartFailed as StartFailedEvent
+from supervisors.events import Exited, StartFailedEvent, Zombie
+from supervisors.ref import identify
 from supervisors.testing import Script
 
 
@@ -265,13 +265,13 @@ async def test_a_zombies_snapshot_and_timers_do_not_reach_the_next_incarnation(n
         ref = await system.start(ChildSpec("a", Sleeps, shutdown=1))
         ref.cast("crash")
         await anyio.sleep(1)
-        assert ref._state == 0
+        assert identify(ref).state == 0
         ref.cast("crash")
         await anyio.sleep(5)
         assert len(recorder.of(Zombie)) == 1
         release.set()
         await anyio.sleep(1)
-        assert ref._state == 0
+        assert identify(ref).state == 0
         assert seen == []
 
 

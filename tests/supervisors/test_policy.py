@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisors.policy import Backoff, Plan, RestartWindow, Verdict, decide_after_exit, plan, should_end_supervisor
+from supervisors.policy import (
+    Backoff,
+    RestartPlan,
+    RestartVerdict,
+    RestartWindow,
+    decide_after_exit,
+    plan,
+    should_end_supervisor,
+)
 from supervisors.reasons import (
     KILLED,
     NORMAL,
@@ -32,18 +40,18 @@ REASONS = {
 @pytest.mark.rule("S-14")
 @pytest.mark.parametrize("reason", REASONS.values(), ids=REASONS)
 def test_a_permanent_child_is_restarted_after_any_exit(reason):
-    assert decide_after_exit("permanent", reason) is Verdict.RESTART
+    assert decide_after_exit("permanent", reason) is RestartVerdict.RESTART
 
 
 @pytest.mark.rule("S-15")
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
-        ("normal", Verdict.KEEP),
-        ("shutdown", Verdict.KEEP),
-        ("shutdown with detail", Verdict.KEEP),
-        ("killed", Verdict.RESTART),
-        ("crash", Verdict.RESTART),
+        ("normal", RestartVerdict.KEEP),
+        ("shutdown", RestartVerdict.KEEP),
+        ("shutdown with detail", RestartVerdict.KEEP),
+        ("killed", RestartVerdict.RESTART),
+        ("crash", RestartVerdict.RESTART),
     ],
 )
 def test_a_transient_child_is_restarted_after_abnormal_exits_only(name, verdict):
@@ -53,18 +61,18 @@ def test_a_transient_child_is_restarted_after_abnormal_exits_only(name, verdict)
 @pytest.mark.rule("S-16")
 @pytest.mark.parametrize("reason", REASONS.values(), ids=REASONS)
 def test_a_temporary_child_is_dropped_after_any_exit(reason):
-    assert decide_after_exit("temporary", reason) is Verdict.DROP
+    assert decide_after_exit("temporary", reason) is RestartVerdict.DROP
 
 
 @pytest.mark.rule("S-19", "S-20", "S-21")
 @pytest.mark.parametrize(
     ("strategy", "failed", "expected"),
     [
-        ("one_for_one", "b", Plan((), ("b",))),
-        ("one_for_all", "b", Plan(("d", "c", "a"), ("a", "b", "c", "d"))),
-        ("rest_for_one", "b", Plan(("d", "c"), ("b", "c", "d"))),
-        ("rest_for_one", "d", Plan((), ("d",))),
-        ("rest_for_one", "a", Plan(("d", "c", "b"), ("a", "b", "c", "d"))),
+        ("one_for_one", "b", RestartPlan((), ("b",))),
+        ("one_for_all", "b", RestartPlan(("d", "c", "a"), ("a", "b", "c", "d"))),
+        ("rest_for_one", "b", RestartPlan(("d", "c"), ("b", "c", "d"))),
+        ("rest_for_one", "d", RestartPlan((), ("d",))),
+        ("rest_for_one", "a", RestartPlan(("d", "c", "b"), ("a", "b", "c", "d"))),
     ],
 )
 def test_each_strategy_stops_and_starts_the_right_children(strategy, failed, expected):

@@ -4,8 +4,7 @@ import anyio
 import pytest
 
 from supervisors import Actor, ActorRef, ActorSystem, ChildSpec, Crash, DynamicSupervisor, Killed, Supervisor
-from supervisors.events import Exited, GaveUp, StartFailed, Zombie
-from supervisors.reports import BURST, Reports
+from supervisors.events import BURST, Exited, GaveUpEvent, Reports, StartFailedEvent, Zombie
 
 
 class _Logger:
@@ -48,7 +47,7 @@ def test_reports_of_giving_up_and_of_zombies_are_never_dropped():
     for _ in range(3):
         reports(_exited(5.0))
     ref = ActorRef("a")
-    reports(GaveUp(5.0, ref, SPEC, Killed()))
+    reports(GaveUpEvent(5.0, ref, SPEC, Killed()))
     reports(Zombie(5.0, ref, SPEC))
     assert logger.names[2:] == ["too many restarts", "child does not end"]
 
@@ -104,8 +103,8 @@ async def test_a_traceback_begins_with_the_users_own_code():
         await anyio.sleep(0.1)
     mine, ours = (more["exception"] for _, more in logger.records)
     assert "in handle_cast" in mine
-    assert "in run_incarnation" not in mine
-    assert "in run_incarnation" in ours
+    assert "in _run_worker" not in mine
+    assert "in _run_worker" in ours
 
 
 @pytest.mark.rule("S-52")
@@ -120,7 +119,7 @@ async def test_the_reason_keeps_the_whole_traceback():
         ref.cast("x")
         await anyio.sleep(0.1)
         assert isinstance(ref.last_exit, Crash)
-        assert ref.last_exit.exception.__traceback__.tb_frame.f_code.co_name == "run_incarnation"
+        assert ref.last_exit.exception.__traceback__.tb_frame.f_code.co_name == "_run_worker"
 
 
 class _Slow(Actor):
@@ -132,7 +131,7 @@ class _Slow(Actor):
 async def test_a_child_stopped_before_it_begins_has_not_failed():
     logger, seen = _Logger(), []
     async with ActorSystem(reports=Reports(logger)) as system:
-        system.sinks.append(lambda event: seen.append(event) if isinstance(event, StartFailed) else None)
+        system.sinks.append(lambda event: seen.append(event) if isinstance(event, StartFailedEvent) else None)
         group = await system.start(ChildSpec("group", DynamicSupervisor))
         with anyio.move_on_after(1):
             await group.start_child(ChildSpec("slow", _Slow, restart="temporary"))

@@ -232,7 +232,7 @@ async def test_backoff_delays_each_restart_longer_and_begins_anew_after_quiet(ne
 
 async def test_backoff_delays_retries_of_a_failed_start(new_system, recorder):
     from supervisors import Backoff
-    from supervisors.events import StartFailed
+    from supervisors.events import StartFailedEvent
 
     backoff = Backoff(first=1, factor=2, jitter=0)
     async with new_system(max_restarts=100) as system:
@@ -245,4 +245,4 @@ async def test_backoff_delays_retries_of_a_failed_start(new_system, recorder):
             ref.kill()
             await anyio.sleep(20)
             assert ref.alive
-            assert [event.time - before for event in recorder.of(StartFailed)] == [0, 1, 3]
+            assert [event.time - before for event in recorder.of(StartFailedEvent)] == [0, 1, 3]

@@ -14,6 +14,7 @@ from supervisors import (
     Supervisor,
     SupervisorRef,
 )
+from supervisors.ref import identify
 
 
 @pytest.mark.rule("S-11")
@@ -23,12 +24,12 @@ async def test_defaults_equal_the_defaults_of_otp(new_system):
     async with new_system() as system:
         await system.start(spec)
         await system.start(ChildSpec("s", Supervisor))
-        worker, supervisor = system.root._incarnation.actor.children()
+        worker, supervisor = identify(system.root).incarnation.actor.children.records.values()
         assert (worker.shutdown, supervisor.shutdown) == (5.0, math.inf)
         assert [child.type for child in await system.root.which_children()] == ["worker", "supervisor"]
         made = supervisor.incarnation.actor
-        assert (made._strategy, made._auto_shutdown) == ("one_for_one", "never")
-        assert (made._window.max_restarts, made._window.period) == (1, 5.0)
+        assert (made.strategy, made.auto_shutdown) == ("one_for_one", "never")
+        assert (made.max_restarts, made.period) == (1, 5.0)
 
 
 @pytest.mark.rule("S-12")

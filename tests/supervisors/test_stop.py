@@ -309,6 +309,20 @@ class _Works(Actor):
             await message.wait()
 
 
+async def test_a_stop_gives_no_more_time_to_a_child_that_is_being_killed(new_system, recorder):
+    script = Script("z", immortal=True)
+    async with new_system(kill_grace=2) as system:
+        ref = await system.start(script.spec(shutdown=10))
+        ref.cast("hang")
+        await anyio.sleep(1)
+        ref.kill()
+        before = anyio.current_time()
+        await system.root.terminate_child("z")
+        script.release()
+        assert anyio.current_time() - before == pytest.approx(2)
+        assert [event.ref for event in recorder.of(Zombie)] == [ref]
+
+
 @pytest.mark.rule("S-35")
 @pytest.mark.parametrize("actor", [_Receives, _Works])
 @pytest.mark.parametrize("shutdown", [1, "kill"])

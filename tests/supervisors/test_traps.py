@@ -24,6 +24,7 @@ from supervisors import (
     Supervisor,
     SystemDown,
 )
+from supervisors.ref import identify
 from supervisors.testing import Boom, Recorder, Script, virtual
 
 
@@ -146,6 +147,7 @@ async def test_a_bare_cancelled_error_is_a_crash(new_system, anyio_backend_name)
             assert ref.alive
 
 
+@pytest.mark.rule("K-05")
 async def test_context_variables_of_the_starting_task_do_not_leak_in(new_system):
     trace = contextvars.ContextVar("trace", default="clean")
     seen = []
@@ -279,6 +281,7 @@ async def test_deep_trees_start_and_stop(new_system, recorder):
         assert recorder.take()[0] == "-leaf shutdown"
 
 
+@pytest.mark.rule("K-03")
 @pytest.mark.real_time
 async def test_an_ordered_stop_of_a_cancelled_system_takes_linear_time(anyio_backend_name):
     """3.2: one shield a child is quadratic on asyncio; here all stand under one."""
@@ -297,7 +300,7 @@ async def test_an_ordered_stop_of_a_cancelled_system_takes_linear_time(anyio_bac
     assert await cost(4000) < 4 * min([await cost(400) for _ in range(3)])
 
 
-async def test_only_child_py_and_the_text_of_an_exception_catch_every_exception():
+async def test_only_incarnation_py_and_the_text_of_an_exception_catch_every_exception():
     """3.5: the sanctioned places. An exception's own `__str__` may raise anything (LOG-04)."""
     import ast
 
@@ -312,7 +315,7 @@ async def test_only_child_py_and_the_text_of_an_exception_catch_every_exception(
                 )
                 if names & {"Exception", "BaseException", "all"}:
                     found.add(path.name)
-    assert found == {"child.py", "reasons.py"}
+    assert found == {"incarnation.py", "reasons.py"}
 
 
 async def test_the_package_imports_anyio_and_structlog_only(anyio_backend_name):
@@ -337,7 +340,7 @@ async def test_a_dead_actor_leaves_no_garbage_that_only_the_collector_finds(new_
         dynamic = await system.start(ChildSpec("d", DynamicSupervisor))
         ref = await dynamic.start_child(ChildSpec("a", Light, restart="temporary"))
         await anyio.lowlevel.checkpoint()
-        seen = weakref.ref(ref._incarnation.actor)
+        seen = weakref.ref(identify(ref).incarnation.actor)
         gc.collect()
         gc.disable()
         try:

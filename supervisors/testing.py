@@ -1,4 +1,13 @@
-"""Virtual time for both backends: hours of backoff pass in milliseconds, with the same figures on every run.
+"""Tools for tests of supervised programs: virtual time on both backends, a recorder of events, scripted children.
+
+    anyio.run(main, backend="asyncio", backend_options=virtual("asyncio")[1])
+
+    @pytest.fixture(params=["asyncio", "trio"])
+    def anyio_backend(request):
+        return virtual(request.param)
+
+In virtual time hours of backoff pass in milliseconds, with the same figures on every run. `docs/supervisors.md` shows
+how to use it.
 
 Theory of operation. The clock stands still while tasks run. When every task waits and no I/O is ready, it jumps to the
 next deadline; so code that sleeps, times out and backs off is tested as written, and `anyio.current_time()` returns
@@ -12,10 +21,8 @@ With a `thread_rate` below 1 the clock runs slower than the real one meanwhile: 
 that use a database then says the same on a machine that is busy.
 
 A run in which nothing can happen any more (no timer, no event, no working thread) fails with `Stuck` instead of
-hanging.
-
-The clock cannot see that a socket or a subprocess is working. For a test that uses one, set `patience`: the real
-seconds of silence to wait for before each jump.
+hanging. The clock cannot see that a socket or a subprocess is working. For a test that uses one, set `patience`: the
+real seconds of silence to wait for before each jump.
 
 The two implementations share the rule but no code: for asyncio, a selector that jumps instead of waiting (a public
 interface); for trio, its own test clock with the rule about threads added.
@@ -24,6 +31,7 @@ interface); for trio, its own test clock with the rule about threads added.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import faulthandler
 import functools
 import math
@@ -32,12 +40,25 @@ import selectors
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import anyio
+
+from supervisors.actor import Actor
+from supervisors.events import Event, Exited, Started, StartFailedEvent
+from supervisors.mailbox import Caller
+from supervisors.reasons import Crash, ExitReason, Ignore, Killed, Normal, Stop
+from supervisors.spec import ChildSpec
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     import trio.testing
+
+__all__ = ["Boom", "Leave", "Recorder", "Script", "Stuck", "virtual"]
+
+# --- virtual time -----------------------------------------------------------------------------------------------------
 
 #: Real seconds between two looks at a thread that has something to do. Its result wakes the loop at once; this only
 #: bounds how late the clock notices that the thread waits for the loop. Most threads are done before the first look,
@@ -105,9 +126,6 @@ def _count_waiting_for_the_loop() -> int:
         stacks = file.read().decode(errors="replace").split("\n\n")
     # the loop's own thread does not wait for the loop
     return sum(1 for stack in stacks if not stack.startswith("Current thread") and _WAITS.search(stack))
-
-
-# --- asyncio ----------------------------------------------------------------------------------------------------------
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -197,9 +215,6 @@ class _JumpingSelector(selectors.DefaultSelector):
         raise Stuck(_STUCK.format(self._stuck_after))
 
 
-# --- trio -------------------------------------------------------------------------------------------------------------
-
-
 def _make_trio_clock(patience: float, stuck_after: float, thread_rate: float) -> trio.testing.MockClock:
     import trio.testing
     from trio._core._run import GLOBAL_RUN_CONTEXT
@@ -249,3 +264,161 @@ def _make_trio_clock(patience: float, stuck_after: float, thread_rate: float) ->
     # The class is final and the hook has no public name (trio#1587), so the instance gets it.
     clock._autojump = jump_unless_a_thread_works  # type: ignore[method-assign]  # noqa: SLF001
     return clock
+
+
+# --- a recorder of events ---------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A sink. `events` has all events; `log` has an entry per child event: `+id`, `-id reason`, `!id` (a failed start),
+    `~id` (an ignored start).
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.log: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        """Record an event."""
+        self.events.append(event)
+        match event:
+            case Started():
+                self.log.append(f"+{event.spec.id}")
+            case StartFailedEvent():
+                self.log.append(f"{'~' if event.reason is None else '!'}{event.spec.id}")
+            case Exited():
+                self.log.append(f"-{event.spec.id} {_name_reason(event.reason)}")
+            case _:
+                pass
+
+    def take(self) -> list[str]:
+        """Return the log so far, and clear it."""
+        log, self.log = self.log, []
+        return log
+
+    def of(self, kind: type[Event]) -> list[Event]:
+        """Return the events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def _name_reason(reason: ExitReason) -> str:
+    match reason:
+        case Normal():
+            return "normal"
+        case Killed():
+            return "killed"
+        case Crash():
+            return "crash"
+        case _:
+            return "shutdown"
+
+
+# --- scripted children ------------------------------------------------------------------------------------------------
+
+
+class Boom(Exception):
+    """The exception of a scripted crash."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leave:
+    """A message that makes a scripted actor end with a reason."""
+
+    reason: ExitReason
+
+
+@dataclasses.dataclass
+class Script:
+    """The script of a child, for all of its incarnations. Use it as the `start` of a `ChildSpec`.
+
+    The actor replies to a call with the message, appends the messages of casts to `seen`, crashes on the message
+    `"crash"`, and ends on a `Leave`.
+
+    Args:
+        name: the child's id.
+        starts: what each start does: `ok`, `error` (raises `Boom` in `init`), `ignore`; the last one applies to all
+            further starts.
+        slow_start: seconds that `init` takes.
+        crash_on: the number of the message that crashes each incarnation, counted from 1.
+        hang_on: the number of the message whose handler never returns.
+        stop_takes: seconds that `terminate` takes; `math.inf`: until it is killed.
+        immortal: it swallows every cancellation, until `release` is called.
+    """
+
+    name: str
+    starts: Sequence[Literal["ok", "error", "ignore"]] = ("ok",)
+    slow_start: float = 0.0
+    crash_on: int | None = None
+    hang_on: int | None = None
+    stop_takes: float = 0.0
+    immortal: bool = False
+
+    incarnations: int = 0
+    seen: list[Any] = dataclasses.field(default_factory=list)
+    ends: list[ExitReason] = dataclasses.field(default_factory=list)
+    _released: bool = False
+
+    def __call__(self) -> Actor:
+        """Return the next incarnation."""
+        self.incarnations += 1
+        return _Scripted(self, self.starts[min(self.incarnations, len(self.starts)) - 1])
+
+    def spec(self, **options: Any) -> ChildSpec[Actor]:
+        """Return a spec for it; `options` are those of `ChildSpec`."""
+        return ChildSpec(self.name, self, **options)
+
+    def release(self) -> None:
+        """Let an immortal child end."""
+        self._released = True
+
+    async def hang(self) -> None:
+        """Never return: the handler of the script's `hang_on` message."""
+        if not self.immortal:
+            await anyio.sleep_forever()
+        while not self._released:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.05)
+
+
+class _Scripted(Actor):
+    def __init__(self, script: Script, start: str) -> None:
+        self._script = script
+        self._start = start
+        self._count = 0
+
+    async def init(self) -> None:
+        if self._script.slow_start:
+            await anyio.sleep(self._script.slow_start)
+        if self._start == "error":
+            raise Boom(f"start {self._script.incarnations} of {self._script.name}")
+        if self._start == "ignore":
+            raise Ignore
+
+    async def _take(self, message: Any) -> None:
+        self._count += 1
+        if message == "crash" or self._count == self._script.crash_on:
+            raise Boom(self._script.name)
+        if message == "hang" or self._count == self._script.hang_on:
+            await self._script.hang()
+        if isinstance(message, Leave):
+            raise Stop(message.reason)
+
+    async def handle_call(self, message: Any, caller: Caller) -> Any:  # noqa: ARG002 - the actor's interface
+        await self._take(message)
+        return message
+
+    async def handle_cast(self, message: Any) -> None:
+        self._script.seen.append(message)
+        await self._take(message)
+
+    async def handle_info(self, message: Any) -> None:
+        self._script.seen.append(message)
+
+    async def terminate(self, reason: ExitReason) -> None:
+        self._script.ends.append(reason)
+        if self._script.immortal:
+            await self._script.hang()
+        elif self._script.stop_takes == math.inf:
+            await anyio.sleep_forever()
+        elif self._script.stop_takes:
+            await anyio.sleep(self._script.stop_takes)
