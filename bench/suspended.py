@@ -7,7 +7,8 @@ instead of programs.
 The figure is the memory per waiting entity: the memory of this process, with its loom on disk, minus that of a process
 with as many chains of depth one, divided by the number of additional entities, `--entities`. (Both include the memory
 of the first programs of a process, and of those that compute at the same time.) Threads and processes are counted,
-because a waiting entity may hold none. The measurement begins after two seconds, when all idle actors hibernate.
+because a waiting entity may hold none. The measurement begins after two seconds, when the programs of waiting entities
+are put away.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LIMIT = 8.0
 THREADS = 8
 """The limit for all entities together."""
 SETTLED = 2.5
-"""Seconds until all actors hibernate: one for the waiting entities, and one for their supervisors and circles."""
+"""Seconds until the programs of waiting entities are put away."""
 LANGUAGES = ("python", "tools")
 PROGRAM = "seen = list(range(10))\nanswer = call_agent('{left}')\nsubmit_answer(answer)"
 

@@ -34,6 +34,12 @@ PRINTS = {
         "terminated 3\n  terminated 2\n  failed 1\n  terminated 2\n",
     ],
     "several_runtimes": ["['WRITE THE REPORT']\n", "FEED THE CAT"],
+    "monitor": [
+        "   └─ mail  Watch  up",
+        "shop: ok, stopped, 1 prober",
+        "mail: crashed: no route, ok, stopped, 1 prober",
+        "search: too slow, ok, stopped, 1 prober",
+    ],
     "property_test": ["it always ends"],
     "sentiment": ["I love this wonderful day: POSITIVE, ACCEPT", "The soup was awful: NEGATIVE, ACCEPT"],
 }

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_make_setup_installs_nothing_without_a_hash() -> None:
     installs = re.findall(r"^install (.*)$", script, re.MULTILINE)
     assert installs == [
         "--no-deps --require-hashes -r requirements.lock",
-        "--no-deps --no-build-isolation --editable .",
+        "--no-deps --no-build-isolation --editable packaging/supervisors --editable .",
     ]
 
 
@@ -81,24 +82,105 @@ def test_the_bill_of_materials_lists_every_dependency(tmp_path: Path) -> None:
     assert str(ROOT) not in (tmp_path / "sbom.json").read_text()
 
 
-def test_two_builds_of_the_wheel_are_the_same_to_the_byte(tmp_path: Path) -> None:
+SUPERVISORS = ROOT / "packaging" / "supervisors"
+
+
+@pytest.mark.parametrize("project", [ROOT, SUPERVISORS], ids=["cantrip-actors", "cantrip-supervisors"])
+def test_two_builds_of_a_wheel_are_the_same_to_the_byte(tmp_path: Path, project: Path) -> None:
     """In different folders, with other times and modes of the files, and another umask."""
+    settings = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
     wheels = []
     for at, umask in enumerate((0o022, 0o077)):
         copy = tmp_path / f"copy{at}"
         copy.mkdir()
         for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, copy)
-        for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
-            shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copy(project / name, copy)
+        for package in settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+            shutil.copytree(project / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
         for path in (*copy.rglob("*.py"),)[at::2]:
             os.utime(path, (10**9 * (at + 1), 10**9 * (at + 1)))
             path.chmod(0o664 if at else 0o600)
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
-        subprocess.run(command, cwd=copy, check=True, capture_output=True, umask=umask)
-        (wheel,) = (copy / "dist").glob("*.whl")
-        wheels.append(wheel.read_bytes())
+        wheels.append(build(copy, umask=umask).read_bytes())
     assert wheels[0] == wheels[1]
+
+
+def build(project: Path, kind: str = "wheel", umask: int = -1) -> Path:
+    """Build a distribution of the project in that folder, and return it."""
+    before = set((project / "dist").glob("*"))
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind]
+    subprocess.run(command, cwd=project, check=True, capture_output=True, umask=umask)
+    (built,) = {path for path in (project / "dist").glob("*") if path.name != ".gitignore"} - before
+    return built
+
+
+@pytest.mark.rule("K-08")
+def test_the_two_wheels_share_no_file_and_the_smaller_one_is_a_distribution_of_its_own(tmp_path: Path) -> None:
+    copy = tmp_path / "project"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "supervisors", "cantrip_actors", "examples", "packaging"):
+        path = ROOT / name
+        ignored = shutil.ignore_patterns("__pycache__", "dist")
+        shutil.copytree(path, copy / name, symlinks=True, ignore=ignored) if path.is_dir() else shutil.copy(path, copy)
+    actors, alone = build(copy), build(copy / "packaging" / "supervisors")
+    unpacked = tmp_path / "unpacked"
+    shutil.unpack_archive(build(copy / "packaging" / "supervisors", "sdist"), unpacked)
+    (source,) = unpacked.iterdir()
+    assert build(source).read_bytes() == alone.read_bytes()
+
+    files = [set(zipfile.ZipFile(wheel).namelist()) for wheel in (actors, alone)]
+    assert not files[0] & files[1]
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "supervisors").rglob("*.py")} <= files[1]
+    assert "supervisors/py.typed" in files[1]
+    (metadata,) = (name for name in files[1] if name.endswith("METADATA"))
+    text = zipfile.ZipFile(alone).read(metadata).decode()
+    assert re.findall(r"^Requires-Dist: ([\w.-]+)(?!.*extra)", text, re.MULTILINE)[:1] == ["anyio"]
+    version = re.search(r"^Version: (.*)$", text, re.MULTILINE)
+    assert version is not None
+    assert f"cantrip-supervisors=={version[1]}" in PROJECT["project"]["dependencies"]
+    assert version[1] == PROJECT["project"]["version"]
+    assert (SUPERVISORS / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.rule("K-08")
+def test_supervisors_works_without_structlog_and_reports_to_logging(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT_STRUCTLOG)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    first, *_ = done.stderr.splitlines()
+    assert first.startswith("ERROR:supervisors:child terminated  child='a' path='root/a'")
+    assert "ZeroDivisionError: division by zero" in done.stderr
+
+
+WITHOUT_STRUCTLOG = """
+import sys
+
+sys.modules["structlog"] = None  # as if it were not installed
+
+import anyio
+import logging
+
+from supervisors import Actor, ActorSystem, ChildSpec
+
+
+class Fails(Actor):
+    async def handle_cast(self, message):
+        1 / message
+
+
+async def main():
+    async with ActorSystem() as system:
+        ref = await system.start(ChildSpec("a", Fails))
+        ref.cast(0)
+        await anyio.sleep(0.1)
+        assert ref.alive
+
+
+logging.basicConfig()
+anyio.run(main)
+assert not {"trio", "cantrip_actors"} & set(sys.modules)
+"""
 
 
 @pytest.mark.parametrize("engine", ["pydantic-monty", "quickjs-rs", "pyseccomp"])

@@ -30,15 +30,30 @@ class Boundary(NamedTuple):
 
 BOUNDARIES: tuple[Boundary, ...] = (
     Boundary(
-        "supervisors/child.py",
-        "run_incarnation",
+        "supervisors/incarnation.py",
+        "_run_worker",
         "any exception that leaves an actor becomes its exit reason: supervision's boundary",
     ),
-    Boundary("supervisors/child.py", "_terminate", "an exception of the cleanup becomes the exit reason, as in OTP"),
+    Boundary(
+        "supervisors/incarnation.py",
+        "Incarnation.terminate",
+        "an exception of the cleanup becomes the exit reason, as in OTP",
+    ),
+    Boundary(
+        "supervisors/incarnation.py",
+        "Incarnation.answer_in_scope",
+        "an exception of the function that answers a call is the reply, and is raised in the caller",
+    ),
     Boundary("supervisors/system.py", "_write_report", "a failed report must not end the actor that it is about"),
     Boundary("supervisors/reasons.py", "render_exception", "an exception without a readable text is reported, too"),
-    Boundary("supervisors/child.py", "_take_snapshot", "a snapshot that fails is lost, and that is reported"),
-    Boundary("supervisors/child.py", "create_actor", "a factory is the actor's code: its failure is a failed start"),
+    Boundary(
+        "supervisors/incarnation.py",
+        "Incarnation.take_snapshot",
+        "a snapshot that fails is lost, and that is reported",
+    ),
+    Boundary(
+        "supervisors/incarnation.py", "create_actor", "a factory is the actor's code: its failure is a failed start"
+    ),
     Boundary(
         "cantrip_actors/user_code/attempt.py",
         "attempt",

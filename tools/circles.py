@@ -20,10 +20,7 @@ KNOWN: Mapping[str, tuple[str, str]] = {
         "`Runtime.blocking` opens what is made of the methods of `Runtime`",
     ),
     "supervisors": (
-        (
-            "actor backend base_supervisor caller child children dynamic errors events mailbox management on_asyncio"
-            " on_trio portal ref registry reports rest sending spec supervisor system"
-        ),
+        "actor children errors events incarnation mailbox reasons ref spec supervisor system waiting",
         "an incarnation, its reference and its mailbox know each other, each in a file of its own",
     ),
 }

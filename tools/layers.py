@@ -40,7 +40,7 @@ def _row(inside: str = "", outside: str | None = "", never: frozenset[str] = fro
 COMMON = "anyio orjson pydantic structlog"
 
 ROWS: dict[str, Row] = {
-    "supervisors": _row("", "anyio structlog trio"),
+    "supervisors": _row("", "anyio structlog trio typing_extensions"),
     "cantrip_actors.terms": _row(
         "", "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema referencing", IMPURE
     ),

@@ -25,6 +25,7 @@ from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
+from cantrip_actors.user_code.threads import GRACE
 
 ReportError = Callable[[str, str, BaseException], None]
 """Logs an exception of user code with its traceback. Arguments: what happened, the name of the gate, the exception."""
@@ -58,9 +59,10 @@ async def run_gate(
     """Call the gate with `args` and its dependencies; return the observation, or the question that it asks a person.
 
     `args` are the arguments bound by `gate.check(call)`; `site` is for a function with a parameter for the call itself.
-    An async function runs here, a blocking one in a worker thread. The thread is abandoned when the entity is cancelled
-    or when `gate.timeout` (seconds) is over. The steps around the gate run in `wrapped_call.py`, not here. `report` is
-    called with an exception of the gate, except for a GateError, which is meant for the entity alone.
+    An async function runs here, a blocking one in a worker thread. A gate that is cancelled, or whose
+    `gate.timeout` (seconds) is over, has ended when this returns or raises; a thread that does not end within
+    `threads.GRACE` seconds is reported and left. The steps around the gate run in `wrapped_call.py`, not here.
+    `report` is called with an exception of the gate, except for a GateError, which is meant for the entity alone.
 
     Raises only the cancellation of the entity.
     """
@@ -70,7 +72,8 @@ async def run_gate(
     )  # a bug of this library, not an observation
     if site is not None:
         args = {**args, **{name: part(site) for name, part in gate.site}}
-    result = await attempt(partial(_call if gate.timeout is None else _call_in_time, gate, function, args))
+    call_gate = _call if gate.timeout is None else _call_in_time
+    result = await attempt(partial(call_gate, gate, function, args, report))
     if isinstance(result, Failure):
         problem = result.exception
         if isinstance(problem, InputNeeded):
@@ -89,24 +92,32 @@ def report_failure(report: ReportError | None, what: str, gate: str, failure: Ba
         report(what, gate, failure)
 
 
-async def _call_in_time(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
+async def _call_in_time(
+    gate: Gate, function: Callable[..., Any], args: Mapping[str, Any], report: ReportError | None
+) -> Any:
     with anyio.move_on_after(gate.timeout):
-        return await _call(gate, function, args)
+        return await _call(gate, function, args, report)
     raise GateError(f"{gate.name} timed out after {gate.timeout:g} s")
 
 
-async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
+async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any], report: ReportError | None) -> Any:
     """Return the result as JSON, or a Failure that a thread raised.
 
     A Failure is not raised again here, where an interrupt raised by the gate would interrupt the whole program.
     """
     if gate.blocking:
-        result = await _threads.attempt(partial(_call_and_convert, partial(function, **args, **gate.dependencies)))
+        work = partial(_call_and_convert, partial(function, **args, **gate.dependencies))
+        result = await _threads.attempt(work, on_refusal=partial(_report_refusal, report, gate.name))
         return convert_with_images(await result) if inspect.isawaitable(result) else result
     result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
     if inspect.isawaitable(result):
         result = await result
     return result if type(result) is str and result.isascii() and len(result) < SHORT else convert_with_images(result)
+
+
+def _report_refusal(report: ReportError | None, gate: str) -> None:
+    """Report a blocking gate that goes on although its call was cancelled: its result reaches nothing."""
+    report_failure(report, "a gate does not end", gate, TimeoutError(f"it was cancelled {GRACE:g} s ago, and runs on"))
 
 
 def _call_and_convert(function: partial[Any]) -> Any:

@@ -21,10 +21,9 @@ import anyio
 from cantrip_actors import Runtime
 from cantrip_actors.observe.crashes import render_event
 from cantrip_actors.runtime.face.runtime import System
-from supervisors.events import ChildEvent, Event, Exited, GaveUp, StartFailed, Zombie
+from supervisors.events import ChildEvent, Event, Exited, GaveUpEvent, StartFailedEvent, Zombie, strip_own_frames
 from supervisors.inspect import Node
 from supervisors.reasons import Crash, ExitReason
-from supervisors.reports import strip_own_frames
 
 SAMPLE: Final = 1.0
 SHORTEST: Final = 0.25
@@ -91,8 +90,8 @@ class Supervision:
         match event:
             case (
                 Exited(reason=reason, expected=False)
-                | StartFailed(reason=reason, expected=False)
-                | GaveUp(reason=reason)
+                | StartFailedEvent(reason=reason, expected=False)
+                | GaveUpEvent(reason=reason)
             ):
                 self._add_crash(event, None if reason is None else str(reason), traceback_of(reason))
             case Zombie():
@@ -129,8 +128,8 @@ class Supervision:
 
 _WHAT: Final[dict[type[ChildEvent], str]] = {
     Exited: "crashed",
-    StartFailed: "failed to start",
-    GaveUp: "gave up",
+    StartFailedEvent: "failed to start",
+    GaveUpEvent: "gave up",
     Zombie: "does not end",
 }
 

@@ -86,14 +86,14 @@ class Held(LoomError):
 
 
 class Quarantined(LoomError):
-    """A claim was refused: the processes that ran the entity died, several in a row."""
+    """A claim was refused: the entity crashes again and again, or the processes that ran it died, several in a row."""
 
     @classmethod
     def after(cls, deaths: int, entity: str) -> Quarantined:
         """Return the error for an entity after `deaths` holders died, with what to do."""
         return cls(
-            f"entity {entity} is quarantined: {deaths} processes in a row died, or were out of reach, while they ran "
-            f"it. Look for the cause; then resume or abandon it"
+            f"entity {entity} is quarantined: it crashes whenever it continues, or {deaths} processes in a row died, "
+            f"or were out of reach, while they ran it. Look for the cause; then resume or abandon it"
         )
 
 

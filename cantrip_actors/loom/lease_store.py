@@ -73,6 +73,20 @@ class LeaseStore(ABC):
             place.tree.token = token
         return Quarantined.after(deaths, entity) if is_quarantined else Lease(entity, owner, token, until)
 
+    def quarantine(self, entity_id: str) -> None:
+        """Let no process run a root entity until a claim lifts its quarantine. It ends the lease on the entity."""
+
+        def work(db: Any) -> None:
+            self._look_up(db, roots=[entity_id])
+            held, place = self._find_holder(db, entity_id), self._known.find_place(entity_id)
+            if held is not None:
+                self._drop(db, entity_id, held.token)
+            token, _ = self._grant(db, entity_id, None, DEATHS, 0.0)
+            if place is not None:
+                place.tree.token = token
+
+        self._transact(work)
+
     def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all of them count
         """Return how many of these dead holders count towards a quarantine."""
         return deaths
@@ -87,7 +101,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def quarantined(self) -> list[str]:
-        """Return the entities that are quarantined because three holders in a row died."""
+        """Return the entities that are quarantined, because they crashed again and again, or their holders died."""
 
     def leases_of(self, owner: str) -> list[Lease]:  # noqa: ARG002  # only those of a server can come back
         """Return the leases of a holder according to the store; `until` is 0."""

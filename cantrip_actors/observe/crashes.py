@@ -24,9 +24,21 @@ from cantrip_actors.machine.project import get_committed_turn
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 from supervisors import Crash, ExitReason
-from supervisors.events import ChildEvent, DeadLetter, Event, Exited, GaveUp, Restarting, Started, StartFailed, Zombie
+from supervisors.events import (
+    BURST,
+    WINDOW,
+    ChildEvent,
+    DeadLetter,
+    Event,
+    Exited,
+    GaveUpEvent,
+    Restarting,
+    Started,
+    StartFailedEvent,
+    Zombie,
+    strip_own_frames,
+)
 from supervisors.reasons import render_exception
-from supervisors.reports import BURST, WINDOW, strip_own_frames
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.loom.core import Core
@@ -102,7 +114,7 @@ class Crashes:
         report: CrashReport = {
             "id": str(uuid_utils.uuid7()),
             "at": _format_now(),
-            "what": type(event).__name__,
+            "what": type(event).__name__.removesuffix("Event"),
             "path": path,
             "actor": str(event.spec.id),
             "restart": event.spec.restart,
@@ -163,7 +175,7 @@ def read_crashes(folder: Path) -> Iterator[CrashReport]:
 
 def _get_reason(event: Event) -> ExitReason | None:
     match event:
-        case Exited(expected=False) | GaveUp() | StartFailed(expected=False):
+        case Exited(expected=False) | GaveUpEvent() | StartFailedEvent(expected=False):
             return event.reason
         case _:
             return None
@@ -199,9 +211,9 @@ def _list_leaves(error: BaseException) -> Iterable[BaseException]:
 _WORDS: Final[dict[type, Callable[[Any], str]]] = {
     Started: lambda event: f"started, restarts {event.restarts}",
     Exited: lambda event: f"ended: {event.reason}",
-    StartFailed: lambda event: f"failed to start: {event.reason}",
+    StartFailedEvent: lambda event: f"failed to start: {event.reason}",
     Restarting: lambda event: f"restarts in {event.delay:g} s",
-    GaveUp: lambda event: f"gave up: {event.reason}",
+    GaveUpEvent: lambda event: f"gave up: {event.reason}",
     Zombie: lambda _: "does not end",
     DeadLetter: lambda event: f"did not take a message of type {type(event.message).__name__}",
 }

@@ -47,7 +47,7 @@ from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response, Usage
 from supervisors import Crash, Killed, Normal, inspect
-from supervisors.events import DeadLetter, Event, Exited, GaveUp, Started, StartFailed, Zombie
+from supervisors.events import DeadLetter, Event, Exited, GaveUpEvent, Started, StartFailedEvent, Zombie
 
 if TYPE_CHECKING:
     from cantrip_actors.records.records import Record
@@ -68,7 +68,7 @@ _REASONS: Mapping[type, str] = {Crash: "crash", Killed: "killed", Normal: "norma
 
 ROLES = frozenset(
     {"root", "runtime", "loom", "crystals", "servers", "entities", "registry", "mail", "scheduler", "retention", "node"}
-    | {"children", "circle", "entity", "connection"}
+    | {"circle", "connection"}
 )
 """The ids of actors that are the same in every runtime."""
 
@@ -144,6 +144,12 @@ class Measuring:
         """The readers of event streams by dialect; `cantrip serve` adds those of its own dialect."""
         self._turns: dict[str, float] = {}
         """For each entity: the seconds that the query and the gates of its turn took so far."""
+
+    @property
+    def core(self) -> Tree:
+        """The runtime that is measured."""
+        assert self._core is not None, "a runtime attaches itself before it does anything else"
+        return self._core
 
     def attach(self, core: Tree) -> None:
         """Count the events of a runtime. Raises ValueError if another open one is counted."""
@@ -432,11 +438,11 @@ class Measuring:
                 name = "restarts"
             case Exited(expected=False):
                 name, more = "crashes", (_REASONS.get(type(event.reason), "shutdown"),)
-            case GaveUp():
+            case GaveUpEvent():
                 name = "gave_up"
             case Zombie():
                 name = "zombies"
-            case StartFailed(expected=False) if event.reason is not None:
+            case StartFailedEvent(expected=False) if event.reason is not None:
                 name = "failed_starts"
             case DeadLetter():
                 name = "dead_letters"
@@ -484,7 +490,7 @@ class Measuring:
         yield from _read_actor_gauges(core)
         states = {"running": 0, "waiting": 0, "idle": 0}
         for cell in core.living:
-            states["waiting" if cell.wait.kind else "running" if cell.episode is not None else "idle"] += 1
+            states["waiting" if cell.life.waits_for else "running" if cell.episode is not None else "idle"] += 1
         for state, count in states.items():
             yield "cantrip.entities", (state,), count
         yield "cantrip.loom.backlog", (self._store,), core.writer.mailbox_depth
@@ -493,7 +499,7 @@ class Measuring:
             yield "cantrip.approvals.pending", (gate,), pending[gate]
         for dialect, count in self._readers.items():
             yield "cantrip.streams", (dialect,), count
-        for status in core.crystals.get_present_status(core.system.backend.now()):
+        for status in core.crystals.get_present_status(core.system.now()):
             labels = (status.name,)
             yield "cantrip.crystal.running", labels, status.running
             yield "cantrip.crystal.waiting", labels, status.waiting
@@ -579,7 +585,7 @@ def _find_kind(id: object, path: str) -> str:
     """Return the role of an actor: its id, unless that names an entity, a crystal or a server of tools."""
     if id in ROLES:
         return str(id)
-    return "crystal" if "/crystals/" in path else "server" if "/servers/" in path else "cell"
+    return "crystal" if "/crystals/" in path else "server" if "/servers/" in path else "entity"
 
 
 def _measure_seconds(since: str, until: str) -> float:

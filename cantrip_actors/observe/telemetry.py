@@ -187,7 +187,7 @@ class Telemetry(Instrument):
             return None
         from cantrip_actors.observe.tracing import begin_spans
 
-        return begin_spans(self._settings, cell, state, trace, resumes=False)
+        return begin_spans(self._settings, self._measuring.core, cell, state, trace, resumes=False)
 
     async def resume(self, cell: Cell, state: State) -> EpisodeSpans | None:
         """Begin the spans of a resumed episode, and export the spans that the crash lost."""
@@ -197,8 +197,8 @@ class Telemetry(Instrument):
         from cantrip_actors.observe.tracing import backfill, begin_spans
 
         if state.episode.trace is not None:
-            await backfill(self._settings, cell)
-        return begin_spans(self._settings, cell, state, None, resumes=True)
+            await backfill(self._settings, self._measuring.core, cell)
+        return begin_spans(self._settings, self._measuring.core, cell, state, None, resumes=True)
 
     def answered(self, cell: Cell, reply: Response | CrystalError, seconds: float, crystal: Any = None) -> None:
         """Count a query, and end its span."""

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from cantrip_actors.machine.state import State
     from cantrip_actors.observe.settings import TracingSettings
     from cantrip_actors.records.records import Record
+    from cantrip_actors.runtime.tree import Tree
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -137,7 +138,8 @@ class _OpenSpan(NamedTuple):
 class Spans(EpisodeSpans):
     """The spans of one episode."""
 
-    def __init__(self, settings: TracingSettings, cell: Cell, state: State, *, attempt: int = 1) -> None:
+    def __init__(self, settings: TracingSettings, core: Tree, cell: Cell, state: State, *, attempt: int = 1) -> None:
+        self._core = core
         self._settings = settings
         self._cell = cell
         self._attempt = attempt
@@ -238,7 +240,7 @@ class Spans(EpisodeSpans):
         return self._episode.span.get_span_context().is_valid
 
     def _redact(self, value: Any) -> Any:
-        return self._cell.services.guard.redactor.value(value)
+        return self._core.guard.redactor.value(value)
 
     @guard_episode
     def note_step(self, records: Sequence[Record], action: Action) -> None:
@@ -407,7 +409,7 @@ class Spans(EpisodeSpans):
         known = {**known, names.SUMMARY: True} if is_summary else {**known, names.SEQUENCE: self._turns + 1}
         if self._compacted:
             known[names.COMPACTED] = True
-        if not is_summary and self._cell.services.watchers.has_any:
+        if not is_summary and self._core.watchers.has_any:
             known[names.REQUEST_STREAM] = True
         self._inner = self._start(name, known, self._outer_context, kind)
         self._call, self._attempts, self._first_chunk, self._shown = "", 1, None, {}
@@ -630,22 +632,21 @@ def request_span(settings: TracingSettings, method: str, route: str, header: str
         attempt("a request is not traced", span.end)
 
 
-async def backfill(settings: TracingSettings, cell: Cell) -> None:
+async def backfill(settings: TracingSettings, core: Tree, cell: Cell) -> None:
     """Export the spans of an entity that an earlier process began and did not end."""
-    reading = cell.services.reading
 
     def build() -> list[RecordedSpan]:
-        loom = reading.loom
+        loom = core.loom
         header = loom.header(cell.entity_id)
         return build_spans(loom.records(cell.entity_id), header, find_parent_trace(loom, header))
 
     what = "spans of an earlier process are not exported"
-    spans = await reading.in_store(partial(attempt, what, build))
+    spans = await core.in_store(partial(attempt, what, build))
     attempt(what, partial(emit, settings, spans or ()))
 
 
 def begin_spans(
-    settings: TracingSettings, cell: Cell, state: State, mail: str | None, *, resumes: bool
+    settings: TracingSettings, core: Tree, cell: Cell, state: State, mail: str | None, *, resumes: bool
 ) -> Spans | None:
     """Begin the spans of an episode; return None if nothing traces it."""
     before = parse_traceparent(state.episode.trace)
@@ -656,6 +657,6 @@ def begin_spans(
         if how == "fork" and cell.plan.parent_turn is not None:
             known[names.TURN] = cell.plan.parent_turn
         links.append(Link(before, known))
-    spans = Spans(settings, cell, state, attempt=2 if resumes else 1)
+    spans = Spans(settings, core, cell, state, attempt=2 if resumes else 1)
     parent = find_parent(cell.context_variables, settings.variable, mail)
     return spans if attempt("an episode is not traced", lambda: spans.begin(parent, links)) else None

@@ -26,6 +26,8 @@ from typing import Final, NamedTuple, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
+from cantrip_actors.user_code.threads import run_in_thread
+
 T = TypeVar("T")
 
 LONGEST: Final = 10_000
@@ -66,16 +68,12 @@ class Threads:
         self._limit = limit
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(name)
 
-    async def attempt(self, work: Callable[[], T]) -> T | Failure:
+    async def attempt(self, work: Callable[[], T], *, on_refusal: Callable[[], object] = lambda: None) -> T | Failure:
         """Call `work` in a thread and return its result, or what it raised.
 
-        When the task is cancelled the thread is abandoned: nothing can stop it, and it must not keep the task waiting.
+        A cancelled task waits until `work` has ended, `threads.GRACE` seconds at most: then it calls `on_refusal`.
         """
-        # in a tuple, because trio takes a bare coroutine that comes back from a thread for a mistake
-        (result,) = await anyio.to_thread.run_sync(
-            lambda: (attempt_now(work),), abandon_on_cancel=True, limiter=self._get_limiter()
-        )
-        return result
+        return await run_in_thread(lambda: attempt_now(work), self._get_limiter(), on_refusal=on_refusal)
 
     def _get_limiter(self) -> anyio.CapacityLimiter:
         try:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 import yaml
 from anyio import to_thread
@@ -168,12 +169,13 @@ async def late_by(hearts: Hearts, code: str) -> float:
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
 async def test_no_program_delays_the_loop(anyio_backend_name):
-    """An attempt is guilty if it does so each of eight times."""
+    """An attempt is guilty if it does so each of sixteen times."""
     guilty = {}
     with Hearts() as hearts:
         for one in part(EXHAUSTION[:: 3 if anyio_backend_name == "asyncio" else 11], 3):
             tries = [await late_by(hearts, one.code)]
-            while tries[-1] > LATE and len(tries) < 8:
+            while tries[-1] > LATE and len(tries) < 16:
+                await anyio.sleep(0.2 * len(tries))  # until other processes leave this one a core
                 tries.append(await late_by(hearts, one.code))
             if tries[-1] > LATE:
                 guilty[one.name] = tries

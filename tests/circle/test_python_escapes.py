@@ -138,7 +138,7 @@ async def late_by(hearts: Hearts, *codes: str) -> float:
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
 async def test_no_program_delays_the_loop(anyio_backend_name):
-    """An attempt is guilty if it does so each of eight times."""
+    """An attempt is guilty if it does so each of sixteen times."""
     guilty = {}
     with Hearts() as hearts:
         some = part(EXHAUSTS, 4) if anyio_backend_name == "asyncio" else EXHAUSTS[::5]
@@ -146,7 +146,8 @@ async def test_no_program_delays_the_loop(anyio_backend_name):
             if await late_by(hearts, *(one.code for one in pair)) > LATE:
                 for one in pair:
                     tries = [await late_by(hearts, one.code)]
-                    while tries[-1] > LATE and len(tries) < 8:
+                    while tries[-1] > LATE and len(tries) < 16:
+                        await anyio.sleep(0.2 * len(tries))  # until other processes leave this one a core
                         tries.append(await late_by(hearts, one.code))
                     if tries[-1] > LATE:
                         guilty[one.name] = tries

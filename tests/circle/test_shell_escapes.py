@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import yaml
 from anyio import to_thread
@@ -222,13 +223,14 @@ async def late_by(hearts: Hearts, code: str, jail: JailName) -> float:
 @pytest.mark.rule("CIRCLE-6")
 @pytest.mark.parametrize("jail", JAILS)
 async def test_no_program_delays_the_loop(jail, anyio_backend_name):
-    """An attempt is guilty if it does so each of eight times."""
+    """An attempt is guilty if it does so each of sixteen times."""
     guilty = {}
     with Hearts() as hearts:
         for one in part(EXHAUSTION[:: 4 if anyio_backend_name == "asyncio" else 13], 3):
             code = one.values[0]
             tries = [await late_by(hearts, code, jail)]
-            while tries[-1] > LATE and len(tries) < 8:
+            while tries[-1] > LATE and len(tries) < 16:
+                await anyio.sleep(0.2 * len(tries))  # until other processes leave this one a core
                 tries.append(await late_by(hearts, code, jail))
             if tries[-1] > LATE:
                 guilty[one.id] = tries

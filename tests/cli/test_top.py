@@ -405,8 +405,9 @@ async def test_the_command_line_prints_the_tree_and_the_crash_reports_of_a_servi
             await anyio.sleep(0.02)
         tree = await command("system")
         assert tree.splitlines()[:2] == ["root  Supervisor", "  runtime  Supervisor"]
-        (circle,) = [line.strip() for line in tree.splitlines() if line.strip().startswith("circle")]
-        assert circle == "circle  GatesActor  1 restart  crash: RuntimeError: the bed broke"
+        (entity,) = [line.strip() for line in tree.splitlines() if "EntityActor" in line]
+        assert entity.startswith(f"{begun['entity_id']}  EntityActor  1 restart  crash: ")
+        assert "RuntimeError: the bed broke" in entity
         rows, known = json.loads(await command("system", "--json"))["items"], (await on.get("system"))["items"]
         assert [(row["path"], row["restarts"]) for row in rows] == [(row["path"], row["restarts"]) for row in known]
         facts = {line.split()[0]: line.split(maxsplit=1)[1] for line in tree.splitlines() if not line.startswith(" ")}

@@ -164,9 +164,12 @@ JsonlStore.append = lazy
 """
 STARTS_CHILDREN_AGAIN = """
 from msgspec.structs import replace
-from cantrip_actors.runtime.entity import delegation as composition
-whole = composition._make_child
-composition._make_child = lambda parent, action, n: whole(parent, replace(action, started={}), n)
+from cantrip_actors.runtime.entity.delegation import Delegation
+whole = Delegation._make_child
+def again(self, index):
+    self._action = replace(self._action, started={})
+    return whole(self, index)
+Delegation._make_child = again
 """
 FORGETS_HINTS = """
 from cantrip_actors.runtime.entity import loading

@@ -11,6 +11,7 @@ from cantrip_actors import (
     Folding,
     GateCall,
     Injected,
+    Quarantined,
     Refused,
     Runtime,
     RuntimeClosed,
@@ -31,7 +32,7 @@ from cantrip_actors.dispatch import (
 )
 from cantrip_actors.dispatch.companion import DispatchCompanion
 from cantrip_actors.gates import write
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.recorder import Recorder
 from cantrip_actors.wards import max_tokens, max_turns, remove_gate
 from tests.dispatch.contracts import contract, terms
 from tests.dispatch.entities import (
@@ -418,11 +419,12 @@ class TestCrashes:
             dispatcher = Dispatcher(runtime, folder(tmp_path))
             record = await dispatcher.dispatch(contract(), author="ada")
             record = await dispatcher.run(record.id, worker([*FINISH]))
-            assert runtime.interrupted() == []
-            assert [runtime.loom.state(header.entity_id) for header in runtime.loom.headers()] == ["crashed"]
+            (header,) = runtime.loom.headers()
+            with pytest.raises(Quarantined):
+                await runtime.entity(header.name).send("are you there?")
         assert record.status == "failed"
         assert "a bug" in record.reason
-        assert record.attempt == 4
+        assert record.attempt == 2
 
     @pytest.mark.rule("F-04")
     async def test_a_record_that_was_tampered_with_is_not_run(self, tmp_path: Path) -> None:
@@ -899,9 +901,9 @@ async def test_a_worker_may_write_the_outputs_of_its_orchestrator(tmp_path: Path
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: int = 1) -> None:
     """Have the entity's actor crash at its so-manieth step, before or after that is recorded."""
-    carry, counted = EntityActor._record_step, iter(range(1, 10_000))
+    carry, counted = Recorder.record_step, iter(range(1, 10_000))
 
-    async def crashing(self: EntityActor, step: Any, moment: Any) -> Any:
+    async def crashing(self: Recorder, step: Any, moment: Any) -> Any:
         now = at <= next(counted) < at + times
         if now and not after:
             raise RuntimeError("a bug")
@@ -910,7 +912,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: in
             raise RuntimeError("a bug")
         return action
 
-    monkeypatch.setattr(EntityActor, "_record_step", crashing)
+    monkeypatch.setattr(Recorder, "record_step", crashing)
 
 
 def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:

@@ -189,12 +189,21 @@ async def test_a_read_only_call_is_repeated_once() -> None:
 
     class Counting(Dying):
         async def hold(self, ready: Any, elicit: Any) -> None:
-            made.append("connected")
-            await super().hold(ready, elicit)
+            def count(line: Any) -> None:
+                call = line.call
+
+                async def counted(*arguments: Any) -> None:
+                    made.append("called")
+                    await call(*arguments)
+
+                line.call = counted
+                ready(line)
+
+            await super().hold(count, elicit)
 
     _, is_error = await first_seen(say("t__look"), server=Counting(name="t"))
     assert is_error
-    assert made == ["connected"] * 2
+    assert made == ["called"] * 2
 
 
 @pytest.mark.rule("MCP-03")

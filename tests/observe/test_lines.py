@@ -26,10 +26,9 @@ from cantrip_actors.observe.crashes import MOST_FILES, Crashes, read_crashes
 from cantrip_actors.observe.lines import configure
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.recorder import Recorder
 from supervisors import ActorRef, ChildSpec, Crash
-from supervisors.events import Exited
-from supervisors.reports import BURST
+from supervisors.events import BURST, Exited
 from tests.observe.spans import Sdk
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_recovery import crash_at
@@ -156,7 +155,7 @@ def test_secrets_are_redacted_in_every_part_of_a_line(lines: Any) -> None:
 
 @pytest.mark.rule("LOG-05")
 async def test_the_events_of_a_crash_report_show_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=1)
+    crash_at(monkeypatch, Recorder, "record_step", after=True, at=1)
     telemetry = Telemetry(otel=False)
     before = datetime.now(UTC) - timedelta(seconds=1)
     async with Runtime.open(telemetry=telemetry) as runtime:
@@ -173,19 +172,19 @@ def crashed(reason: Any = None, at: float = 0.0) -> Exited:
 
 @pytest.mark.rule("LOG-04", "LOG-05")
 async def test_a_crash_makes_one_report_with_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=3)
+    crash_at(monkeypatch, Recorder, "record_step", after=True, at=3)
     telemetry = Telemetry(otel=False, crash_dir=tmp_path / "crashes")
     async with Runtime.open(telemetry=telemetry, secrets=[SECRET]) as runtime:
         episode = await runtime.cast(
             cantrip([say("echo", text="x"), say("echo", text="x"), done(1)], name="notes"), "go"
         )
         (report,) = telemetry.crashes
-    assert (report["what"], report["actor"], report["reason"]) == ("Exited", "entity", "crash: Killed")
+    assert (report["what"], report["actor"], report["reason"]) == ("Exited", episode.entity_id, "crash: Killed")
     assert (report["exception"], report["restart"]) == ("Killed", "transient")
     assert (report["kind"], report["incarnation"], report["call"]) == ("EntityActor", 1, None)
     assert "in crashing" in report["traceback"]
     assert "supervisors/" not in report["traceback"]
-    assert report["path"].endswith(f"{episode.entity_id}/entity")
+    assert report["path"].endswith(f"/{episode.entity_id}")
     assert (report["entity"], report["cantrip"]) == (episode.entity_id, "notes")
     assert report["after_turn"] == episode.thread[0].id
     assert [event.partition(" ")[2] for event in report["events"]] == ["started, restarts 0", "ended: crash: Killed"]
@@ -207,16 +206,16 @@ async def test_a_report_has_the_type_of_the_call_in_hand(monkeypatch: pytest.Mon
 
 @pytest.mark.rule("LOG-05")
 async def test_a_report_has_the_restarts_within_the_supervisors_period(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, carried = EntityActor._record_step, []
+    whole, carried = Recorder.record_step, []
 
     async def crashing(self: Any, *args: Any) -> Any:
         carried.append(1)
         if len(carried) <= 3:
             await anyio.sleep(100.0 if len(carried) == 3 else 0.0)  # longer than the supervisor's period
-            raise KeyError("x")
+            raise KeyError(f"x{len(carried)}")  # another one each time: the same one would not be tried again
         return await whole(self, *args)
 
-    monkeypatch.setattr(EntityActor, "_record_step", crashing)
+    monkeypatch.setattr(Recorder, "record_step", crashing)
     telemetry = Telemetry(otel=False)
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(cantrip([done(1)]), "go")
@@ -267,7 +266,7 @@ async def test_an_exception_whose_text_cannot_be_read_is_reported_once(monkeypat
     async def crashing(_self: Any, *_: Any) -> Any:
         raise Unreadable
 
-    monkeypatch.setattr(EntityActor, "_record_step", crashing)
+    monkeypatch.setattr(Recorder, "record_step", crashing)
     telemetry = Telemetry(otel=False)
     with structlog.testing.capture_logs() as logged:
         async with Runtime.open(telemetry=telemetry) as runtime:
@@ -312,7 +311,7 @@ def test_a_report_that_a_killed_process_did_not_finish_hides_no_other(tmp_path: 
 
 @pytest.mark.rule("LOG-05", "LOG-03")
 async def test_secrets_are_not_in_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = EntityActor._record_step
+    whole = Recorder.record_step
     raised = []
 
     async def crashing(self: Any, *args: Any) -> Any:
@@ -322,7 +321,7 @@ async def test_secrets_are_not_in_reports(monkeypatch: pytest.MonkeyPatch) -> No
             raise ValueError(SECRET)
         return result
 
-    monkeypatch.setattr(EntityActor, "_record_step", crashing)
+    monkeypatch.setattr(Recorder, "record_step", crashing)
     telemetry = Telemetry(otel=False)
     async with Runtime.open(telemetry=telemetry, secrets=[SECRET]) as runtime:
         await runtime.cast(cantrip([done(1)]), "go")

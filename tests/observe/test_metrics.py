@@ -38,12 +38,12 @@ from cantrip_actors.observe.counters import Counters
 from cantrip_actors.observe.metrics import LEGACY, METRICS
 from cantrip_actors.records.records import GateFinished
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.recorder import Recorder
 from cantrip_actors.stream.wire import ItemDelta, ItemStart
 from cantrip_actors.wards import max_depth, max_turns
 from cantrip_demos.arithmetic import ArithmeticTask, make_agent_dispatcher, make_tool_registry, run
 from supervisors import ActorRef, ChildSpec, Crash, Killed, Normal, Shutdown
-from supervisors.events import DeadLetter, Exited, GaveUp, Started, StartFailed, Zombie
+from supervisors.events import DeadLetter, Exited, GaveUpEvent, Started, StartFailedEvent, Zombie
 from tests.mcp.tools import tools
 from tests.observe.spans import Sdk
 from tests.observe.test_tracing import Model
@@ -240,7 +240,7 @@ async def test_counters_equal_the_events_of_a_run(monkeypatch: pytest.MonkeyPatc
     spell = cantrip(
         policy, "call_agent", name="parent", folding=Folding(trigger_after_turns=2, keep_turns=1, summary=True)
     )
-    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=3)
+    crash_at(monkeypatch, Recorder, "record_step", after=True, at=3)
     crash_at(monkeypatch, GatesActor, "handle_call", after=False, at=1)
     async with Runtime.open(telemetry=telemetry) as runtime:
         await runtime.cast(spell, "go")
@@ -632,10 +632,10 @@ def test_each_event_of_a_supervisor_has_its_counter() -> None:
         Exited(0.0, ref, spec, Normal(), expected=False),
         Exited(0.0, ref, spec, Shutdown("later"), expected=False),
         Exited(0.0, ref, spec, Normal(), expected=True),
-        GaveUp(0.0, ref, spec, Crash(KeyError("x"))),
+        GaveUpEvent(0.0, ref, spec, Crash(KeyError("x"))),
         Zombie(0.0, ref, spec),
-        StartFailed(0.0, ref, spec, Crash(KeyError("x")), expected=False),
-        StartFailed(0.0, ref, spec, None, expected=True),
+        StartFailedEvent(0.0, ref, spec, Crash(KeyError("x")), expected=False),
+        StartFailedEvent(0.0, ref, spec, None, expected=True),
         DeadLetter(0.0, ref, "lost"),
         DeadLetter(0.0, ref, "lost, too"),
     ]

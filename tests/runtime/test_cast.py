@@ -176,13 +176,13 @@ async def test_a_gate_that_raises_is_an_observation() -> None:
 
 @pytest.mark.rule("D-011")
 async def test_a_bug_of_the_runtime_is_a_crash_and_not_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_actors.runtime.entity import entity_actor as entity
+    from cantrip_actors.runtime.entity import performer
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
     async with Runtime.open() as runtime:
-        monkeypatch.setattr(entity, "Observed", broken)
+        monkeypatch.setattr(performer, "Observed", broken)
         with pytest.raises(EntityCrashed, match="a bug") as raised:
             await runtime.cast(cantrip([say("echo", text="x"), done(1)]), "go")
         assert isinstance(raised.value.__cause__, ZeroDivisionError)

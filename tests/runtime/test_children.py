@@ -151,16 +151,16 @@ async def test_a_parents_timeout_ends_its_child_with_that_reason() -> None:
 
 @pytest.mark.rule("COMP-8")
 async def test_a_child_that_crashes_is_an_error_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_actors.runtime.entity.entity_actor import EntityActor
+    from cantrip_actors.runtime.entity.performer import Performer
 
-    whole = EntityActor._ask
+    whole = Performer._ask
 
-    async def buggy(self: EntityActor, action: object) -> object:
-        if self._plan.parent_entity is not None:
+    async def buggy(self: Performer, action: object) -> object:
+        if self._cell.parent is not None:
             raise ZeroDivisionError("a bug")
         return await whole(self, action)
 
-    monkeypatch.setattr(EntityActor, "_ask", buggy)
+    monkeypatch.setattr(Performer, "_ask", buggy)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(family([say("call_agent", intent="a"), done("on")], [done(1)]), "go")
     (seen,) = episode.thread[1].gate_calls

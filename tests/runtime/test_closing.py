@@ -9,9 +9,9 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from cantrip_actors import Cantrip, Circle, Entity, LoomError, Runtime, RuntimeClosed, gate, scripted
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors import Cantrip, Circle, Entity, LoomError, Quarantined, Runtime, RuntimeClosed, gate, scripted
 from cantrip_actors.wards import max_depth, max_turns
+from supervisors import Crash
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -94,23 +94,31 @@ async def test_the_children_of_an_entity_that_is_stopped_end_with_it() -> None:
 
 
 @pytest.mark.rule("D-011")
-async def test_the_children_of_an_entity_that_crashed_for_good_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_lasting", [False, True])
+async def test_an_entity_that_crashes_for_good_ends_with_its_children_or_is_quarantined(is_lasting: bool) -> None:
     async def policy(context: Any) -> dict[str, object]:
         if context[0].content == "go":
             return say("call_agent", intent="child")
         return {**done("late"), "delay": 3600.0}
 
-    async def crash(*_: object) -> None:
-        raise SystemError
-
     circle = Circle(["done", "call_agent"], [max_turns(5), max_depth(1)])
+    spell = Cantrip(scripted(policy), circle=circle)
     async with Runtime.open() as runtime:
-        entity = await runtime.invoke(Cantrip(scripted(policy), circle=circle), "go", name="x")
+        entity = await (runtime.invoke(spell, "go", name="x") if is_lasting else runtime.start(spell, "go"))
+        for _ in range(2):
+            await anyio.sleep(10)
+            cell = runtime._tree.living.get(entity.id)
+            assert cell is not None
+            cell.actor.exit(Crash(SystemError("the same bug")))
         await anyio.sleep(10)
-        monkeypatch.setattr(EntityActor, "_drive", crash)
-        await entity.steer("wake up")
-        await anyio.sleep(10)
-        assert [runtime.loom.state(one) for one in runtime.loom.subtree(entity.id)] == ["crashed", "cancelled"]
+        assert not entity.loaded
+        states = [runtime.loom.state(one) for one in runtime.loom.subtree(entity.id)]
+        assert states == (["active", "active"] if is_lasting else ["crashed", "parent_ended"])
+        if is_lasting:
+            with pytest.raises(Quarantined):
+                await entity.send("are you there?")
+            resumed = await runtime.resume(entity.id)
+            assert resumed.loaded
 
 
 @pytest.mark.rule("C-68")

@@ -18,6 +18,7 @@ from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
 from cantrip_actors.terms.messages import Invocation, Message, Response, Usage
 from cantrip_actors.wards import max_turns
 from supervisors import ActorRef, ActorSystem, ChildSpec
+from supervisors.ref import identify
 
 QUERY = Query(Invocation([Message("user", "go")]))
 ONCE = Retry(max_retries=0)
@@ -180,7 +181,7 @@ class TestLimits:
 
         one = await stand(Model(0.0, limits=Limits(requests_per_minute=2)))
         await one.ask()
-        actor = one.ref._incarnation.actor
+        actor = identify(one.ref).incarnation.actor
         books = actor.snapshot()
         other = CrystalActor("model", read_terms(one.crystal))
         other.restore(books)

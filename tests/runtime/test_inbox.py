@@ -202,7 +202,7 @@ async def test_2500_waiting_posts_are_handled_in_order_across_processes(tmp_path
 
     async with Runtime.open(url, cantrips=[cantrip(scripted(policy, record=False))]) as runtime:
         await reached.wait()
-        runtime.entity("x")._find_cell().entity.kill()
+        runtime.entity("x")._find_cell().actor.kill()
         await anyio.lowlevel.checkpoint()
         assert PAGE + 200 < len(intents(runtime, entity_id)) < count
     async with Runtime.open(url, cantrips=[SPELL], passivate_after=0.001) as runtime:

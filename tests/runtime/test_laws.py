@@ -5,7 +5,7 @@ events match the records, a broken world reaches the same result as an undisturb
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from cantrip_actors import CantripError, LoomError, Runtime
 from cantrip_actors.looms import IntentGiven, Steered, Unsure
 from cantrip_actors.observe import Upserts, fold
-from cantrip_actors.runtime.entity import entity_actor as entity_module
 from cantrip_actors.runtime.events.events import FinalResponseEvent, StepStartEvent, make_events
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.wards import Ward, max_tokens, max_turns, timeout
@@ -44,7 +43,6 @@ from tests.runtime.worlds import (
 )
 
 backends = st.sampled_from(["asyncio", "trio"])
-patiences = st.sampled_from([0.0, 1.0, 1e9])
 ticks = st.integers(0, 40)
 law = settings(max_examples=25)
 
@@ -53,16 +51,8 @@ FAMILY = Task((Words((Children((CHILD, CHILD)),)),))
 HURRY = "hurry"
 
 
-@pytest.fixture(autouse=True)
-def _patience() -> Iterator[None]:
-    before = entity_module.PATIENCE
-    yield
-    entity_module.PATIENCE = before
-
-
-def live(backend: str, life: Callable[..., Any], *args: Any, patience: float = 1.0) -> Any:
+def live(backend: str, life: Callable[..., Any], *args: Any) -> Any:
     """Live a life, which takes no more than a day."""
-    entity_module.PATIENCE = patience
 
     async def day() -> Any:
         with anyio.fail_after(24 * 3600):
@@ -97,29 +87,25 @@ async def cast(task: Task, struck: list[Blow]) -> Any:
     return story(runtime.loom, runtime.loom.entities()[0]), type(error)
 
 
-def comes_to_the_same(backend: str, task: Task, struck: list[Blow], patience: float) -> None:
-    found, expected = live(backend, cast, task, struck, patience=patience), live(backend, cast, task, [])
+def comes_to_the_same(backend: str, task: Task, struck: list[Blow]) -> None:
+    found, expected = live(backend, cast, task, struck), live(backend, cast, task, [])
     assert alike(found, expected), f"{found}\n{expected}"
 
 
 @pytest.mark.rule("D-011", "LOOM-1", "S-21", "COMP-8", "PROD-3")
 @law
-@given(backends, tasks(), st.lists(blows("entity", "circle", "crystal", "steer"), max_size=3), patiences)
-def test_an_entity_that_crashes_at_random_reaches_the_same_result(
-    backend: str, task: Task, struck: list[Blow], patience: float
-) -> None:
-    comes_to_the_same(backend, task, struck, patience)
+@given(backends, tasks(), st.lists(blows("entity", "circle", "crystal", "steer"), max_size=3))
+def test_an_entity_that_crashes_at_random_reaches_the_same_result(backend: str, task: Task, struck: list[Blow]) -> None:
+    comes_to_the_same(backend, task, struck)
 
 
 @pytest.mark.rule("D-011", "LOOM-1", "S-21")
 @law
-@given(backends, tasks(), blows("loom", "registry"), patiences)
-@example("asyncio", FAMILY, Blow(0.25, 0, "registry", 0), 0.0)
-@example("trio", Task((Words((Effect(delay=1.0),)),)), Blow(0.5, 0, "loom", 0), 1.0)
-def test_a_runtime_killed_at_any_point_resumes_to_the_same_result(
-    backend: str, task: Task, struck: Blow, patience: float
-) -> None:
-    comes_to_the_same(backend, task, [struck], patience)
+@given(backends, tasks(), blows("loom", "registry"))
+@example("asyncio", FAMILY, Blow(0.25, 0, "registry", 0))
+@example("trio", Task((Words((Effect(delay=1.0),)),)), Blow(0.5, 0, "loom", 0))
+def test_a_runtime_killed_at_any_point_resumes_to_the_same_result(backend: str, task: Task, struck: Blow) -> None:
+    comes_to_the_same(backend, task, [struck])
 
 
 @pytest.mark.rule("COMP-8", "S-21")
@@ -129,7 +115,7 @@ def test_a_crash_at_any_step_of_a_start_or_an_end_leads_to_the_same_result(backe
     """A child is not cancelled when its parent restarts while it starts; every end is delivered."""
     for tick in range(0, 30, 2):
         for task in (Task(), Task((Words((Children((Task(),)),)),))):
-            comes_to_the_same(backend, task, [Blow(0.0, tick, how, 0)], 0.0)
+            comes_to_the_same(backend, task, [Blow(0.0, tick, how, 0)])
 
 
 # Usage
@@ -176,7 +162,7 @@ async def ended(task: Task, how: str, at: float, tick: int) -> None:
                 asked.cancel()
             else:
                 for cell in [cell for cell in runtime._tree.living if cell.parent is None]:
-                    await runtime._tree.terminate(cell, "enough")
+                    await runtime._tree.launcher.terminate(cell, "enough")
                 over()
 
         def over() -> None:
@@ -199,14 +185,12 @@ async def ended(task: Task, how: str, at: float, tick: int) -> None:
 
 @pytest.mark.rule("S-34", "D-011")
 @law
-@given(backends, tasks(), st.sampled_from(["cancel", "close", "stop"]), instants, ticks, patiences)
-@example("asyncio", Task(), "cancel", 0.0, 0, 1.0)
-@example("trio", Task(), "cancel", 0.0, 1, 1.0)
-@example("trio", Task(), "stop", 0.0, 1, 1.0)  # its header was on its way
-def test_an_ended_entity_leaves_nothing_behind(
-    backend: str, task: Task, how: str, at: float, tick: int, patience: float
-) -> None:
-    live(backend, ended, task, how, at, tick, patience=patience)
+@given(backends, tasks(), st.sampled_from(["cancel", "close", "stop"]), instants, ticks)
+@example("asyncio", Task(), "cancel", 0.0, 0)
+@example("trio", Task(), "cancel", 0.0, 1)
+@example("trio", Task(), "stop", 0.0, 1)  # its header was on its way
+def test_an_ended_entity_leaves_nothing_behind(backend: str, task: Task, how: str, at: float, tick: int) -> None:
+    live(backend, ended, task, how, at, tick)
 
 
 # Looms that fail
@@ -249,13 +233,11 @@ async def unrecorded(task: Task, written: bool, nth: int) -> Any:
 
 @pytest.mark.rule("LOOM-1", "LOOM-3", "D-011")
 @law
-@given(backends, tasks(), st.booleans(), st.integers(1, 20), patiences)
-@example("trio", Task((Words((Children((CHILD,) * 4),)),)), True, 8, 1.0)
-@example("asyncio", Task((Words((Children((CHILD,) * 4),)),)), True, 10, 1.0)
-def test_a_loom_that_fails_once_loses_and_repeats_nothing(
-    backend: str, task: Task, written: bool, nth: int, patience: float
-) -> None:
-    found = live(backend, unrecorded, task, written, nth, patience=patience)
+@given(backends, tasks(), st.booleans(), st.integers(1, 20))
+@example("trio", Task((Words((Children((CHILD,) * 4),)),)), True, 8)
+@example("asyncio", Task((Words((Children((CHILD,) * 4),)),)), True, 10)
+def test_a_loom_that_fails_once_loses_and_repeats_nothing(backend: str, task: Task, written: bool, nth: int) -> None:
+    found = live(backend, unrecorded, task, written, nth)
     expected = live(backend, unrecorded, task, False, 10_000)
     if found is not None:
         assert alike(found[0], expected[0]), f"{found}\n{expected}"
@@ -352,23 +334,21 @@ FAILS = Task((Words(fails=-1),))
     st.lists(st.tuples(instants, st.integers(0, 10)), max_size=2),
     st.lists(blows("entity", "circle", "say", "interrupt", "close"), max_size=3),
     st.sampled_from([300.0, 5.0, 0.5, 0.0]),
-    patiences,
 )
-@example("trio", [Task()] * 3, [(1.0, 0)], [], 0.0, 1.0)  # it unloaded again before it had the intent
-@example("trio", [Task()] * 3, [(0.0, 4), (0.0, 4)], [], 300.0, 0.0)  # the first was being posted
-@example("asyncio", [Task()] * 3, [(30.0, 0)], [Blow(2.0, 0, "say", 0)], 5.0, 0.0)  # it was unloaded meanwhile
-@example("trio", [Task((Words((), 5.0),))] * 3, [], [Blow(1.0, 0, "say", 0), Blow(2.0, 0, "interrupt", 0)], 300.0, 1.0)
+@example("trio", [Task()] * 3, [(1.0, 0)], [], 0.0)  # it unloaded again before it had the intent
+@example("trio", [Task()] * 3, [(0.0, 4), (0.0, 4)], [], 300.0)  # the first was being posted
+@example("asyncio", [Task()] * 3, [(30.0, 0)], [Blow(2.0, 0, "say", 0)], 5.0)  # it was unloaded meanwhile
+@example("trio", [Task((Words((), 5.0),))] * 3, [], [Blow(1.0, 0, "say", 0), Blow(2.0, 0, "interrupt", 0)], 300.0)
 def test_a_long_lived_entity_answers_each_send_once_and_in_order(
     backend: str,
     given_: list[Task],
     sends: list[tuple[float, int]],
     struck: list[Blow],
     sleeps: float,
-    patience: float,
 ) -> None:
     with TemporaryDirectory() as folder:
         url = f"jsonl:{Path(folder) / 'loom.jsonl'}"
-        live(backend, lasting, given_, sends, struck, sleeps, url, patience=patience)
+        live(backend, lasting, given_, sends, struck, sleeps, url)
 
 
 @pytest.mark.rule("D-001")
@@ -378,8 +358,8 @@ def test_mail_that_arrives_while_an_entity_unloads_is_kept(backend: str) -> None
     for tick in range(10):
         with TemporaryDirectory() as folder:
             url, said = f"jsonl:{Path(folder)}/", [Blow(0.5, tick, "say", 0)]
-            live(backend, lasting, [Task()], [], said, 0.5, f"{url}said.jsonl", patience=0.0)
-            live(backend, lasting, [FAILS, Task()], [(0.5, tick)], [], 0.5, f"{url}sent.jsonl", patience=0.0)
+            live(backend, lasting, [Task()], [], said, 0.5, f"{url}said.jsonl")
+            live(backend, lasting, [FAILS, Task()], [(0.5, tick)], [], 0.5, f"{url}sent.jsonl")
 
 
 # Subscribers, wards, forks

@@ -10,10 +10,9 @@ import pytest
 from cantrip_actors import Cantrip, Circle, Episode, InvalidCantrip, Runtime, gate, scripted
 from cantrip_actors.gates import post, standard
 from cantrip_actors.records.records import MailRefused
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.driver import EntityActor
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_depth, max_turns
-from supervisors import Killed
 from tests.exhaustive import part
 from tests.loom import postgres
 from tests.runtime.kills import attempt, intents
@@ -515,26 +514,21 @@ async def begin_to_ask(runtime: Runtime, order: str = "ask b how are you") -> tu
     return asker.id, request.id
 
 
-async def strike(runtime: Runtime, asker: str, part: str) -> None:
-    """Kill a part of an entity until its cell gives up, or kill the loom's actor, which stops all entities."""
+async def strike(runtime: Runtime, asker: str) -> None:
+    """Kill the loom's actor, which stops all entities."""
     tree: Any = runtime._tree
-    if part == "loom":
-        tree.writer.kill()
-    for _ in range(4 if part != "loom" else 0):
-        getattr(tree.living.get(asker), part).kill()
-        await anyio.sleep(0.1)
+    tree.writer.kill()
     await anyio.sleep(1)
     assert tree.living.get(asker) is None
 
 
 @pytest.mark.rule("C-16", "C-10")
-@pytest.mark.parametrize("part", ["entity", "circle", "loom"])
 @pytest.mark.parametrize("store", ["memory", "jsonl", "sqlite"])
-async def test_an_answer_loads_an_asker_whose_cell_gave_up(tmp_path: Path, store: str, part: str) -> None:
+async def test_an_answer_loads_an_asker_that_stopped_with_the_loom_actor(tmp_path: Path, store: str) -> None:
     url = "memory:" if store == "memory" else f"{store}:{tmp_path / 'loom'}"
     async with Runtime.open(url, cantrips=[ASKING, ANSWERING]) as runtime:
         asker, request = await begin_to_ask(runtime)
-        await strike(runtime, asker, part)
+        await strike(runtime, asker)
         await anyio.sleep(100)
         assert [one.entity_id for one in runtime.interrupted()] == [asker]
         await runtime.decide(request, answer="well")
@@ -545,19 +539,15 @@ async def test_an_answer_loads_an_asker_whose_cell_gave_up(tmp_path: Path, store
 
 @pytest.mark.rule("C-16", "C-10")
 @pytest.mark.parametrize("ticks", range(0, 60, 4))
-async def test_an_answer_that_comes_while_the_cell_of_its_asker_gives_up_loads_it(ticks: int) -> None:
+async def test_an_answer_that_comes_while_its_asker_stops_loads_it(ticks: int) -> None:
     async with Runtime.open(cantrips=[ASKING, ANSWERING]) as runtime:
         asker, request = await begin_to_ask(runtime)
         tree: Any = runtime._tree
-        for _ in range(3):
-            tree.living.get(asker).circle.kill()
-            await anyio.sleep(0.1)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(runtime.decide, request, answer="well"))
             for _ in range(ticks):
                 await anyio.lowlevel.checkpoint()
-            if (cell := tree.living.get(asker)) is not None:
-                cell.circle.kill()
+            tree.writer.kill()
         await anyio.sleep(5)
         assert runtime.loom.turns(asker)[-1].gate_calls[0].result == "well"
 
@@ -566,7 +556,7 @@ async def test_an_answer_that_comes_while_the_cell_of_its_asker_gives_up_loads_i
 async def test_an_asker_that_was_resumed_and_works_on_something_else_is_not_disturbed_by_a_late_answer() -> None:
     async with Runtime.open(cantrips=[ASKING, ANSWERING], passivate_after=5) as runtime:
         asker, request = await begin_to_ask(runtime)
-        await strike(runtime, asker, "circle")
+        await strike(runtime, asker)
         a = await runtime.resume(asker)
         await a.interrupt("never mind", now=True)
         await anyio.sleep(20)
@@ -577,22 +567,22 @@ async def test_an_asker_that_was_resumed_and_works_on_something_else_is_not_dist
 
 
 @pytest.mark.rule("C-16")
-async def test_an_answered_asker_that_cannot_start_is_loaded_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answered_asker_that_cannot_start_is_tried_twice(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Runtime.open(url, cantrips=[ASKING, ANSWERING]) as runtime:
         asker, request = await begin_to_ask(runtime)
-        await strike(runtime, asker, "circle")
+        await strike(runtime, asker)
         begun = 0
 
-        whole = EntityActor.init
+        whole = EntityActor.run
 
-        async def init(actor: Any) -> None:
+        async def run(actor: Any) -> None:
             nonlocal begun
             if actor._cell.entity_id == asker:
                 begun += 1
-                raise Killed("no room")
+                raise MemoryError("no room")
             await whole(actor)
 
-        monkeypatch.setattr(EntityActor, "init", init)
+        monkeypatch.setattr(EntityActor, "run", run)
         await runtime.decide(request, answer="well")
         await anyio.sleep(600)
-        assert begun == 1
+        assert begun == 2

@@ -201,7 +201,9 @@ async def test_nodes_share_the_waiting_submissions_of_a_queue(url: str) -> None:
     nodes = [node(url, f"w{n}", Queue("reports"), cantrips=[slow]) for n in range(3)]
     async with nodes[0] as one, nodes[1] as two, nodes[2] as three, Runtime.open(url) as client:
         await anyio.sleep(3)  # each has seen the others
-        await submit(client, 30)
+        async with anyio.create_task_group() as tasks:  # at once, so that no node sees a few of them first
+            for _ in range(30):
+                tasks.start_soon(submit, client, 1)
         await anyio.sleep(4)
         running = [len(runtime._tree.living) for runtime in (one, two, three)]
         assert sum(running) == 30
@@ -382,7 +384,7 @@ async def test_an_entity_that_waits_for_a_person_keeps_its_place(any_url: str) -
 
 async def test_a_place_is_given_back_if_the_entity_cannot_begin_and_it_is_tried_again_later(any_url: str) -> None:
     async with alone(any_url, Queue("reports", max_running=1)) as runtime:
-        fire, failures = runtime._beginnings.fire, 0
+        fire, failures = runtime._tree.scheduler.casts.fire, 0
 
         async def fail(found: Cantrip, timer: Any, key: str) -> None:
             nonlocal failures
@@ -391,7 +393,7 @@ async def test_a_place_is_given_back_if_the_entity_cannot_begin_and_it_is_tried_
                 raise LoomError("not now")
             await fire(found, timer, key)
 
-        runtime._beginnings.fire = fail  # type: ignore[method-assign]
+        runtime._tree.scheduler.casts.fire = fail  # type: ignore[method-assign]
         first, second, third = await submit(runtime, 3)
         assert await results([second, third]) == ["reports 1", "reports 2"]
         assert not first.has_begun

@@ -8,17 +8,30 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, EntityCrashed, EntityEnded, Invocation, LoomError, Runtime, gate, scripted
+from cantrip_actors import (
+    Cantrip,
+    Circle,
+    EntityCrashed,
+    EntityEnded,
+    Invocation,
+    LoomError,
+    Quarantined,
+    Runtime,
+    gate,
+    scripted,
+)
 from cantrip_actors.loom import lease_store, sqlite
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.machine.project import Story
 from cantrip_actors.records.records import Resumed
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
-from cantrip_actors.runtime.entity.cell_tree import RESTARTS
 from cantrip_actors.runtime.entity.delegation import Delegation
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.driver import EntityActor
+from cantrip_actors.runtime.entity.performer import Performer
+from cantrip_actors.runtime.entity.recorder import Recorder
 from cantrip_actors.wards import max_tokens, max_turns, timeout
+from supervisors import Crash
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -86,7 +99,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, actor: type, method: str, *, after
 @pytest.mark.parametrize("at", range(1, 7))
 async def test_an_entity_that_crashes_is_resumed_from_its_log(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     world = World()
-    crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=at)
+    crash_at(monkeypatch, Recorder, "record_step", after=True, at=at)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(*SCRIPT), "go")
         observations = [turn.observation for turn in runtime.loom.turns(episode.entity_id)]
@@ -119,7 +132,7 @@ async def test_every_send_is_answered_when_the_entity_crashes(
         intent = [m.content for m in context if m.role == "user"][-1]
         return done(intent) if context[-1].gate == "effect" else say("effect", what=intent)
 
-    crash_at(monkeypatch, EntityActor, "_record_step", after=after, at=at)
+    crash_at(monkeypatch, Recorder, "record_step", after=after, at=at)
     async with Runtime.open() as runtime:
         with anyio.fail_after(60):
             entity = await runtime.invoke(cantrip(policy, effect), "one")
@@ -145,7 +158,7 @@ async def test_an_entity_is_restarted_from_its_log_when_its_circle_crashes(monke
 async def test_children_survive_their_parents_crash_and_it_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
-    whole = Delegation.wait_for_event
+    whole = Delegation.wait
     crashed = False
 
     async def crashing(*args: object) -> object:
@@ -156,7 +169,7 @@ async def test_children_survive_their_parents_crash_and_it_waits_for_them(monkey
             raise Killed
         return result
 
-    monkeypatch.setattr(Delegation, "wait_for_event", crashing)
+    monkeypatch.setattr(Delegation, "wait", crashing)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(spell, "go")
         assert len(runtime.loom.entities()) == 2
@@ -168,7 +181,7 @@ async def test_an_entity_that_crashes_at_the_same_point_each_time_is_given_up(mo
     async def poisoned(*_: object) -> object:
         raise Killed("poison")
 
-    monkeypatch.setattr(EntityActor, "_ask", poisoned)
+    monkeypatch.setattr(Performer, "_ask", poisoned)
     async with Runtime.open() as runtime:
         with pytest.raises(EntityCrashed, match="poison") as raised:
             await runtime.cast(cantrip([done(1)]), "go")
@@ -533,13 +546,13 @@ async def test_an_entity_killed_during_a_write_is_resumed_from_the_finished_writ
             await loop.wait()
             cell = runtime._tree.living.get(entity.id)
             assert cell is not None
-            cell.entity.kill()
+            cell.actor.kill()
             assert (await entity.episode()).result == "over"
     assert len(world.effects) == len(set(world.effects))
 
 
 @pytest.mark.rule("D-011", "S-31")
-async def test_a_caller_gets_an_error_when_an_entity_was_restarted_too_often_and_the_entity_continues() -> None:
+async def test_a_caller_gets_the_crash_that_repeats_and_a_person_resumes_the_entity() -> None:
     async def answer(context: Invocation) -> object:
         return {**done(context[-1].content), "delay": 0 if context[-1].content == "start" else 5.0}
 
@@ -551,28 +564,31 @@ async def test_a_caller_gets_an_error_when_an_entity_was_restarted_too_often_and
             await anyio.sleep(1)
             cell = runtime._tree.living.get(entity.id)
             assert cell is not None
-            for _ in range(RESTARTS + 1):
-                cell.circle.kill()
+            for _ in range(2):
+                cell.actor.exit(Crash(RuntimeError("struck")))
                 await anyio.sleep(0.001)
 
         tasks.start_soon(strike)
-        with pytest.raises(EntityCrashed, match="too many restarts, the last of child 'circle'"):
+        with pytest.raises(EntityCrashed, match="struck"):
             await entity.send("one")
-        assert (await entity.send("two")).result == "two"
+        with pytest.raises(Quarantined):
+            await entity.send("two")
+        await runtime.resume(entity.id)
+        assert (await entity.send("three")).result == "three"
 
 
 @pytest.mark.rule("D-011", "COMP-8")
 @pytest.mark.parametrize("who", ["the root", "a child"])
 async def test_an_entity_that_cannot_start_has_crashed(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    whole = EntityActor.init
+    whole = EntityActor.run
 
-    async def init(self: EntityActor) -> None:
+    async def run(self: EntityActor) -> None:
         if (self._cell.parent is None) == (who == "the root"):
             raise Killed("no room")
         await whole(self)
 
-    monkeypatch.setattr(EntityActor, "init", init)
+    monkeypatch.setattr(EntityActor, "run", run)
     spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
     async with Runtime.open() as runtime:
         if who == "the root":

@@ -16,14 +16,9 @@ from tests.runtime.spells import done, say
 pytestmark = pytest.mark.rule("K-23")
 
 CLEANUP = 0.5
-UNBOUNDED = pytest.mark.xfail(strict=False, reason="a call to the circle or a crystal is not bounded by its caller")
 
 
-def each(*unbounded: str) -> pytest.MarkDecorator:
-    """Run a test for each kind of work; it is expected to fail for the given ones."""
-    kinds = ("gate", "query", "child")
-    marked = [pytest.param(kind, marks=UNBOUNDED) if kind in unbounded else kind for kind in kinds]
-    return pytest.mark.parametrize("what", marked)
+each_kind = pytest.mark.parametrize("what", ["gate", "query", "child"])
 
 
 class Work:
@@ -75,7 +70,7 @@ async def begin(runtime: Runtime, work: Work, what: str) -> Entity:
     return entity
 
 
-@each("gate", "query", "child")
+@each_kind
 async def test_an_interrupt_now_returns_after_the_cleanup(what: str) -> None:
     work = Work()
     async with Runtime.open() as runtime:
@@ -84,7 +79,7 @@ async def test_an_interrupt_now_returns_after_the_cleanup(what: str) -> None:
         await work.check_over(what)
 
 
-@each("gate", "query")
+@each_kind
 async def test_the_episode_of_an_interrupted_entity_is_returned_after_the_cleanup(what: str) -> None:
     work = Work()
     async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
@@ -94,7 +89,7 @@ async def test_the_episode_of_an_interrupted_entity_is_returned_after_the_cleanu
         await work.check_over(what)
 
 
-@each("gate", "query")
+@each_kind
 async def test_a_send_whose_episode_is_interrupted_returns_after_the_cleanup(what: str) -> None:
     work = Work()
 
@@ -109,7 +104,7 @@ async def test_a_send_whose_episode_is_interrupted_returns_after_the_cleanup(wha
         await work.check_over(what)
 
 
-@each("query")
+@each_kind
 async def test_a_stop_returns_after_the_cleanup(what: str) -> None:
     work = Work()
     async with Runtime.open() as runtime:
@@ -118,7 +113,7 @@ async def test_a_stop_returns_after_the_cleanup(what: str) -> None:
         await work.check_over(what)
 
 
-@each("query")
+@each_kind
 async def test_an_episode_that_times_out_is_returned_after_the_cleanup(what: str) -> None:
     work = Work(timeout(10))
     async with Runtime.open() as runtime:
@@ -126,7 +121,7 @@ async def test_an_episode_that_times_out_is_returned_after_the_cleanup(what: str
         await work.check_over(what)
 
 
-@each()
+@each_kind
 async def test_a_runtime_closes_after_the_cleanup(what: str) -> None:
     work = Work()
     async with Runtime.open() as runtime:
@@ -134,7 +129,7 @@ async def test_a_runtime_closes_after_the_cleanup(what: str) -> None:
     await work.check_over(what)
 
 
-@each("query")
+@each_kind
 async def test_a_cancelled_cast_raises_after_the_cleanup(what: str) -> None:
     work = Work()
     async with Runtime.open() as runtime:
@@ -144,7 +139,7 @@ async def test_a_cancelled_cast_raises_after_the_cleanup(what: str) -> None:
         await work.check_over(what)
 
 
-@each("query")
+@each_kind
 async def test_a_cancelled_fork_raises_after_the_cleanup(what: str) -> None:
     work = Work()
     async with Runtime.open() as runtime:
@@ -202,7 +197,7 @@ async def stop(entity: Entity) -> None:
     await entity.stop()
 
 
-@pytest.mark.parametrize("end", [pytest.param(interrupt, marks=UNBOUNDED), stop])
+@pytest.mark.parametrize("end", [interrupt, stop])
 async def test_a_gate_that_refuses_to_end_is_reported_and_its_result_reaches_nobody(
     end: Callable[[Entity], Awaitable[None]],
 ) -> None:

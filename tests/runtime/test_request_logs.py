@@ -22,7 +22,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.dispatch import Dispatcher
 from cantrip_actors.gates import GateError
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.performer import Performer
 from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import contract
 from tests.dispatch.entities import FINISH, block, in_order, progress, worker
@@ -115,14 +115,14 @@ async def test_logs_have_no_content_of_requests(tmp_path: Path, redact: Any, mon
             await anyio.sleep(UNLOADED)
         crashed = []
 
-        async def crash_once(self: EntityActor, *args: Any) -> Any:
+        async def crash_once(self: Performer, *args: Any) -> Any:
             if not crashed:
                 crashed.append(True)
                 raise RuntimeError("a bug of the runtime")
             return await consult(self, *args)
 
-        consult = EntityActor._consult
-        monkeypatch.setattr(EntityActor, "_consult", crash_once)
+        consult = Performer._consult
+        monkeypatch.setattr(Performer, "_consult", crash_once)
         async with Runtime.open(url, cantrips=[shop()], redact=redact) as runtime:
             loaded = await runtime.resume(entity.id)
             errors = await decide_all(runtime)

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, CrystalError, EntityCrashed, Injected, Runtime, gate, scripted
 from cantrip_actors.observe import Upserts
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.performer import Performer
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_streaming import watched
@@ -78,7 +78,7 @@ async def test_errors_and_reports_have_no_secrets(monkeypatch: pytest.MonkeyPatc
         async with Runtime.open(secrets=[SECRET]) as runtime:
             with pytest.raises(CrystalError) as failed:
                 await runtime.cast(cantrip(Telling()), "go")
-            monkeypatch.setattr(EntityActor, "_ask", buggy)
+            monkeypatch.setattr(Performer, "_ask", buggy)
             with pytest.raises(EntityCrashed) as crashed:
                 await runtime.cast(cantrip([done(1)]), "go")
     assert "bad key [redacted" in str(failed.value)

@@ -24,7 +24,7 @@ from cantrip_actors.records.blob import Blob, Snapshot, make_reference
 from cantrip_actors.records.records import Committed, GateStarted
 from cantrip_actors.runtime.circles.program_actor import CircleActor
 from cantrip_actors.runtime.circles.snapshots import A_PROGRAM, A_SECOND, SMALL, Account, Snapshots
-from cantrip_actors.runtime.entity.entity_actor import EntityActor
+from cantrip_actors.runtime.entity.recorder import Recorder
 from cantrip_actors.wards import max_depth, max_turns
 from tests.circle.shell_jails import confined_by
 from tests.forked import Forked
@@ -213,7 +213,7 @@ class TestRecovery:
     async def test_a_crash_of_the_entity_alone_leads_to_the_same_result(
         self, language: str, at: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        crash_at(monkeypatch, EntityActor, "_record_step", after=True, at=at)
+        crash_at(monkeypatch, Recorder, "record_step", after=True, at=at)
         async with Runtime.open() as runtime:
             episode = await runtime.cast(spell(language, "set", "deep"), "go")
         assert episode.result == [10, "deep", 41]

@@ -128,18 +128,18 @@ async def test_a_childs_stream_names_its_parent_and_ends_with_it() -> None:
 async def test_a_crash_ends_the_turn_for_subscribers_and_the_next_incarnation_begins_it_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from cantrip_actors.runtime.entity.entity_actor import EntityActor
+    from cantrip_actors.runtime.entity.performer import Performer
 
-    whole, crashed = EntityActor._ask, False
+    whole, crashed = Performer._ask, False
 
-    async def crashing(self: EntityActor, action: Any) -> Any:
+    async def crashing(self: Performer, action: Any) -> Any:
         nonlocal crashed
         if not crashed:
             crashed = True
             raise ZeroDivisionError
         return await whole(self, action)
 
-    monkeypatch.setattr(EntityActor, "_ask", crashing)
+    monkeypatch.setattr(Performer, "_ask", crashing)
     async with Runtime.open() as runtime:
         seen, _, episode = await watched(runtime, scripted([done("ok")]))
     assert episode.result == "ok"

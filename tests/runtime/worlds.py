@@ -33,6 +33,7 @@ from cantrip_actors.records.records import (
 )
 from cantrip_actors.terms.messages import NO_USAGE
 from cantrip_actors.wards import max_depth, max_turns
+from supervisors.ref import identify
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,9 @@ async def strike(runtime: Runtime, blow: Blow) -> None:
     await pause(blow.at, blow.ticks)
     tree: Any = runtime._tree
     if blow.how in ("loom", "registry"):
-        (tree.writer if blow.how == "loom" else tree._registry).kill()
+        (tree.writer if blow.how == "loom" else tree.registry).kill()
         return
-    cells = [cell for cell in tree.living if cell.entity.alive]
+    cells = [cell for cell in tree.living if cell.actor.alive]
     if not cells:
         return
     cell = cells[blow.who % len(cells)]
@@ -245,9 +246,18 @@ async def strike(runtime: Runtime, blow: Blow) -> None:
         with suppress(CantripError):
             await runtime.find(cell.entity_id).steer("hurry")
     elif blow.how == "stop":
-        await tree.terminate(cells[0], "enough")
+        await tree.launcher.terminate(cells[0], "enough")
     else:
-        (cell.crystal.uses.asks if blow.how == "crystal" else getattr(cell, blow.how)).kill()
+        struck = {"crystal": cell.crystal.uses.asks, "entity": cell.actor, "circle": find_circle(cell)}[blow.how]
+        if struck is not None:
+            struck.kill()
+
+
+def find_circle(cell: Any) -> Any:
+    """Return the actor of an entity's circle, if it has one."""
+    incarnation = identify(cell.actor).incarnation
+    children = () if incarnation is None else incarnation.actor.children
+    return next((ref for ref in children if ref.id == "circle"), None)
 
 
 def tasks_alive() -> int:

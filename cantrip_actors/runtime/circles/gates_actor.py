@@ -1,10 +1,10 @@
 """The circle actor of an entity without programs: it runs gates one after the other (CIRCLE-3).
 
 `circle/gate_call.py` turns whatever a gate raises, and a gate that takes too long, into an observation. A crash beyond
-that boundary is a crash of this actor, not of the entity.
+that boundary is a crash of this actor, which the entity's actor observes as its own.
 
-This actor has no state and no cleanup, so it needs no task while it waits. The circle actor for entities that write
-programs is in `program_actor.py`.
+It is a child in the nursery of the entity's actor, and each call is bounded by its caller: a cancelled call has ended
+when the entity goes on. The circle actor for entities that write programs is in `program_actor.py`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ class GatesActor(Actor):
     `report` is called with the exceptions of gates and of the steps around them. `working` is for the lines
     that gates log. `fence` returns the fence of the entity's owner.
     """
-
-    hibernate_after = 1.0
-    """Seconds: most circles wait for a crystal or a child. The supervisor of the cell uses the same value."""
 
     def __init__(
         self,

@@ -34,14 +34,18 @@ from cantrip_actors.runtime.circles.snapshots import SMALL_MIDWAY, Account, Snap
 from cantrip_actors.runtime.events.context_variables import ContextVariables, Working
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence
-from supervisors import Caller, ExitReason
+from cantrip_actors.user_code.threads import run_in_thread
+from supervisors import Alarm, Caller, ExitReason
 
 T = TypeVar("T")
 
 _log = get_logger("cantrip_actors.circle")
 
 RELEASE_PROGRAM: Final = "release program"
-"""Cast to the actor when its program will wait for long: a program with a recorded snapshot is dropped from memory."""
+"""Cast to the actor when its entity begins to wait for others: a program with a recorded snapshot is dropped from
+memory after `PATIENCE` seconds, unless it continues before."""
+
+PATIENCE: Final = 1.0
 
 TRIES: Final = 3
 """Snapshots to try, newest first, before all programs are run again: after an upgrade no snapshot can be used."""
@@ -84,9 +88,14 @@ class CircleActor(GatesActor):
         """How long the program has computed so far."""
         self._idle_account: Account
         self._suspended_account: Account
+        self._release: Alarm | None = None
+        """The timer after which the waiting program is dropped from memory."""
 
     async def handle_call(self, message: Run | Compute | Answer, caller: Caller) -> Any:
         """Run a gate and return its observation; or run a program up to its next gate call or its end."""
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
         if isinstance(message, Run):
             return await super().handle_call(message, caller)
         if isinstance(message, Compute):
@@ -96,8 +105,13 @@ class CircleActor(GatesActor):
     async def handle_cast(self, message: str) -> None:
         """Handle `RELEASE_PROGRAM`, which arrives when the call that the program waits for is recorded."""
         assert message == RELEASE_PROGRAM, message
-        if self._midway is not None:
-            self._suspended = None
+        if self._midway is not None and self._release is None:
+            self._release = self.send_after(PATIENCE, RELEASE_PROGRAM)
+
+    async def handle_info(self, message: Any) -> None:
+        """Drop the waiting program from memory: its snapshot is in the loom."""
+        if message == RELEASE_PROGRAM and self._release is not None:
+            self._release = self._suspended = None
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Close the sandbox."""
@@ -173,7 +187,7 @@ class CircleActor(GatesActor):
             if kept is None or left.after > len(wanted.before):
                 continue
             try:
-                await self._run_in_thread(partial(sandbox.load, kept.image))
+                await run_in_thread(partial(sandbox.load, kept.image), _get_limiter())
             except ValueError as error:
                 snapshots.warn_unusable(left.snapshot, error)
             else:
@@ -188,7 +202,7 @@ class CircleActor(GatesActor):
         if snapshots is None or kept is None:
             return None
         try:
-            suspended = await self._run_in_thread(partial(sandbox.resume, kept.image))
+            suspended = await run_in_thread(partial(sandbox.resume, kept.image), _get_limiter())
         except ValueError as error:
             snapshots.warn_unusable(midway.snapshot, error)
             return None
@@ -229,10 +243,10 @@ class CircleActor(GatesActor):
             return step, self._take_snapshot(step, sandbox) if keep else None
 
         try:
-            step, self._snapshot = await self._run_in_thread(work)
+            step, self._snapshot = await run_in_thread(work, _get_limiter(), interrupt=sandbox.interrupt)
         except anyio.get_cancelled_exc_class():
-            if self._sandbox is not None:
-                self._sandbox.interrupt()  # the abandoned thread must stop computing
+            with anyio.CancelScope(shield=True):
+                await self._close()  # it is rebuilt from what is recorded
             raise
         self._suspended = step if isinstance(step, Suspended) else None
         return step
@@ -268,14 +282,11 @@ class CircleActor(GatesActor):
             return ended._replace(limit=step.limit, snapshot=None)
         return ended._replace(value=step.value)
 
-    async def _run_in_thread(self, work: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_get_limiter())
-
     async def _close(self) -> None:
         sandbox, self._sandbox, self._suspended = self._sandbox, None, None
         if sandbox is not None:
             closers = _get_loop_limiter(_closers, CLOSING)
-            await anyio.to_thread.run_sync(sandbox.close, abandon_on_cancel=True, limiter=closers)
+            await run_in_thread(sandbox.close, closers)
 
 
 def _get_limiter() -> anyio.CapacityLimiter:

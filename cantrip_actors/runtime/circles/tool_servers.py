@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import anyio
 
-from cantrip_actors.circle.gate_call import GateError, InputNeeded
+from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import find_header_in_force
 from cantrip_actors.runtime.events.context_variables import ContextVariables, bind_variables, capture_variables
@@ -52,7 +52,6 @@ from cantrip_actors.terms.tool_server import (
 )
 from cantrip_actors.terms.wrapper import GateCall
 from supervisors import (
-    NO_REPLY,
     Actor,
     ActorRef,
     Backoff,
@@ -69,6 +68,9 @@ from supervisors import (
 
 CONNECT: Final = 30.0
 """Seconds that a call waits for the connection."""
+
+GRACE: Final = 5.0
+"""Seconds that a cancelled call has to end."""
 
 TRIES: Final = 3
 """The most incarnations of a server's actor that a call waits for."""
@@ -126,28 +128,17 @@ class ServerActor(Actor):
 
     async def handle_call(self, message: Message, caller: Caller) -> Any:
         """Do a caller's work with the connection, once there is one, and reply with its result."""
-        self.tasks.start_soon(self._carry_out, message, caller)
-        return NO_REPLY
+        return self.answer(caller, self._carry_out, message)
 
-    async def _carry_out(self, message: Message, caller: Caller) -> None:
-        with anyio.CancelScope() as scope:
-            caller.on_abandoned(scope.cancel)
-            with anyio.move_on_after(CONNECT):
-                await self._connected.wait()
-            if self._connection is None:
-                caller.fail(ToolServerError(f"server {self._used.server.name} has not answered within {CONNECT:g} s"))
-                return
-            if self._connection.is_lost:
-                await anyio.sleep_forever()  # this incarnation is about to end, and the next one is asked
-            try:
-                with bind_variables(message.variables):
-                    caller.reply(await message.work(self._connection))
-            except (
-                LostServer,
-                ToolServerError,
-                InputNeeded,
-            ) as problem:  # values for the caller; anything else is a crash
-                caller.fail(problem)
+    async def _carry_out(self, message: Message) -> Any:
+        with anyio.move_on_after(CONNECT):
+            await self._connected.wait()
+        if self._connection is None:
+            raise ToolServerError(f"server {self._used.server.name} has not answered within {CONNECT:g} s")
+        if self._connection.is_lost:
+            await anyio.sleep_forever()  # this incarnation is about to end, and the next one is asked
+        with bind_variables(message.variables):
+            return await message.work(self._connection)
 
 
 @dataclass(eq=False)
@@ -156,7 +147,7 @@ class ServerInUse:
 
     server: ToolServer
     pool: ToolServers
-    asks: ActorRef = field(default_factory=ActorRef)
+    asks: ActorRef[Any] = field(default_factory=ActorRef)
     supervisor: SupervisorRef = field(default_factory=SupervisorRef)
     users: int = 0
     started_at: float | None = None
@@ -348,7 +339,7 @@ class ToolServers:
 
         await used.start()
         try:
-            return await used.asks.call(Message(send, capture_variables()))
+            return await used.asks.call(Message(send, capture_variables()), grace=GRACE)
         except CallError as gone:
             if is_sent:
                 raise LostServer(used.problem or "its actor ended") from gone

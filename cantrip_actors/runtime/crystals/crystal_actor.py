@@ -2,8 +2,8 @@
 
 Retries stay inside (D-006): a caller gets one answer, as a value: a Response, or the CrystalError of the last
 attempt. A crystal that answers without waiting is answered inline. For any other crystal each query is a task of
-this actor. If the caller is gone (cancelled, or past its deadline), its query leaves the queue or closes its
-connection at once.
+this actor. If the caller is cancelled, or past its deadline, its query leaves the queue or closes its connection, and
+the caller waits for that, up to `GRACE` seconds. A crystal that breaks ends the query of one caller, which crashes.
 
 The crystal's policy (`crystal/policy/limited.py`) holds for all entities that use the crystal, because they all ask
 this actor: limits and breaker apply to each attempt, the deadline to the whole query. A crystal with fallbacks
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 from uuid import uuid4
 
 import anyio
@@ -41,8 +41,7 @@ from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.value import Value
 from cantrip_actors.user_code import Failure, attempt, text_of
-from supervisors import NO_REPLY, Actor, ActorRef, Caller
-from supervisors.backend import Timer
+from supervisors import Actor, ActorRef, Alarm, Caller
 
 
 class CrystalRequest(Value, frozen=True):
@@ -88,6 +87,9 @@ _TICK = object()
 PATIENCE = 60.0
 """Seconds until posted queries are polled again after a poll that failed."""
 
+GRACE: Final = 5.0
+"""Seconds that a cancelled query has to end."""
+
 BREATH = 0.2
 """The least seconds between two polls of posted queries."""
 
@@ -121,7 +123,7 @@ class CrystalActor(Actor):
         again: tuple[Callable[[], object], ...] = (self._look_again,) if is_shared else ()
         self._traffic = Traffic(name, terms, self._wake, estimator, *again)
         self._waits = Waits()
-        self._timer: Timer | None = None
+        self._timer: Alarm | None = None
 
     async def init(self) -> None:
         """Watch the queries that the last incarnation watched."""
@@ -186,8 +188,7 @@ class CrystalActor(Actor):
             else:
                 if response is not None:
                     return response
-        self.tasks.start_soon(self._wait_for, message, failed, caller)
-        return NO_REPLY
+        return self.answer(caller, self._answer, message, failed)
 
     async def handle_cast(self, message: Watched | Abandoned) -> None:
         """Watch a posted query, or end the provider's work on it."""
@@ -238,17 +239,13 @@ class CrystalActor(Actor):
             self._timer.cancel()
         self._timer = None if seconds is None else self.send_after(seconds, _TICK)
 
-    async def _wait_for(self, message: CrystalRequest, failed: ProviderError | None, caller: Caller) -> None:
-        with anyio.CancelScope() as scope, bind_variables(message.context_variables):
-            caller.on_abandoned(scope.cancel)
-            caller.reply(await self._answer(message, failed))
-
     async def _answer(self, message: CrystalRequest, failed: ProviderError | None) -> Response | CrystalError:
         deadline = self._terms.deadline
-        if deadline is None:
-            return await self._ask(message, failed)
-        with anyio.move_on_after(deadline):
-            return await self._ask(message, failed)
+        with bind_variables(message.context_variables):
+            if deadline is None:
+                return await self._ask(message, failed)
+            with anyio.move_on_after(deadline):
+                return await self._ask(message, failed)
         return ProviderError(f"{self._name}: no answer within {deadline:g} s (deadline), with all waiting and retries")
 
     async def _ask(self, message: CrystalRequest, failed: ProviderError | None) -> Response | CrystalError:
@@ -270,7 +267,7 @@ class FallbackActor(Actor):
 
     has_tasks: ClassVar[bool] = True
 
-    def __init__(self, name: str, members: Sequence[ActorRef]) -> None:
+    def __init__(self, name: str, members: Sequence[ActorRef[Any]]) -> None:
         self._name = name
         self._members = members
         self._running = 0
@@ -284,23 +281,20 @@ class FallbackActor(Actor):
         if message.__class__ is _Status:
             return self.get_status(anyio.current_time())
         assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
-        self.tasks.start_soon(self._wait_for, message, caller)
-        return NO_REPLY
+        return self.answer(caller, self._answer, message)
 
-    async def _wait_for(self, message: CrystalRequest, caller: Caller) -> None:
+    async def _answer(self, message: CrystalRequest) -> Response | CrystalError:
         crystal, retry, context_variables = message.crystal, message.retry, message.context_variables
         assert isinstance(crystal, Fallback), f"{get_crystal_name(crystal)} does not fall back"
 
         async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
-            reply: Response | CrystalError = await self._members[number].call(
-                CrystalRequest(one, query, retry, context_variables)
-            )
+            request = CrystalRequest(one, query, retry, context_variables)
+            reply: Response | CrystalError = await self._members[number].call(request, grace=GRACE)
             return reply
 
         self._running += 1
         try:
-            with anyio.CancelScope() as scope, bind_variables(context_variables):
-                caller.on_abandoned(scope.cancel)
-                caller.reply(await crystal.answer(message.query, ask_one))
+            with bind_variables(context_variables):
+                return await crystal.answer(message.query, ask_one)
         finally:
             self._running -= 1

@@ -14,6 +14,7 @@ import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -24,6 +25,7 @@ from cantrip_actors.crystal.policy.limited import read_terms
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.crystal.query import PostingCrystal
 from cantrip_actors.runtime.crystals.crystal_actor import (
+    GRACE,
     STATUS,
     CrystalActor,
     CrystalRequest,
@@ -47,7 +49,7 @@ class InUse:
 
     crystal: Crystal
     key: str | int
-    asks: ActorRef
+    asks: ActorRef[Any]
     below: tuple[InUse, ...] = ()
     """The member crystals of a crystal with fallbacks, in order."""
     users: int = 0
@@ -155,7 +157,7 @@ class Crystals:
             bind = getattr(used.crystal, "bind", None)
             bound = used.crystal if bind is None else bind()
             request = CrystalRequest(bound, query, retry, capture_variables())
-            reply: Response | CrystalError = await used.asks.call(request)
+            reply: Response | CrystalError = await used.asks.call(request, grace=GRACE)
         finally:
             await self.release(used)
         if isinstance(reply, Response):

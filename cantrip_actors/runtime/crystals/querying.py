@@ -8,7 +8,7 @@ from functools import partial
 
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
-from cantrip_actors.runtime.crystals.crystal_actor import CrystalRequest
+from cantrip_actors.runtime.crystals.crystal_actor import GRACE, CrystalRequest
 from cantrip_actors.runtime.entity.cell import Bound, Cell
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.stream.wire import Emitted
@@ -16,21 +16,26 @@ from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
 
 
-def make_retry_callback(cell: Cell, bound: Bound) -> Callable[[ProviderError, float], None] | None:
+def make_retry_callback(
+    instrument: Instrument | None, cell: Cell, bound: Bound
+) -> Callable[[ProviderError, float], None] | None:
     """Return the callback that reports retries of an entity's queries to a crystal."""
-    instrument = cell.services.watchers.instrument
     return None if instrument is None else partial(instrument.retried, cell, crystal=bound.crystal)
 
 
-async def query_crystal(cell: Cell, bound: Bound, query: Query) -> Response | CrystalError:
-    """Return the answer of a crystal to an entity, or the error that the query ended with."""
-    instrument = cell.services.watchers.instrument
+async def query_crystal(
+    instrument: Instrument | None, cell: Cell, bound: Bound, query: Query
+) -> Response | CrystalError:
+    """Return the answer of a crystal to an entity, or the error that the query ended with.
+
+    A cancelled query has ended when this raises, or after `GRACE` seconds.
+    """
     began = 0.0
     if instrument is not None:
         began = time.monotonic()
         if query.emit is not None:
             query = query._replace(emit=_TimedParts(query, instrument, cell, began))
-    reply: Response | CrystalError = await bound.uses.asks.call(make_request(cell, bound, query))
+    reply: Response | CrystalError = await bound.uses.asks.call(make_request(cell, bound, query), grace=GRACE)
     if instrument is not None:
         instrument.answered(cell, reply, time.monotonic() - began, bound.crystal)
     return reply

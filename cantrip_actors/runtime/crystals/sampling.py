@@ -19,6 +19,7 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.records.records import Record, Sampled
 from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
 from cantrip_actors.runtime.entity.cell import Bound, Cell
+from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.image import MessageParts
 from cantrip_actors.terms.messages import Invocation, Message, Response
@@ -39,11 +40,13 @@ class Sampling:
 
     def __init__(
         self,
+        core: Core,
         cell: Cell,
         bound: Bound,
         turn_id: str,
         record: Callable[[Sequence[Record]], Awaitable[None]],
     ) -> None:
+        self._core = core
         self._cell = cell
         self._bound = bound
         self._turn_id = turn_id
@@ -67,9 +70,11 @@ class Sampling:
                 raise SamplingRefused(f"the budget of the entity is used up: {spent}")
             messages = [_make_message(role, given) for role, given in request.messages]
             options = {"max_tokens": min(request.max_tokens, TOKENS)}
-            query = Query(Invocation(messages, (), None), options, retried=make_retry_callback(self._cell, self._bound))
+            instrument = self._core.instrument
+            retried = make_retry_callback(instrument, self._cell, self._bound)
+            query = Query(Invocation(messages, (), None), options, retried=retried)
             began = anyio.current_time()
-            reply = await query_crystal(self._cell, self._bound, query)
+            reply = await query_crystal(instrument, self._cell, self._bound, query)
             if not isinstance(reply, Response):
                 raise SamplingRefused("the model gives no answer now")
             seconds = anyio.current_time() - began
@@ -90,7 +95,7 @@ class Sampling:
             crystal=request.crystal,
             asked="\n".join(given.text for _, given in request.messages)[:SHOWN],
             answer=(reply.content or "")[:SHOWN],
-            at=self._cell.services.moment().at,
+            at=self._core.make_moment().at,
             usage=reply.usage,
         )
         with anyio.CancelScope(shield=True):

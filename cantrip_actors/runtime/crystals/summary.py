@@ -16,6 +16,7 @@ from cantrip_actors.machine.events import Remembered
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
 from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
@@ -29,24 +30,23 @@ INSTRUCTION = (
 _log = get_logger("cantrip_actors.runtime")
 
 
-async def remember(cell: Cell, wanted: Remember, here: Here) -> Remembered:
+async def remember(instrument: Instrument | None, cell: Cell, wanted: Remember, here: Here) -> Remembered:
     """Return the text that replaces the messages to be folded. Raises the errors of the companion."""
     companion = cell.plan.circle.companion
     recalled = None if companion is None else await companion.recalls(here, wanted.last)
     summary, usage = None, NO_USAGE
     if cell.crystal.summariser is not None:
-        summary, usage = await _summarise(cell, wanted.messages)
+        summary, usage = await _summarise(instrument, cell, wanted.messages)
     text = "\n\n".join(part for part in (recalled, summary) if part)
     return Remembered(text or None, usage)
 
 
-async def _summarise(cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
+async def _summarise(instrument: Instrument | None, cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
     summariser = cell.crystal.summariser
     assert summariser is not None
     asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_render, messages)))]
-    reply = await query_crystal(
-        cell, summariser, Query(Invocation(asked, (), None), retried=make_retry_callback(cell, summariser))
-    )
+    query = Query(Invocation(asked, (), None), retried=make_retry_callback(instrument, cell, summariser))
+    reply = await query_crystal(instrument, cell, summariser, query)
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
         return None, NO_USAGE

@@ -86,7 +86,7 @@ class Beginnings:
         and one that claims it later finds it gone.
         """
         tree = self._tree
-        async with tree.lock(entity_id):
+        async with tree.launcher.lock(entity_id):
             with anyio.CancelScope(shield=True):
                 is_withdrawn = await self._claim_and_withdraw(entity_id, timer_id)
             return is_withdrawn  # noqa: RET504  # mypy: a cancel scope may swallow an exception
@@ -120,7 +120,7 @@ class Beginnings:
             return await self._launch(beginning, waits=waits)
         tree, entity_id = self._tree, beginning.identity.entity_id
         tree.check_accepting()
-        async with tree.lock(entity_id):
+        async with tree.launcher.lock(entity_id):
             while not await self._has_begun(entity_id):
                 cell = tree.living.get(entity_id)
                 if cell is not None:
@@ -179,7 +179,7 @@ class Beginnings:
         cell = tree.living.get(entity_id)
         if cell is None and await tree.in_store(partial(self._is_under_way, entity_id)):
             try:
-                cell = await tree.restore(entity_id, beginning.cantrip)
+                cell = await tree.launcher.restore(entity_id, beginning.cantrip)
             except Held:
                 cell = None
         return Entity(tree, entity_id, beginning.identity.name, cell)
@@ -207,7 +207,7 @@ class Beginnings:
             await self._claim_name(identity.name, identity.tenant)
         entity = Entity(tree, cell.entity_id, identity.name, cell, self._expect_first(cell))
         try:
-            await tree.launch(cell)
+            await tree.launcher.launch(cell)
             if waits:
                 await cell.wait_until_begun()
                 if cell.error is not None and not await tree.in_store(partial(tree.loom.has, cell.entity_id)):

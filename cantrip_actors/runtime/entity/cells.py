@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -17,11 +17,13 @@ from cantrip_actors.loom import EntityFacts
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
+from cantrip_actors.machine.life import LoadedLife, Stage
 from cantrip_actors.machine.project import Life, make_fork_state, measure_waited
 from cantrip_actors.machine.state import Identity, Plan, State
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.circles.tool_servers import ToolServers
-from cantrip_actors.runtime.entity.cell import Adoption, Bound, Caller, Cell, Services, Start, Wait
+from cantrip_actors.runtime.crystals.crystal_pool import Crystals
+from cantrip_actors.runtime.entity.cell import Adoption, Bound, Cell, EpisodeCaller, Start
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.time.deadline import Deadline
 from cantrip_actors.terms.cantrip import Cantrip
@@ -78,10 +80,10 @@ def _check_size(text: str, context: Any) -> None:
 class Cells:
     """Makes the cells of one runtime."""
 
-    def __init__(self, core: Core, servers: ToolServers, services: Callable[[], Services]) -> None:
+    def __init__(self, core: Core, crystals: Crystals, servers: ToolServers) -> None:
         self._core = core
+        self._crystals = crystals
         self._servers = servers
-        self._services = services
         self._capabilities: deque[tuple[object, str]] = deque(maxlen=CACHED_CAPABILITIES)
 
     def make_cell(
@@ -123,15 +125,14 @@ class Cells:
             plan,
             crystal,
             Ledger(plan.wards, None if parent is None else parent.ledger, is_new=begin is not None),
-            self._services(),
-            Wait(Deadline(plan.wards)),
+            Deadline(plan.wards),
             parent,
             None if begin is None else Start(begin),
-            Caller(core.capture_variables() if parent is None else parent.context_variables),
+            EpisodeCaller(core.capture_variables() if parent is None else parent.context_variables),
         )
 
     def _bind(self, crystal: Crystal | str, circle: Circle) -> Bound:
-        used = self._core.crystals.find(crystal)
+        used = self._crystals.find(crystal)
         self._core.guard.learn(used.crystal, circle)
         bind = getattr(used.crystal, "bind", None)
         return Bound(used.crystal if bind is None else bind(), used)
@@ -162,13 +163,13 @@ class Cells:
         return loom.lineage(turn_id)
 
     async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
-        """Return the cell of a child: a new cell or, after a crash, the running cell or one loaded from the log.
+        """Return the cell of a child: a new cell or, after a crash of the parent, one loaded from the log.
 
         A new child sees its intent and the context that it is given, and nothing of its parent's context (COMP-4).
         """
         loom, request = self._core.loom, child.request
-        if known is not None and (running := self._core.living.get(known)) is not None:
-            return running
+        if known is not None and (earlier := self._core.living.get(known)) is not None:
+            await earlier.ending.wait()  # it ended with the parent's last incarnation
         if known is not None:
             facts = await self._core.in_store(
                 lambda: loom.facts(known) if known in loom.below(parent.entity_id) else None
@@ -215,12 +216,12 @@ class Cells:
         cell.adoption = adoption
         if cell.start is not None:
             cell.start.state = State(header.parent_turn, has_header=True)
-        if cell.wait.deadline.is_set:
+        if cell.deadline.is_set:
             now = self._core.store.clock()
             waited = await self._core.in_store(partial(self._measure_waited, entity_id, now))
-            cell.wait.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), waited)
+            cell.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), waited)
         if parent is not None and facts.life >= Life.OVER:
-            cell.is_over = True
+            cell.life = LoadedLife(Stage.OVER)
             cell.outcome = await self._core.in_store(partial(loom.outcome, entity_id))
         return cell
 

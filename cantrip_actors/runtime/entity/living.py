@@ -1,34 +1,56 @@
-"""The entities that are loaded in this process."""
+"""The entities that are loaded in this process: where each stands, and which of them rest.
+
+`change` is the only way to another stage of an entity's life (`machine/life.py`). It also stops the time of `timeout`
+wards while a tree waits for people, and notes since when each tree rests, so that it can be unloaded.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import anyio
 
+from cantrip_actors.machine.life import (
+    Cause,
+    Change,
+    Occasion,
+    Stage,
+    Standing,
+    WaitKind,
+    change_life,
+    find_causes,
+    may,
+)
 from cantrip_actors.runtime.entity.cell import Cell
+from supervisors import ActorRef
+
+LOOK: Final = object()
+"""The message that has the registry actor look for trees to unload."""
+
+_FOR_PEOPLE: Final = frozenset({Cause.PERSON})
 
 
 class LoadedCells:
     """The cells that were started and have not ended, by the ids, names and parents of their entities.
 
-    A cell whose entity is unloading moves to `leaving` until it has ended.
+    A cell whose entity is leaving moves to `leaving` until it has ended. `passivate_after` is the seconds of rest after
+    which the actor `registry` unloads a tree.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, passivate_after: float, registry: ActorRef[Any]) -> None:
+        self._passivate_after = passivate_after
+        self._registry = registry
         self._cells: dict[str, Cell] = {}
         self._names: dict[str, str] = {}
         self._below: dict[str, list[str]] = {}
+        self._resting: OrderedDict[str, float] = OrderedDict()
+        """The root entities whose trees rest, and when each is unloaded, in event loop time; the first one first."""
         self.leaving: dict[str, Cell] = {}
-        self.is_handing_over = False
-        """Whether this node hands its entities over to other nodes, so that no query begins."""
-        self.ends_here: Callable[[Cell], bool] = lambda _: False
-        """Whether the episode of a root entity ends here all the same, because no other node can continue it."""
         self.tokens: dict[str, int] = {}
         """For each root entity, the token of the lease under which this process runs its tree."""
-        self.on_add: Callable[[Cell], object] = lambda _: None
-        """Called with each cell that is about to be started."""
-        self._rest: anyio.Event | None = None
+        self._news: anyio.Event | None = None
 
     def add(self, cell: Cell) -> None:
         """Add a cell that is about to be started."""
@@ -38,14 +60,14 @@ class LoadedCells:
             self._names[name] = cell.entity_id
         if cell.parent is not None:
             self._below.setdefault(cell.parent.entity_id, []).append(cell.entity_id)
-        self.on_add(cell)
 
     def remove(self, cell: Cell) -> None:
-        """Remove a cell that has ended, could not be started, or is unloading."""
+        """Remove a cell that has ended, could not be started, or is leaving."""
         if self._cells.get(cell.entity_id) is not cell:
             return
         del self._cells[cell.entity_id]
         self.tokens.pop(cell.entity_id, None)
+        self._resting.pop(cell.entity_id, None)
         name = cell.plan.scoped_name
         if name is not None:
             self._names.pop(name, None)
@@ -70,23 +92,108 @@ class LoadedCells:
 
     def list_children(self, cell: Cell) -> list[Cell]:
         """Return the cells of the children of an entity that are loaded."""
-        return [self._cells[one] for one in self.list_below(cell.entity_id)]
+        return [self._cells[entity_id] for entity_id in self.list_below(cell.entity_id)]
+
+    def list_roots(self) -> list[Cell]:
+        """Return the cells of root entities, in the order of loading."""
+        return [cell for cell in self._cells.values() if cell.parent is None]
+
+    # The life of each
+
+    def change(self, cell: Cell, change: Change, waits_for: WaitKind | None = None, *, asks: str | None = None) -> None:
+        """Move an entity to another stage of its life. `asks` is the entity whose answer it waits for.
+
+        Raises ValueError for a change that is not possible in its stage.
+        """
+        before = cell.life
+        cell.life = change_life(before, change, waits_for)
+        cell.asks = asks
+        if cell.life.stage is Stage.LEAVING:
+            self.remove(cell)
+            self.leaving[cell.entity_id] = cell
+        if cell.life.stage is not Stage.WORKING or before.stage is not Stage.LOADING:
+            self.note_standing(cell)
+
+    def note_standing(self, cell: Cell) -> None:
+        """Note that an entity stands elsewhere: stop or continue deadlines, and unload its tree later if it rests."""
+        above: Cell | None = cell
+        while above is not None:
+            if above.deadline.is_set:
+                if find_causes(self.describe(above)) == _FOR_PEOPLE:
+                    above.deadline.pause()
+                else:
+                    above.deadline.resume()
+            above = above.parent
+        root = cell.root
+        causes = find_causes(self.describe(root), follows_answers=False)
+        if causes and causes <= _RESTS and self._cells.get(root.entity_id) is root:
+            if not self._resting:  # else the actor looks when the first of them is due
+                self._registry.send(LOOK)
+            self._resting[root.entity_id] = anyio.current_time() + self._passivate_after
+            self._resting.move_to_end(root.entity_id)
+        else:
+            self._resting.pop(root.entity_id, None)
+        self.wake_waiters()
+
+    def describe(self, cell: Cell) -> Standing:
+        """Return where an entity stands, with the children or the entity that it waits for."""
+        life, inbox = cell.life, cell.inbox
+        children = self.list_children(cell) if life.waits_for == "children" else ()
+        asked = None if cell.asks is None else self._cells.get(cell.asks)
+        return Standing(
+            life,
+            has_mail=inbox is not None and inbox.has_unrecorded_control,
+            has_callers=cell.callers > 0 or (inbox is not None and bool(inbox.awaited)),
+            children=[self.describe(child) for child in children],
+            asked=None if asked is None else self.describe(asked),
+        )
+
+    def may(self, occasion: Occasion, cell: Cell) -> bool:
+        """Return whether an entity and its tree may leave on this occasion without losing work under way."""
+        return cell.ending.is_set or may(occasion, self.describe(cell))
+
+    def take_due(self, now: float) -> tuple[list[Cell], float | None]:
+        """Return the root entities that are to be unloaded now, and when the next one is; None if none rests.
+
+        A tree for which callers wait rests on.
+        """
+        due: list[Cell] = []
+        while self._resting:
+            entity_id, at = next(iter(self._resting.items()))
+            if at > now:
+                return due, at
+            cell = self._cells[entity_id]
+            if self.may(Occasion.UNLOAD, cell):
+                del self._resting[entity_id]
+                due.append(cell)
+            else:
+                self._resting[entity_id] = now + max(self._passivate_after, RETRY)
+                self._resting.move_to_end(entity_id)
+        return due, None
+
+    # Waiting
 
     def wake_waiters(self) -> None:
         """Wake the callers of `wait_until`, which test their conditions again."""
-        if self._rest is not None:
-            self._rest.set()
-            self._rest = None
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     async def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Wait until a condition holds; it is tested again after each `wake_waiters`."""
+        """Wait until a condition holds; it is tested again after each change of an entity's life."""
         while not is_true():
-            if self._rest is None:
-                self._rest = anyio.Event()
-            await self._rest.wait()
+            if self._news is None:
+                self._news = anyio.Event()
+            await self._news.wait()
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(list(self._cells.values()))
 
     def __len__(self) -> int:
         return len(self._cells)
+
+
+RETRY: Final = 1.0
+"""The least seconds until a tree for which callers wait is looked at again."""
+
+_RESTS: Final = frozenset({Cause.PERSON, Cause.INTENT, Cause.CALLER})

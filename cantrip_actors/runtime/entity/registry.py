@@ -1,7 +1,9 @@
-"""The registry actor: it watches every cell, and cleans up when one has stopped permanently.
+"""The registry actor: it unloads the trees that rest, and cleans up after each entity that has stopped permanently.
 
-The actor records a crash, which the crashed entity could not record itself. It then removes the cell and notifies the
-callers that wait for its end. An entity that is over or unloaded uses no memory in the runtime: only its log remains.
+An entity that is over or unloaded uses no memory in the runtime: only its log remains. After a crash that would repeat,
+the actor quarantines a root entity that somebody can come back to, so that it keeps its name, its inbox and its memory;
+any other entity gets the end that it could not record itself. Then it removes the cell, and notifies the callers that
+wait for its end.
 """
 
 from __future__ import annotations
@@ -10,24 +12,30 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import anyio
+
 from cantrip_actors.loom import Loom
+from cantrip_actors.machine.life import Change
 from cantrip_actors.records.records import Ended
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.ends import end_below, leave_tree
+from cantrip_actors.runtime.entity.living import LOOK
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.outcome import Outcome
-from supervisors import Actor, Crash, Down, ExitReason, Killed, RestartedWith, Shutdown
+from supervisors import Actor, Alarm, Crash, Down, ExitReason, Killed
 
 _log = get_logger("cantrip_actors.runtime")
 
 
 class RegistryActor(Actor):
-    """Watches the cells that it receives in casts."""
+    """Watches the cells that it receives in casts. `remove` removes a cell."""
 
-    def __init__(self, core: Core, leave: Callable[[Cell], None]) -> None:
+    def __init__(self, core: Core, remove: Callable[[Cell], None]) -> None:
         self._core = core
-        self._leave = leave
+        self._remove = remove
+        self._timer: Alarm | None = None
 
     async def init(self) -> None:
         """Watch the cells that exist already, if this is a restart. Children come before their parents.
@@ -37,53 +45,80 @@ class RegistryActor(Actor):
         living = self._core.living
         for cell in reversed([*living.leaving.values(), *living]):
             self._watch(cell)
+        self.ref.send(LOOK)
 
     async def handle_cast(self, message: Cell) -> None:
         """Watch a cell."""
         self._watch(message)
 
     async def handle_info(self, message: Any) -> None:
-        """Clean up after a cell that has ended."""
-        if not isinstance(message, Down):
-            return
-        living, entity_id = self._core.living, message.ref.id
-        for cell in (living.get(entity_id), living.leaving.get(entity_id)):
-            if cell is not None and cell.supervisor is message.ref:  # otherwise the cell was watched twice
-                if not cell.is_over and _is_cut_off(cell.entity.last_exit):
-                    await self._record_end(cell)
-                self._leave(cell)
-                await cell.crystal.release()  # an actor that was killed while it hibernated had no chance to
+        """Unload the trees that have rested for long, or clean up after an entity that has ended."""
+        if message is LOOK:
+            self._unload_resting()
+        elif isinstance(message, Down):
+            living = self._core.living
+            entity_id = message.ref.id
+            for cell in (living.get(entity_id), living.leaving.get(entity_id)):
+                if cell is not None and cell.actor is message.ref:  # otherwise the cell was watched twice
+                    await self._clean_up(cell)
+
+    # Rest
+
+    def _unload_resting(self) -> None:
+        """Unload the trees that are due, and look again when the next one is."""
+        if self._timer is not None:
+            self._timer.cancel()
+        now = anyio.current_time()
+        due, next_at = self._core.living.take_due(now)
+        for cell in due:
+            leave_tree(self._core, cell)
+        self._timer = None if next_at is None else self.send_after(max(0.0, next_at - now), LOOK)
+
+    # Ends
 
     def _watch(self, cell: Cell) -> None:
-        self.monitor(cell.supervisor, final=True)
+        self.monitor(cell.actor, final=True)
 
-    async def _record_end(self, cell: Cell) -> None:
-        """Record the end of an entity that crashed or was killed, unless its log has an end already."""
-        core, entity, why = self._core, cell.entity_id, cell.entity.last_exit
+    async def _clean_up(self, cell: Cell) -> None:
         try:
-            await core.append(())
-            has_log, is_over, outcome = await core.in_store(partial(_read_end, core.loom, entity))
-            if not has_log:
-                return
-            if is_over:
-                cell.is_over, cell.outcome = True, outcome
-            elif isinstance(why, Crash):
-                text = f"{type(why.exception).__name__}: {why.exception}"
-                await core.append([Ended(entity, "crashed", core.make_moment().at, text)])
-                cell.is_over = True
+            await self._settle_log(cell, cell.actor.last_exit)
         except LoomError as error:
-            _log.error("an entity's end could not be recorded", entity=entity, error=str(error))
+            _log.error("an entity's end could not be recorded", entity=cell.entity_id, error=str(error))
+        self._remove(cell)
+        await cell.crystal.release()  # an actor that was killed had no chance to
+
+    async def _settle_log(self, cell: Cell, reason: ExitReason | None) -> None:
+        """Record the end of an entity that was given up, or quarantine it; read the end of one that was killed."""
+        if cell.life.is_final or not (cell.is_given_up or isinstance(reason, (Crash, Killed))):
+            return
+        core = self._core
+        await core.finish_writing()
+        has_log, is_over, outcome = await core.in_store(partial(_read_end, core.loom, cell.entity_id))
+        if is_over:
+            cell.outcome = outcome
+            core.living.change(cell, Change.ENDS)
+        if is_over or not has_log:
+            return
+        text = str(cell.make_crash_error().__cause__ or reason)
+        if cell.parent is None and (cell.plan.lasting or cell.plan.key is not None):
+            _log.error(
+                "an entity is quarantined: it would crash again",
+                entity=cell.entity_id,
+                name=cell.plan.name,
+                crashes=[crash.error for crash in cell.crashes],
+            )
+            await core.quarantine(cell.entity_id, text)
+            core.living.change(cell, Change.LEAVES)
+        elif cell.is_given_up:
+            await end_below(core, cell.entity_id)
+            await core.append([Ended(cell.entity_id, "crashed", core.make_moment().at, text)])
+            core.living.change(cell, Change.ENDS)
 
 
-def _read_end(loom: Loom, entity: str) -> tuple[bool, bool, Outcome | None]:
+def _read_end(loom: Loom, entity_id: str) -> tuple[bool, bool, Outcome | None]:
     """Return whether an entity has a log, whether it is over, and its outcome if it is."""
-    if not loom.has(entity):
+    if not loom.has(entity_id):
         return False, False, None
-    if not loom.is_over(entity):
+    if not loom.is_over(entity_id):
         return True, False, None
-    return True, True, loom.outcome(entity)
-
-
-def _is_cut_off(why: ExitReason | None) -> bool:
-    """Return whether the entity stopped without ending itself and without a request to end."""
-    return isinstance(why, (Crash, Killed)) or (isinstance(why, Shutdown) and isinstance(why.detail, RestartedWith))
+    return True, True, loom.outcome(entity_id)

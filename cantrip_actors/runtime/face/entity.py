@@ -15,12 +15,14 @@ import anyio
 
 from cantrip_actors.loom import Held
 from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.machine.life import Stage
 from cantrip_actors.machine.project import get_outcome
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.cells import make_begin
+from cantrip_actors.runtime.entity.launcher import unload_when_idle
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
@@ -95,16 +97,16 @@ class Entity:
             if cell.episode is not None:
                 return await self._wait_for_episode(cell.episode.key)
         elif cell is not None:
-            cell.wait.callers += 1
+            cell.callers += 1
             try:
                 async with tree.questions.mark_waiting(self._id):
                     await cell.ending.wait()
             finally:
-                cell.wait.callers -= 1
+                cell.callers -= 1
             if cell.outcome is not None:
                 error = None if cell.error is None else self._add_entity_id(cell.error)
                 return make_episode(self._id, cell.outcome, error, tree.loom)
-            if not (cell.root.wait.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
+            if not (cell.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
                 raise self._add_entity_id(cell.make_interruption_error())
         continues, key, ended = await tree.in_store(self._read_episode)
         if continues:
@@ -192,10 +194,10 @@ class Entity:
         tree.check_accepting()
         _check_sent(key, by)
         if self._cantrip is not None:
-            await tree.adopt(self._id, self._cantrip)
+            await tree.launcher.adopt(self._id, self._cantrip)
         elif cell is None:
             known = None if self._cell is None or self._cell.is_for_episode else self._cell.plan.cantrip
-            await tree.check_sendable(self._id, known, key, waits=waits)
+            await tree.launcher.check_sendable(self._id, known, key, waits=waits)
         if cell is not None:
             if not cell.plan.lasting:
                 raise InvalidIntent(
@@ -215,7 +217,7 @@ class Entity:
             with suppress(LoomError):  # this process only posts
                 cantrip, _ = tree.find_cantrip(await tree.in_store(partial(tree.loom.facts, self._id)))
         if cantrip is not None:
-            tree.check_files(cantrip, files)
+            tree.launcher.check_files(cantrip, files)
 
     async def steer(self, text: Said, *, key: str | None = None, by: str = "") -> None:
         """Insert a message before the entity's next query; if the entity is idle, before its next intent.
@@ -234,9 +236,10 @@ class Entity:
     ) -> None:
         """End the entity's present episode before the next turn; an idle entity stays idle.
 
-        With `now` the query or the gate under way is cancelled, too; whether that gate had its effect is then unknown.
-        A caller that waits for the episode gets it, truncated, with the reason "interrupted". Repeated with the same
-        `key` it interrupts no later episode; other content with that key raises KeyUsed. `by` says who interrupts.
+        With `now` the query, the gate or the child under way is cancelled, too, and this returns when it has ended and
+        the end of the episode is recorded; whether a cancelled gate had its effect is then unknown. A caller that waits
+        for the episode gets it, truncated, with the reason "interrupted". Repeated with the same `key` it interrupts no
+        later episode; other content with that key raises KeyUsed. `by` says who interrupts.
         """
         self._tree.check_open()
         check_texts(why=why, by=by)
@@ -244,14 +247,27 @@ class Entity:
         cell = self._find_cell()
         if cell is not None:
             await cell.wait_until_begun()
+        if cell is not None and cell.life.stage is not Stage.LOADING:
             number = None if cell.episode is None else cell.episode.number
+            intent_key = None if cell.episode is None else cell.episode.key
         else:
             loom = self._tree.loom
             state = await self._tree.in_store(lambda: fold_entity(loom, self._id))
             number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
+            intent_key = state.episode.key
         if number is not None or key is not None:  # with a key, the mail records that the interrupt was requested
             target = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
             await self._post_control("interrupt", {**target, "why": why, "now": now}, key=key, by=by)
+        if now and number is not None:
+            await self._wait_until_over(cell, intent_key)
+
+    async def _wait_until_over(self, cell: Cell | None, intent_key: str | None) -> None:
+        """Wait until an episode has ended, however that may be."""
+        if cell is not None and not cell.plan.lasting:
+            await cell.ending.wait()
+            return
+        with suppress(CantripError):
+            await self._tree.inboxes.wait_for_outcome(self._id, intent_key or "")
 
     async def _post_control(
         self, kind: Any, body: dict[str, Any], images: Any = (), key: str | None = None, by: str = ""
@@ -277,11 +293,11 @@ class Entity:
         while True:
             cell = self._find_cell()
             if cell is not None:
-                await tree.terminate(cell, reason, by)
+                await tree.launcher.terminate(cell, reason, by)
             if await tree.in_store(self._is_gone):
                 return
             try:
-                await tree.abandon(self._id, reason, by)
+                await tree.launcher.abandon(self._id, reason, by)
             except Held:
                 if not is_requested:
                     await self._post_control("stop", {"reason": reason}, by=by)
@@ -300,7 +316,7 @@ class Entity:
         """
         cell = self._find_cell()
         if cell is not None and cell.plan.lasting:
-            self._tree.unload_when_idle(cell)
+            unload_when_idle(cell)
 
     def events(self) -> Subscription:
         """Subscribe to the entity's events, up to its end, for observation. An entity that is over has no events.
@@ -345,7 +361,7 @@ class Entity:
         """End the entity: here if this process runs it or it waits for a person, else by mail (N-38)."""
         tree, cell = self._tree, self._find_cell()
         if cell is not None:
-            await tree.terminate(cell, "cancelled")
+            await tree.launcher.terminate(cell, "cancelled")
         if not tree.is_open or await tree.in_store(self._is_gone):
             return
         if await tree.in_store(partial(tree.is_waiting, self._id)):  # it may have been unloaded just before

@@ -123,8 +123,7 @@ class Runtime:
 
     def __init__(self, tree: Tree, recover: Recover) -> None:
         self._tree = tree
-        self._beginnings = Beginnings(self._tree)
-        self._tree.scheduler.casts = self._beginnings
+        self._beginnings = Beginnings(tree)
         self._schedules = Schedules(self._tree)
         self._recover = recover
         self._owner: Owner | None = None
@@ -252,6 +251,7 @@ class Runtime:
             instrument=telemetry,
             node=node,
             queues=_check_queues(queues),
+            make_casts=Beginnings,
         )
         return cls(tree, recover)
 
@@ -423,7 +423,7 @@ class Runtime:
 
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""
-        return await self._tree.services.crystals.ask_status()
+        return await self._tree.crystals.ask_status()
 
     def dump(self) -> str:
         """Return the tree of actors as text, one line for each.
@@ -452,7 +452,7 @@ class Runtime:
         check_crystal("ask", crystal)
         check_kind("query", query, Query, "a Query")
         check_kind("retry", retry, Retry | None, "Retry(…)")
-        crystals = self._tree.services.crystals
+        crystals = self._tree.crystals
         used = crystals.find(crystal)
         self._tree.guard.learn(used.crystal, Circle())
         return await crystals.ask(used, query, retry or Retry())
@@ -566,7 +566,7 @@ class Runtime:
         """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
         check_texts(by=by)
         begin = make_begin(intent, context, sender=by or None)
-        self._tree.check_files(_check_cantrip(what, cantrip), begin.images)
+        self._tree.launcher.check_files(_check_cantrip(what, cantrip), begin.images)
         if key is not None:
             check_name("key", key)
         facts = {"tenant": self._tenant or "", **facts}
@@ -916,7 +916,7 @@ class Runtime:
         Long-lived entities that wait for an intent are idle, not interrupted. Children are resumed with their parents.
         It reads the loom in the calling thread: for a loom on a server, `await runtime.read(runtime.interrupted)`.
         """
-        return [header for header in self._tree.find_interrupted() if self._tenant in (None, header.tenant)]
+        return [header for header in self._tree.launcher.find_interrupted() if self._tenant in (None, header.tenant)]
 
     async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None, by: str = "") -> Entity:
         """Resume an entity that a crash interrupted, from its log alone; or load an idle entity that is not loaded.
@@ -933,7 +933,7 @@ class Runtime:
         check_kind("resume", cantrip, Cantrip | None, "a Cantrip", InvalidCantrip)
         check_texts(by=by)
         before = self._tree.living.get(entity_id)
-        cell = await self._tree.restore(entity_id, cantrip, lift=True, by=by)
+        cell = await self._tree.launcher.restore(entity_id, cantrip, lift=True, by=by)
         if cell is before and cantrip is not None and cantrip.id != cell.plan.cantrip.id:
             raise LoomError(
                 f"entity {entity_id} is loaded with another cantrip ({cell.plan.cantrip.id}): use "
@@ -951,7 +951,7 @@ class Runtime:
         await self._tree.in_store(partial(self._check_here, entity_id))
         if self._tree.living.get(entity_id) is not None:
             raise LoomError(f"entity {entity_id} runs: stop it instead")
-        await self._tree.abandon(entity_id, sender=by)
+        await self._tree.launcher.abandon(entity_id, sender=by)
 
     async def forget(
         self, entity: HasId | str, *, by: str = "", why: str = "", forks: bool = False, parents: bool = False
@@ -1002,12 +1002,12 @@ class Runtime:
                 await self.abandon(header.entity_id)
             elif not tree.store.shared and not await tree.in_store(partial(tree.loom.has_begun, header.entity_id)):
                 # no caller has its id, and it cannot be resumed; in a shared loom it may just be beginning
-                await tree.abandon(header.entity_id, f"it {NEVER_BEGAN}")
+                await tree.launcher.abandon(header.entity_id, f"it {NEVER_BEGAN}")
             elif self._recover == "resume" and tree.is_clear(
                 facts := await tree.in_store(partial(tree.loom.facts, header.entity_id))
             ):
                 try:
-                    await tree.restore(header.entity_id, facts=facts)
+                    await tree.launcher.restore(header.entity_id, facts=facts)
                 except (Held, Quarantined) as why:
                     _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
             else:

@@ -71,7 +71,7 @@ def read_system(tree: Tree) -> System:
     return System(
         time.time(),
         inspect.build_tree(tree.system),
-        tuple(tree.crystals.get_present_status(tree.system.backend.now())),
+        tuple(tree.crystals.get_present_status(tree.system.now())),
         () if instrument is None else tuple(CounterValue(*one) for one in instrument.counted()),
         LoomStatus(render_url(tree.url), store.durability, tree.writer.mailbox_depth, store.size()),
         _count_requests(tree),
@@ -82,7 +82,7 @@ def read_system(tree: Tree) -> System:
 
 def _count_requests(tree: Tree) -> int:
     if tree.store.expires:  # a server: reading may wait for it
-        waiting = sum(cell.wait.kind == "person" for cell in tree.living)
+        waiting = sum(cell.life.waits_for == "person" for cell in tree.living)
     else:
         waiting = len(tree.store.entities_at(Life.WAITING, Life.WAITING))
     return waiting + sum(1 for _ in tree.requests.elicitations)

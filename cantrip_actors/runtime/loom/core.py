@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import anyio
 import uuid_utils
@@ -27,7 +27,6 @@ from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.runtime.crystals.crystal_pool import Crystals
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.living import LoadedCells
 from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
@@ -35,13 +34,13 @@ from cantrip_actors.runtime.entity.upgrades import Move, Upgrade, Upgrades
 from cantrip_actors.runtime.events.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.events.instrument import Drawn, Fact, Instrument, StoreFailed
 from cantrip_actors.runtime.loom.guard import Guard
-from cantrip_actors.runtime.loom.loom_writer import Append, Claim, LoomWriter
+from cantrip_actors.runtime.loom.loom_writer import Append, Claim, Keep, LoomWriter, Quarantine
 from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
-from supervisors import ActorRef, NotRunning, SupervisorRef
+from supervisors import ActorRef, NotRunning
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.nodes.membership import Membership
@@ -72,10 +71,11 @@ class Limits(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """The parts of an opened runtime: its loom, its event loop, and the context of the task that opened it."""
+    """The parts of an opened runtime: its loom, node and event loop, and the context of the task that opened it."""
 
     store: Store
     loom: Loom
+    membership: Membership | None
     event_loop: EventLoopToken
     opener_context: Context
     threads: anyio.CapacityLimiter
@@ -91,30 +91,24 @@ class Core:
         guard: Guard,
         upgrade: Upgrade,
         instrument: Instrument | None = None,
+        *,
+        passivate_after: float,
     ) -> None:
-        self.living = LoadedCells()
+        self.registry: ActorRef[Any] = ActorRef()
+        self.living = LoadedCells(passivate_after, self.registry)
         self.instrument = instrument
         self.limits = limits
         self.guard = guard
         self.is_open = False
         self.is_draining = False
         """Whether the runtime refuses new casts and sends."""
-        self.writer = ActorRef()
+        self.writer: ActorRef[Any] = ActorRef()
         self.loom_actor: LoomWriter | None = None
         """The present incarnation of `writer`."""
-        self.crystals = Crystals(SupervisorRef(), self._draw)
         self.cantrips = KnownCantrips(cantrips)
         self.upgrades = Upgrades(cantrips, upgrade)
-        self.membership: Membership | None = None
-        """The membership of a runtime that has joined a cluster; None for any other runtime."""
-        self.admits: Callable[[EntityFacts], bool] = lambda _: True
-        """Whether an entity for which mail waits may be loaded here, as far as other nodes are concerned."""
-        self.admits_cast: Callable[[str, Cantrip], bool] = lambda *_: True
-        """Whether a firing, given by its id, may cast this cantrip here, as far as other nodes are concerned."""
-        self.admits_timer: Callable[[str, float], bool] = lambda *_: True
-        """Whether this process carries out a timer that is so many seconds late, and does not leave it to others."""
-        self.has_room: Callable[[], bool] = lambda: True
-        """Whether this node may begin another cast at all."""
+        self.is_handing_over = False
+        """Whether this node hands its entities over to other nodes, so that no query begins."""
         self._opened: _Opened | None = None
 
     # Opening
@@ -124,11 +118,17 @@ class Core:
         """Whether the runtime was ever opened."""
         return self._opened is not None
 
-    def attach(self, store: Store) -> None:
-        """Use this store, in this event loop."""
+    @property
+    def membership(self) -> Membership | None:
+        """The membership of a runtime that has joined a cluster; None for any other runtime."""
+        return None if self._opened is None else self._opened.membership
+
+    def attach(self, store: Store, membership: Membership | None) -> None:
+        """Use this store, in this event loop, as this member of a cluster."""
         self._opened = _Opened(
             store,
             Loom(store, self.append, in_store=self.in_store),
+            membership,
             current_token(),
             copy_context(),
             anyio.CapacityLimiter(THREADS),
@@ -156,7 +156,7 @@ class Core:
         if self.is_draining:
             raise RuntimeClosed("the runtime drains: it accepts no new casts and sends")
 
-    async def _draw(self, limits: Shared, ask: AccountRequest) -> Grant:
+    async def draw(self, limits: Shared, ask: AccountRequest) -> Grant:
         """Draw a slice of limits that all processes of the loom share. Raises LoomError."""
         name = limits.shared
         assert name is not None, "crystals without a shared limit draw nothing"
@@ -211,12 +211,26 @@ class Core:
         """Return the seconds since 1970 by the loom's clock. Call it in the event loop."""
         return compute_time_of_day(self.store.clock())
 
+    def check_loom_runs(self) -> None:
+        """Raise LoomError if the loom actor has crashed.
+
+        It restarts when the actors below it in the tree have ended: an actor that ends must not wait for it.
+        """
+        if not self.writer.alive:
+            raise LoomError("the loom restarts after a crash, and its entities with it")
+
+    async def finish_writing(self) -> None:
+        """Wait until the loom actor has written what it was sent, even if the caller is cancelled meanwhile."""
+        if self.writer.alive:
+            with anyio.CancelScope(shield=True):
+                await self.append(())
+
     async def append(
         self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), outgoing: Sequence[Mail | Timer] = ()
     ) -> None:
         """Have the loom actor write records, take mail, post mail and set timers: all or none of it.
 
-        All of it is durable when this returns.
+        All of it is durable when this returns. Raises LoomError if it cannot be written.
         """
         guard = self.guard
         if guard.at_rest:
@@ -236,10 +250,18 @@ class Core:
 
         Raises Held, Quarantined.
         """
-        if not self.store.shared:
+        if not self.store.shared and what not in self.store.quarantined():
             return 0
         token: int = await self.writer.call(Claim(what, lift))
         return token
+
+    async def quarantine(self, entity_id: str, why: str) -> None:
+        """Let no process run a root entity until it is resumed, because it would crash again. `why` is for the log."""
+        await self.writer.call(Quarantine(entity_id, why))
+
+    async def keep_checkpoint(self, entity_id: str, data: bytes) -> None:
+        """Store the state of an entity, as bytes, as a checkpoint at the current end of its log."""
+        await self.writer.call(Keep(entity_id, data))
 
     def is_held(self, entity_id: str) -> bool:
         """Return whether another process runs an entity."""

@@ -102,6 +102,13 @@ class Claim(NamedTuple):
     lift: bool = False
 
 
+class Quarantine(NamedTuple):
+    """Let no process run the tree of a root entity, because the entity would crash again. The reply is None."""
+
+    entity_id: str
+    why: str
+
+
 class Forget(NamedTuple):
     """Forget entities that have ended. The reply is the result, or the LoomError is raised.
 
@@ -136,8 +143,9 @@ class LoomWriter(Actor):
     """Writes the records and the mail that callers send.
 
     It calls `publish` with all written records, in order, even if their caller was cancelled meanwhile. It calls
-    `deliver` with posted mail that is durable, `on_mail` with each entity that got mail in another way, and `on_timer`
-    with each timer that was set. It reports commits and failures of the store to `instrument`.
+    `deliver` with posted mail that is durable, `on_mail` with each entity that got mail in another way, `on_timer`
+    with each timer that was set, and `notify_processes` when it has released entities for other nodes. It reports
+    commits and failures of the store to `instrument`.
     """
 
     def __init__(
@@ -147,6 +155,7 @@ class LoomWriter(Actor):
         deliver: Callable[[Sequence[Pending]], None],
         on_mail: Callable[[str], None],
         on_timer: Callable[[Timer], None],
+        notify_processes: Callable[[], None],
         instrument: Instrument | None = None,
         membership: Membership | None = None,
     ) -> None:
@@ -155,6 +164,7 @@ class LoomWriter(Actor):
         self._deliver = deliver
         self._on_mail = on_mail
         self._on_timer = on_timer
+        self._notify_processes = notify_processes
         self._instrument = instrument
         self._group: list[Caller] = []
         self._posts: list[Caller] = []
@@ -211,7 +221,9 @@ class LoomWriter(Actor):
             if leases or may_hold:
                 mark_gone(self.owner)
 
-    async def handle_call(self, message: Append | Post | ReplaceTimers | Keep | Claim | Forget, caller: Caller) -> Any:
+    async def handle_call(
+        self, message: Append | Post | ReplaceTimers | Keep | Claim | Quarantine | Forget, caller: Caller
+    ) -> Any:
         """Add a message to the group, and write the group when nothing else has arrived."""
         if isinstance(message, Append):
             self._group.append(caller)
@@ -223,6 +235,12 @@ class LoomWriter(Actor):
         elif isinstance(message, Keep):
             await self._settle()
             await self._attempt("a checkpoint could not be kept", partial(self._keep, message))
+            return None
+        elif isinstance(message, Quarantine):
+            await self._settle()
+            self._leases.pop(message.entity_id, None)
+            await self._run_in_store(partial(self._store.quarantine, message.entity_id))
+            self._tokens.pop(message.entity_id, None)
             return None
         elif isinstance(message, Forget):
             await self._settle()
@@ -342,7 +360,7 @@ class LoomWriter(Actor):
             self._unreleased.update((lease.entity_id, lease) for lease in leases)
             return
         if self._membership is not None and self._membership.is_draining:
-            self._membership.on_handed_over()
+            self._notify_processes()
         for lease in kept:
             self._leases[lease.entity_id] = lease
             self._on_mail(lease.entity_id)

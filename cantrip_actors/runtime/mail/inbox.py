@@ -257,9 +257,12 @@ class Inbox:
             self._is_signalled = True
             self.signal()
 
+    def acknowledge(self) -> None:
+        """Note that the actor was notified and looks at its mail: it is notified again of what arrives from now on."""
+        self._is_signalled = False
+
     def take(self, kind: MailKind) -> list[Pending]:
         """Claim all control mail of a kind, and return it, oldest first."""
-        self._is_signalled = False
         taken = [one for one in self._control if one.mail.kind == kind]
         self._control = [one for one in self._control if one.mail.kind != kind]
         for one in taken:
@@ -273,7 +276,6 @@ class Inbox:
 
     async def take_intent(self) -> Pending | None:
         """Claim the next intent and return it; None if no intent waits."""
-        self._is_signalled = False
         if not self._intents and self._has_more:
             await self._read()
         if not self._intents:

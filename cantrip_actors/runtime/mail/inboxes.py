@@ -11,18 +11,17 @@ the next firing, and the tree of each asker, which is loaded by its answer if it
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
 import anyio
 
-from cantrip_actors.loom import EntityFacts, Fenced, Held, Quarantined, Store, Taken
+from cantrip_actors.loom import Fenced, Held, Store, Taken
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.mail import is_urgent
-from cantrip_actors.machine.node import Suspended
-from cantrip_actors.machine.project import Life, find_episode, find_refusal, has_taken
+from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.records import Asked, MailRefused
@@ -54,6 +53,8 @@ EXPIRE_INTERVAL: Final = 3600.0
 
 _POLL = object()
 _HINT = object()
+HINTED = object()
+"""The message that tells the node actor of a hint."""
 _EXPIRE = object()
 
 _log = get_logger("cantrip_actors.runtime")
@@ -62,15 +63,12 @@ _log = get_logger("cantrip_actors.runtime")
 class Inboxes:
     """The inboxes of the entities that are loaded here, or whose episodes a caller here waits for."""
 
-    def __init__(self, core: Core, launch: Callable[[EntityFacts], Awaitable[None]]) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._launch = launch
-        """Loads the entity with these facts."""
         self._inboxes: dict[str, Inbox] = {}
-        self.actor = ActorRef()
+        self.actor: ActorRef[Any] = ActorRef()
         self.hints: Hints | None = None
         """Sends hints to the other processes of the loom; None if no process receives them."""
-        self.on_hint: Callable[[], object] = lambda: None
         self.hints_received = 0
         """The number of hints received from other processes."""
         self._polls = 0
@@ -120,9 +118,7 @@ class Inboxes:
         self._drop(entity_id)
 
     def _make_error(self, waiter: Waiter, cell: Cell) -> CantripError | None:
-        if (
-            isinstance(cell.error, Held) or cell.root.wait.is_suspended
-        ):  # another process runs it, or it is loaded again
+        if isinstance(cell.error, Held) or cell.is_suspended:  # another process runs it, or it is loaded again
             return None
         if self._core.membership is not None and (is_outage(cell.error) or isinstance(cell.error, Fenced)):
             return None  # it is resumed when the store is back, here or elsewhere
@@ -501,45 +497,11 @@ class Inboxes:
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         await self._core.in_store(partial(self._core.store.expire_mail, text))
 
-    async def load_now(self, entity_id: str, *, is_placed: bool = False) -> bool:
-        """Load an entity, and return whether this call did.
-
-        Its mail waits if another process runs it, if its cantrip is not known here, and if another node should load it,
-        unless `is_placed`: this node was chosen then.
-        """
-        core = self._core
-        inbox = self._inboxes.get(entity_id)
-        if core.living.get(entity_id) is not None:
-            return False
-        try:
-            facts = await core.in_store(partial(core.loom.facts, entity_id, "always" if is_placed else "unless_held"))
-            if facts.life >= Life.OVER:
-                await self.settle_from_log(entity_id)
-                return False
-            if facts.is_held or not core.is_clear(facts):
-                return False
-            if not (is_placed or core.admits(facts)):
-                return False
-            await self._launch(facts)
-            return True
-        except (Held, RuntimeClosed):  # another process was faster, or the runtime closes
-            pass
-        except CantripError as error:
-            if core.membership is not None and is_outage(error):  # the node tries again until the store is back
-                core.membership.advance(Suspended(entity_id))
-                return False
-            why, log = error, _log.info if isinstance(error, Quarantined) else _log.warning
-            log("an entity with mail could not be loaded", entity=entity_id, error=str(error))
-            if inbox is not None:
-                inbox.settle_all(lambda _: why)
-                self._drop(entity_id)
-        return False
-
-    def fail_waiters(self, entity_id: str, why: str) -> None:
+    def fail_waiters(self, entity_id: str, error: CantripError) -> None:
         """Fail the callers that wait for an entity."""
         inbox = self._inboxes.get(entity_id)
         if inbox is not None:
-            inbox.settle_all(lambda _: LoomError(why))
+            inbox.settle_all(lambda _: error)
             self._drop(entity_id)
 
     async def post_again(self, mail: Mail) -> None:
@@ -554,13 +516,24 @@ class Inboxes:
 
 
 class MailActor(Actor):
-    """Loads entities, posts mail, and searches for mail from other processes."""
+    """Loads entities, posts mail, and searches for mail from other processes.
+
+    `load` loads the entity with that id, if it may be loaded here.
+    """
 
     has_tasks = True
 
-    def __init__(self, inboxes: Inboxes, store: Store) -> None:
+    def __init__(
+        self,
+        inboxes: Inboxes,
+        store: Store,
+        load: Callable[[str], Coroutine[Any, Any, object]],
+        node: ActorRef[Any] | None,
+    ) -> None:
         self._inboxes = inboxes
+        self._node = node
         self._store = store
+        self._load = load
         self._polls = store.shared
         self._hints = Hints(store, self._handle_hint)
         self._is_hinted = False
@@ -582,7 +555,8 @@ class MailActor(Actor):
     def _handle_hint(self) -> None:
         """Poll the store soon: another process announced new mail."""
         self._inboxes.hints_received += 1
-        self._inboxes.on_hint()
+        if self._node is not None:
+            self._node.send(HINTED)
         if not self._is_hinted:
             self._is_hinted = True
             self.ref.send(_HINT)
@@ -599,7 +573,7 @@ class MailActor(Actor):
         if isinstance(message, Mail):
             self.tasks.start_soon(self._inboxes.post_again, message)
         else:
-            self.tasks.start_soon(self._inboxes.load_now, message)
+            self.tasks.start_soon(self._load, message)
 
     async def handle_info(self, message: Any) -> None:
         """Search for mail, or expire keys."""

@@ -8,12 +8,11 @@ the error shows the path. For entities of other processes, the waits are read fr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
 
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.actions import Await, Contact
@@ -21,18 +20,12 @@ from cantrip_actors.machine.events import Observed, Questioned
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.runtime.entity.awaited import Awaited
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.events.context_variables import ASKER
 from cantrip_actors.runtime.loom.core import Core
-from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import Inboxes
 from cantrip_actors.runtime.time.wake_me import set_timer
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
-from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import NO_IMAGES
-from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.own_gates import ASK, WAKE_ME
 
 
@@ -42,8 +35,6 @@ class Questions:
     def __init__(self, core: Core, inboxes: Inboxes) -> None:
         self._core = core
         self._inboxes = inboxes
-        self._asks: dict[str, str] = {}
-        """For each entity whose gate `ask` waits: the entity that it asks."""
         self._calls: dict[str, list[str]] = {}
         """For each entity whose Python gates wait for episodes: the entities of those episodes."""
 
@@ -63,20 +54,6 @@ class Questions:
             calls.remove(entity_id)
             if not calls:
                 self._calls.pop(asker, None)
-
-    async def begin(self, asker: str, asked: str) -> None:
-        """Register an `ask` that waits. Raises AskCycle."""
-        await self.check(asker, asked)
-        self._asks[asker] = asked
-        self._core.living.wake_waiters()  # a drain does not wait for this entity
-
-    def find_asked(self, asker: str) -> str | None:
-        """Return the entity that an `ask` of this one waits for; None if it does not ask."""
-        return self._asks.get(asker)
-
-    def end(self, asker: str) -> None:
-        """Unregister an `ask` that has stopped waiting."""
-        self._asks.pop(asker, None)
 
     async def check(self, asker: str, asked: str) -> None:
         """Raise AskCycle if `asked` already waits, directly or through others, for `asker`.
@@ -103,8 +80,9 @@ class Questions:
             if one == asker:
                 return paths[one], ()
             awaited = [*self._calls.get(one, ())]
-            if self._core.living.get(one) is not None:
-                awaited += [self._asks[one]] if one in self._asks else []
+            cell = self._core.living.get(one)
+            if cell is not None:
+                awaited += [] if cell.asks is None else [cell.asks]
                 awaited += self._core.living.list_below(one)
             elif one in logged:
                 awaited += logged[one]
@@ -134,7 +112,7 @@ class Questions:
         If the message cannot be sent, the event is an error observation.
         """
         if action.gate.name == WAKE_ME.name:
-            return set_timer(cell, action, self._inboxes)
+            return set_timer(cell, action, self._core, self._inboxes)
         gate, call, to, message = action.gate, action.call, action.args["to"], action.args["message"]
         inboxes = self._inboxes
         allowed = gate.dependencies.get("to", ())
@@ -156,60 +134,22 @@ class Questions:
             return Questioned(entity_id, key), [mail]
         return Observed(Observation(gate.name, call.args, f"sent to {to}", False, call.id)), [mail]
 
-    def make_question(self, cell: Cell, action: Await) -> Question:
-        """Return the wait for another entity's answer."""
-        return Question(self, self._inboxes, cell, action)
-
-
-class Question(Awaited):
-    """An `ask` that waits for the other entity's episode, with a task or, after a while, without one."""
-
-    __slots__ = ("_action", "_cell", "_inboxes", "_questions", "_waiter")
-
-    def __init__(self, questions: Questions, inboxes: Inboxes, cell: Cell, action: Await) -> None:
-        self._questions = questions
-        self._inboxes = inboxes
-        self._cell = cell
-        self._action = action
-        self._waiter: Waiter | None = None
-
-    async def wait_for_event(self, why_stopping: Callable[[], EndReason | None], patience: float) -> Observed | None:  # noqa: ARG002  # as Delegation
-        """Return the answer as an observation; None if it takes longer than `patience` seconds: call again then."""
-        asker, to = self._cell.entity_id, self._action.to
-        if self._waiter is None:
-            try:
-                await self._questions.begin(asker, to)
-            except AskCycle as cycle:
-                return self._make_observed(f"{ASK.name}: {cycle}", is_error=True)
-            self._waiter = await self._inboxes.expect(to, self._action.key)
-            if not self._waiter.settled.is_set:
-                self._inboxes.listen_for_asker(to, self._action.key, self._cell.root.entity_id)
-        waiter = self._waiter
-        if not await self._wait(patience):
-            return None
-        self.leave()
+    async def wait_for_answer(self, cell: Cell, action: Await) -> Observed:
+        """Wait for the other entity's episode, and return its answer as an observation."""
+        to, key = action.to, action.key
+        waiter = await self._inboxes.expect(to, key)
+        try:
+            if not waiter.settled.is_set:
+                self._inboxes.listen_for_asker(to, key, cell.root.entity_id)
+            await waiter.settled.wait()
+        finally:
+            self._inboxes.forget(to, key, waiter)
+        call, outcome = action.call, waiter.outcome
         if waiter.error is not None:
-            return self._make_observed(f"{ASK.name}: {waiter.error}", is_error=True)
-        outcome = waiter.outcome
+            return Observed(Observation(call.gate, call.args, f"{ASK.name}: {waiter.error}", True, call.id))
         assert outcome is not None, "an intent that was posted is taken or fails"
         if outcome.terminated:
-            return self._make_observed(outcome.result, images=outcome.images)
-        return self._make_observed(
-            f"{ASK.name}: no answer: {outcome.error or outcome.summary or outcome.reason}", is_error=True
-        )
-
-    @property
-    def ready(self) -> OneShotEvent:
-        """Set when the answer arrives."""
-        assert self._waiter is not None, "the wait has begun"
-        return self._waiter.settled
-
-    def leave(self) -> None:
-        """Stop waiting."""
-        self._questions.end(self._cell.entity_id)
-        if self._waiter is not None:
-            self._inboxes.forget(self._action.to, self._action.key, self._waiter)
-
-    def _make_observed(self, result: Any, *, is_error: bool = False, images: tuple[File, ...] = NO_IMAGES) -> Observed:
-        call = self._action.call
-        return Observed(Observation(call.gate, call.args, result, is_error, call.id, images=images))
+            answer = Observation(call.gate, call.args, outcome.result, False, call.id, images=outcome.images)
+            return Observed(answer)
+        why = f"{ASK.name}: no answer: {outcome.error or outcome.summary or outcome.reason}"
+        return Observed(Observation(call.gate, call.args, why, True, call.id))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -22,6 +22,7 @@ from cantrip_actors.terms.arguments import (
     is_text,
     is_texts_by_name,
 )
+from supervisors import ActorRef
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,12 @@ class Membership:
     def __init__(self, node: Node, info: NodeInfo) -> None:
         self.node = node
         self.info = info
+        self.actor: ActorRef[Any] = ActorRef()
+        """The node's actor, which looks for entities without an owner."""
         self.busy = 0
         self.members: list[Member] = []
         """The living nodes at the last poll."""
         self.unowned = UnownedCount()
-        self.on_handed_over: Callable[[], object] = lambda: None
-        """Called when this node has released entities that it hands over to other nodes."""
         self.asked = anyio.Event()
         """Set when this node is asked to drain."""
         self._lock = threading.Lock()

@@ -11,23 +11,21 @@ import contextlib
 import itertools
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
 
-from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
+from cantrip_actors.machine.life import Occasion
 from cantrip_actors.machine.node import Checked, Found, GiveUp, LoadEnded, NodeAction
-from cantrip_actors.machine.placement import Candidate, Take, can_run, may_cast, may_load, order_among, should_end_here
+from cantrip_actors.machine.placement import Candidate, Take, can_run
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.entity_actor import UNLOAD_WHEN_IDLE
+from cantrip_actors.runtime.entity.ends import leave_tree
 from cantrip_actors.runtime.events.instrument import Instrument, RenewedLate, TakenOver
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.loom.outage_log import OutageLog
-from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
+from cantrip_actors.runtime.mail.inboxes import HINTED, POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.nodes.membership import Membership, Node, UnownedCount
 from cantrip_actors.runtime.nodes.placing import make_candidate, make_member
 from cantrip_actors.terms.cantrip import Cantrip
@@ -63,11 +61,13 @@ class NodeActor(Actor):
 
     has_tasks = True
 
-    def __init__(self, core: Core, membership: Membership, inboxes: Inboxes, is_at_rest: Callable[[Any], bool]) -> None:
+    def __init__(
+        self, core: Core, membership: Membership, inboxes: Inboxes, load: Callable[..., Awaitable[bool]]
+    ) -> None:
         self._core = core
         self._membership = membership
         self._inboxes = inboxes
-        self._is_at_rest = is_at_rest
+        self._load = load
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
         self._is_hinted = False
         self._log = OutageLog(
@@ -82,18 +82,16 @@ class NodeActor(Actor):
         with contextlib.suppress(LoomError):  # logged at the next start
             for risk in await self._core.in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
-        self._membership.on_handed_over = self._inboxes.notify_processes
-        self._inboxes.on_hint = self._handle_hint
         self.send_every(self._membership.node.beat, _BEAT)
         self.ref.send(_BEAT)
 
-    def _handle_hint(self) -> None:
-        if not self._is_hinted:
-            self._is_hinted = True
-            self.send_after(min(POLL_INTERVAL, self._membership.node.beat), _HINT)
-
     async def handle_info(self, message: Any) -> None:
-        """Poll the loom, at a beat or after a hint."""
+        """Poll the loom, at a beat or soon after a hint."""
+        if message is HINTED:
+            if not self._is_hinted:
+                self._is_hinted = True
+                self.send_after(min(POLL_INTERVAL, self._membership.node.beat), _HINT)
+            return
         if message is _HINT:
             self._is_hinted = False
         elif message is not _BEAT:
@@ -105,7 +103,7 @@ class NodeActor(Actor):
         core, membership = self._core, self._membership
         membership.poll()
         roots = [cell for cell in core.living if cell.parent is None]
-        resting = [cell for cell in roots if self._is_at_rest(cell)]
+        resting = [cell for cell in roots if core.living.may(Occasion.DRAIN, cell)]
         membership.busy = len(roots) - len(resting) + len(membership.state.loading)
         if not core.is_open:
             return
@@ -150,7 +148,9 @@ class NodeActor(Actor):
             elif isinstance(one, GiveUp):
                 self._inboxes.fail_waiters(
                     one.entity_id,
-                    f"entity {one.entity_id} waits for its loom, which cannot be reached; it continues afterwards",
+                    LoomError(
+                        f"entity {one.entity_id} waits for its loom, which cannot be reached; it continues afterwards"
+                    ),
                 )
             else:
                 self._unload_idle(one.many)
@@ -158,12 +158,10 @@ class NodeActor(Actor):
     def _unload_idle(self, many: int) -> None:
         """Unload some idle entities, those first that were loaded first."""
         idle = (
-            cell
-            for cell in self._core.living
-            if cell.parent is None and cell.plan.lasting and cell.episode is None and self._is_at_rest(cell)
+            cell for cell in self._core.living if cell.parent is None and self._core.living.may(Occasion.UNLOAD, cell)
         )
         for cell in itertools.islice(idle, many):
-            cell.entity.send(UNLOAD_WHEN_IDLE)
+            leave_tree(self._core, cell)
 
     def _report(self, instrument: Instrument, found: _Survey) -> None:
         """Report the results of this poll to the instrument."""
@@ -181,7 +179,7 @@ class NodeActor(Actor):
         is_living = False
         try:
             async with self._limiter:
-                is_loaded = await self._inboxes.load_now(entity_id, is_placed=True)
+                is_loaded = await self._load(entity_id, is_placed=True)
             if is_loaded:
                 self._taken += 1
                 if self._core.instrument is not None:
@@ -224,56 +222,13 @@ class NodeActor(Actor):
             return None
 
 
-def can_load_here(core: Core, membership: Membership, facts: EntityFacts) -> bool:
-    """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
-    me = membership.own
-    if me is None:  # it has not polled yet
-        return not membership.is_draining
-    is_admitted = may_load(me, make_candidate(core, facts), membership.members)
-    membership.busy += is_admitted  # until the next count
-    return is_admitted
-
-
-def can_cast_here(membership: Membership, firing: str, cantrip: Cantrip) -> bool:
-    """Return whether a firing is assigned to this node."""
-    me = membership.own
-    if me is None or not membership.is_ready:
-        return False
-    is_admitted = may_cast(
-        me, Candidate(firing, cantrip.id, cantrip.name, may_move=True, is_clear=True), membership.members
-    )
-    membership.busy += is_admitted
-    return is_admitted
-
-
-def can_fire_here(membership: Membership, id: str, late: float) -> bool:
-    """Return whether this node carries out a timer: the first node for it at once, each further one a poll later.
-
-    So nodes share simultaneous timers, and a timer whose first node is frozen waits only briefly. `late` is in seconds.
-    """
-    owners = [one.owner for one in membership.members if not one.is_draining]
-    return late >= POLL_INTERVAL * order_among(owners, membership.owner, id)
-
-
-def ends_here(membership: Membership, root: Cell) -> bool:
-    """Return whether this node, which drains, ends the episode of a root entity itself."""
-    cantrip = root.plan.cantrip
-    one = Candidate(root.entity_id, cantrip.id, cantrip.name)
-    return should_end_here(membership.owner, one, membership.members)
-
-
 def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
     """Return the membership of a runtime that is about to join, and offers these cantrips."""
     serves = {one.id: one.name for one in offered}
     aliases = {one.name: one.id for one in offered if one.name is not None and one.name != serves[one.id]}
     unclear = core.cantrips.list_unclear(serves)
     info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), serves, unclear, aliases)
-    membership = Membership(node, info)
-    core.admits = partial(can_load_here, core, membership)
-    core.admits_cast = partial(can_cast_here, membership)
-    core.admits_timer = partial(can_fire_here, membership)
-    core.has_room = lambda: membership.busy < node.capacity
-    return membership
+    return Membership(node, info)
 
 
 async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) -> None:

@@ -1,4 +1,7 @@
-"""The facts about entities and nodes that placement needs, and the entities that no living node can run."""
+"""Which work this runtime does, and which other nodes do; the entities that no living node can run.
+
+A runtime that has not joined a cluster does all work that it finds.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,21 @@ from itertools import chain
 
 from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.machine.placement import Candidate, Member, can_run
+from cantrip_actors.machine.placement import (
+    Candidate,
+    Member,
+    can_run,
+    may_cast,
+    may_load,
+    order_among,
+    should_end_here,
+)
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import CONTROL
+from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
 from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import LoomError, Stranded
 
 _UNCLEAR = (
@@ -35,6 +48,62 @@ def make_member(row: NodeRow) -> Member:
     return Member(
         row.owner, info.capacity, row.busy, row.is_draining, info.serves, row.release_no, info.unclear, info.aliases
     )
+
+
+def may_load_here(core: Core, facts: EntityFacts) -> bool:
+    """Return whether a wanted entity may be loaded here at once, and not by a node with more room."""
+    membership = core.membership
+    if membership is None:
+        return True
+    me = membership.own
+    if me is None:  # it has not polled yet
+        return not membership.is_draining
+    is_admitted = may_load(me, make_candidate(core, facts), membership.members)
+    membership.busy += is_admitted  # until the next count
+    return is_admitted
+
+
+def may_cast_here(core: Core, firing: str, cantrip: Cantrip) -> bool:
+    """Return whether a firing, given by its id, may cast this cantrip here."""
+    membership = core.membership
+    if membership is None:
+        return True
+    me = membership.own
+    if me is None or not membership.is_ready:
+        return False
+    one = Candidate(firing, cantrip.id, cantrip.name, may_move=True, is_clear=True)
+    is_admitted = may_cast(me, one, membership.members)
+    membership.busy += is_admitted
+    return is_admitted
+
+
+def count_nodes_before(core: Core, timer_id: str) -> int:
+    """Return how many nodes carry out a timer before this one.
+
+    If each waits a poll longer than the one before it, nodes share simultaneous timers, and a timer whose first node is
+    frozen waits only briefly.
+    """
+    membership = core.membership
+    if membership is None:
+        return 0
+    owners = [member.owner for member in membership.members if not member.is_draining]
+    return order_among(owners, membership.owner, timer_id)
+
+
+def has_room_here(core: Core) -> bool:
+    """Return whether this node may begin another cast at all."""
+    membership = core.membership
+    return membership is None or membership.busy < membership.node.capacity
+
+
+def ends_here(core: Core, root: Cell) -> bool:
+    """Return whether this node, which drains, ends the episode of a root entity itself: no other can continue it."""
+    membership = core.membership
+    if membership is None or not membership.is_draining:
+        return False
+    cantrip = root.plan.cantrip
+    one = Candidate(root.entity_id, cantrip.id, cantrip.name)
+    return should_end_here(membership.owner, one, membership.members)
 
 
 def is_waiting_for_answer(core: Core, facts: EntityFacts) -> bool:

@@ -32,8 +32,8 @@ def make_timers(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
         timers.append(Timer(id=f"expires {request.id}", due=now + left, entity_id=cell.entity_id, mail=mail))
     one: Cell | None = cell
     while one is not None:
-        if one.wait.deadline.total < math.inf:
-            due, why = now + one.wait.deadline.total - anyio.current_time(), one.wait.deadline.ward
+        if one.deadline.total < math.inf:
+            due, why = now + one.deadline.total - anyio.current_time(), one.deadline.ward
             mail = _make_mail(one, "stop", f"timeout {one.entity_id}", {"reason": why, "is_timeout": True}, moment)
             timers.append(Timer(id=f"timeout {request.id}", due=due, entity_id=one.entity_id, mail=mail))
         one = one.parent

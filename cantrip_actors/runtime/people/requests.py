@@ -30,6 +30,7 @@ from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
 from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.json_schema import find_misfits, load
+from cantrip_actors.terms.wrapper import Unattended
 
 Remember = Literal["once", "entity"]
 
@@ -135,6 +136,13 @@ class Requests:
     def is_attended(self) -> bool:
         """Whether a program in this process follows requests."""
         return bool(self._feeds)
+
+    def denies(self, setting: Unattended | None) -> bool:
+        """Whether a request is denied at once, because no program follows requests.
+
+        `setting` is the `unattended` setting of its gate; None for the runtime's.
+        """
+        return (setting or self._core.limits.unattended) == "deny" and not self.is_attended
 
     @property
     def followers(self) -> int:

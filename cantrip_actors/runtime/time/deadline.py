@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 
@@ -40,6 +42,11 @@ class Deadline:
         seconds = self._wards.timeout_while_waiting if is_total else self._wards.timeout
         return f"timeout({seconds:g}{', while_waiting' if is_total else ''})"
 
+    def begin(self) -> None:
+        """Start it for a new entity; a deadline that was started goes on."""
+        if self.is_set and self.time == math.inf and self._left is None:
+            self.start()
+
     def start(self, lived: float = 0.0, waited: float = 0.0) -> None:
         """Start it for an entity of age `lived`, which has waited for people for `waited`; both are in seconds."""
         now = anyio.current_time()
@@ -48,17 +55,19 @@ class Deadline:
         if self._wards.timeout_while_waiting is not None:
             self.total = now + max(0.0, self._wards.timeout_while_waiting - lived)
 
-    def make_scope(self) -> anyio.CancelScope:
-        """Return a cancel scope with this deadline; the first call starts the deadline."""
-        if self.is_set and self.time == math.inf and self._left is None:
-            self.start()
-        self._scope = anyio.CancelScope(deadline=self.time)
-        return self._scope
+    @contextmanager
+    def limit(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """Cancel `scope` at the deadline while the block runs."""
+        self._scope, scope.deadline = scope, self.time
+        try:
+            yield
+        finally:
+            self._scope, scope.deadline = None, math.inf
 
     @property
     def has_passed(self) -> bool:
-        """Whether it has ended the present scope."""
-        return self._scope is not None and self._scope.cancel_called
+        """Whether a ward ends the entity now."""
+        return self.time <= anyio.current_time()
 
     def pause(self) -> None:
         """Stop the time of `timeout`: the entity waits for people."""

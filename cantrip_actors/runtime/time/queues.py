@@ -72,15 +72,23 @@ class Claimed(NamedTuple):
 
 
 class Queues:
-    """The queues of a loom, for one runtime. The scheduler calls `claim`."""
+    """The queues of a loom, for one runtime. The scheduler calls `claim`.
 
-    def __init__(self, core: Core, queues: Sequence[Queue], make_id: Callable[[str, str], str]) -> None:
+    `notify_end` is called when an entity of a queue has ended here.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        queues: Sequence[Queue],
+        make_id: Callable[[str, str], str],
+        notify_end: Callable[[], object],
+    ) -> None:
         self._core = core
         self._declared = queues
         self._make_id = make_id
         self._owner = this_process()
-        self.on_end: Callable[[], object] = lambda: None
-        """Called when an entity of a queue has ended here."""
+        self._notify_end = notify_end
         self.status: Sequence[QueueStatus] = ()
         """The queues at the last poll."""
         self._here: dict[str, set[str]] = {}
@@ -142,7 +150,7 @@ class Queues:
         if self._core.living.get(entity_id) is None:
             self._here.get(queue, set()).discard(entity_id)
             self._left.append((queue, entity_id))
-            self.on_end()
+            self._notify_end()
 
     def expect_news(self) -> None:
         """Look for new queues at the next poll: another process has sent a hint."""

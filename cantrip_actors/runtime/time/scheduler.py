@@ -34,12 +34,12 @@ from cantrip_actors.runtime.loom.core import NOT_OPEN, Core
 from cantrip_actors.runtime.loom.loom_writer import ReplaceTimers, TimerChange, is_outage
 from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
+from cantrip_actors.runtime.nodes.placing import count_nodes_before, has_room_here, may_cast_here
 from cantrip_actors.runtime.time.queues import Queues
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed, Withdrawn
 from cantrip_actors.terms.queue import Queue
-from supervisors import Actor, ActorRef, NotRunning
-from supervisors.backend import Timer as Alarm
+from supervisors import Actor, ActorRef, Alarm, NotRunning
 
 RETRY: Final = 30.0
 """Seconds after which a firing that was set aside is tried again."""
@@ -84,17 +84,14 @@ class Casts(Protocol):
 class Scheduler:
     """Finds due timers, and carries them out. Its actor calls `carry_out_due`."""
 
-    casts: Casts
-    """Set by the runtime."""
-
-    def __init__(self, core: Core, inboxes: Inboxes, queues: Sequence[Queue] = ()) -> None:
+    def __init__(self, core: Core, inboxes: Inboxes, casts: Casts, queues: Sequence[Queue] = ()) -> None:
         self._core = core
         self._inboxes = inboxes
-        self.queues = Queues(core, queues, self._make_id)
-        self.queues.on_end = self.wake
+        self.casts = casts
+        self.queues = Queues(core, queues, casts.make_id, self.wake)
         self._failed: dict[str, float] = {}
         """The submissions to queues that could not be begun, and when they are tried again."""
-        self.actor = ActorRef()
+        self.actor: ActorRef[Any] = ActorRef()
         self.next = math.inf
         """The time of day when the next timer is due, or one that was set aside is retried."""
         self._carried_out_until = -math.inf
@@ -113,9 +110,6 @@ class Scheduler:
         """The living nodes, if this runtime is not a node."""
         self._learns_at = -math.inf
         """The event loop time when the living nodes are read again."""
-
-    def _make_id(self, key: str, tenant: str) -> str:
-        return self.casts.make_id(key, tenant)
 
     def read_time_of_day(self) -> float:
         """Return the time of day by which timers are due."""
@@ -205,13 +199,13 @@ class Scheduler:
                     is_cast = timer.schedule is not None and timer.schedule.to == "cantrip"
                     self._retry_at = min(self._retry_at, now + (RETRY if is_cast else POLL_INTERVAL * SELDOM))
                 elif timer.schedule is None or timer.schedule.to == "entity":
-                    if self._core.admits_timer(timer.id, now - timer.position.due):
+                    if now - timer.position.due >= POLL_INTERVAL * count_nodes_before(self._core, timer.id):
                         mailing.append(timer)
                     else:
                         self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
                 elif (cantrip := self._core.cantrips.find_offered(timer.schedule.name)) is None:
                     self._retry_at = min(self._retry_at, now + RETRY)
-                elif timer.id not in self._casting and not self._core.admits_cast(timer.id, cantrip):
+                elif timer.id not in self._casting and not may_cast_here(self._core, timer.id, cantrip):
                     self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
                 elif timer.id not in self._casting:
                     self._casting.add(timer.id)
@@ -219,7 +213,7 @@ class Scheduler:
                     start_soon(self._cast, timer, now)
             await self._fire_together(mailing, now)
             after = page[-1].position
-            if after < SUBMITTED and not self._core.has_room():
+            if after < SUBMITTED and not has_room_here(self._core):
                 after = SUBMITTED  # submissions that wait for room are read again when there may be some
             await anyio.lowlevel.checkpoint()
         return after > _make_due_after(self._carried_out_until)

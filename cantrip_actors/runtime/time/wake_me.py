@@ -11,16 +11,16 @@ from cantrip_actors.machine.schedule import format_iso, parse_local_time
 from cantrip_actors.records.records import Observation
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import Inboxes
-from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.errors import InvalidSchedule
 
 
-def set_timer(cell: Cell, action: Contact, inboxes: Inboxes) -> tuple[Observed, list[Timer]]:
+def set_timer(cell: Cell, action: Contact, core: Core, inboxes: Inboxes) -> tuple[Observed, list[Timer]]:
     """Return the event of a `wake_me` call, and the timer that it sets, if its arguments allow one."""
     gate, call = action.gate, action.call
     try:
-        due = _compute_due(cell, action)
+        due = _compute_due(cell, action, core.read_time_of_day())
     except InvalidSchedule as error:
         return Observed(Observation(gate.name, call.args, f"{gate.name}: {error}", True, call.id)), []
     id = f"{action.turn_id}:{call.id}"
@@ -32,17 +32,13 @@ def set_timer(cell: Cell, action: Contact, inboxes: Inboxes) -> tuple[Observed, 
     return Observed(Observation(gate.name, call.args, f"you will be woken {when}", False, call.id)), [timer]
 
 
-def _compute_due(cell: Cell, action: Contact) -> float:
-    """Return when the entity's timer is due. Raises InvalidSchedule."""
+def _compute_due(cell: Cell, action: Contact, now: float) -> float:
+    """Return when the entity's timer is due; `now` is the time of day. Raises InvalidSchedule."""
     if not cell.plan.lasting or cell.parent is not None:
         raise InvalidSchedule(
             "this entity ends with its intent, so it cannot be woken: an entity that was made with `invoke` can"
         )
-    now, at, seconds = (
-        compute_time_of_day(cell.services.moment().wall),
-        action.args.get("at"),
-        action.args.get("in_seconds"),
-    )
+    at, seconds = action.args.get("at"), action.args.get("in_seconds")
     if (at is None) == (seconds is None):
         raise InvalidSchedule("expected one of `at` and `in_seconds`")
     if seconds is not None:

@@ -178,14 +178,16 @@ def test_the_policy_allows_own_files_only_and_the_wheel_has_them_all() -> None:
 def test_the_page_works_from_an_installed_wheel(chrome: Any, tmp_path: Path) -> None:
     built, there = tmp_path / "built", tmp_path / "installed"
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = built.glob("*.whl")
+    for project in (ROOT, ROOT / "packaging" / "supervisors"):
+        subprocess.run(build, cwd=project, check=True, capture_output=True)
+    (wheel,) = built.glob("cantrip_actors-*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
     page_files = {f"cantrip_actors/http/page/{path.rpartition('/')[2] or 'page.html'}" for path in assets()}
     shared = {"cantrip_actors/http/page/shared.js": "cantrip_actors/loom/export/page/shared.js"}
     assert {shared.get(one, one) for one in page_files} <= packed
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
-    subprocess.run([*install, "--target", str(there), str(wheel)], check=True, capture_output=True)
+    wheels = [str(path) for path in built.glob("*.whl")]
+    subprocess.run([*install, "--target", str(there), *wheels], check=True, capture_output=True)
     recipe = tmp_path / "hello.yaml"
     recipe.write_text(
         "name: hello\ncrystal:\n  scripted: [Hello.]\ncircle:\n  gates: [done]\n  wards: [max_turns: 5]\n"

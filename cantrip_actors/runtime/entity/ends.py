@@ -1,0 +1,49 @@
+"""How an entity that is stopped from outside ends: for good, with a reason in its log, or by leaving its log alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cantrip_actors.machine.life import Change
+from cantrip_actors.records.records import Ended
+from cantrip_actors.runtime.entity.cell import Cell, Dismissed, GivenUp, Unloaded
+from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.terms.outcome import EndReason
+from supervisors import ParentEnded, RestartedWith, Shutdown
+
+_REASONS: Final[dict[object, EndReason]] = {
+    reason: reason for reason in ("cancelled", "parent_ended", "timeout", "budget", "abandoned")
+}
+
+
+def find_end_reason(detail: object, *, is_resumed: bool) -> EndReason | None:
+    """Return why an entity ends that is shut down with this detail; None if it leaves, and continues from its log.
+
+    `is_resumed` says whether it continues after a shutdown that was not meant for it: the runtime closes.
+    """
+    if isinstance(detail, Dismissed):
+        return _REASONS.get(detail.reason, "cancelled")
+    if isinstance(detail, str) and detail in _REASONS:
+        return _REASONS[detail]
+    is_for_later = isinstance(detail, (RestartedWith, ParentEnded, Unloaded, GivenUp))
+    return None if is_for_later or is_resumed else "cancelled"
+
+
+async def end_below(core: Core, entity_id: str) -> None:
+    """Record the ends of an entity's unfinished children that are not loaded, and of theirs."""
+    at, loom = core.make_moment().at, core.loom
+
+    def find_unfinished() -> list[str]:
+        below = [member for child in loom.below(entity_id) for member in loom.subtree(child)]
+        return [member for member in below if core.living.get(member) is None and not loom.is_over(member)]
+
+    unfinished = await core.in_store(find_unfinished)
+    if unfinished:
+        await core.append([Ended(member, "parent_ended", at, "its parent ended") for member in unfinished])
+
+
+def leave_tree(core: Core, root: Cell) -> None:
+    """Have a root entity leave, with its tree: its memory is released, and its log stays as it is."""
+    if not root.life.is_final:
+        core.living.change(root, Change.LEAVES)
+        root.actor.exit(Shutdown(Unloaded()))

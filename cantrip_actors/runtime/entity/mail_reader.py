@@ -1,0 +1,78 @@
+"""Reads an entity's mail as events of its loop. Mail that cannot be carried out is refused, by a record."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from cantrip_actors.machine.events import Begin, Decide, Event, Interrupt, Steer, Stopped
+from cantrip_actors.machine.mail import Void, read_mail
+from cantrip_actors.records.mail import Mail, MailKind
+from cantrip_actors.records.records import MailRefused
+from cantrip_actors.runtime.entity.cell import Cell, EpisodeCaller
+from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.mail.inbox import Inbox, make_refusal_error
+
+_FIRST: Final[tuple[MailKind, ...]] = ("stop", "interrupt", "decision")
+"""The kinds of control mail that come before steering messages, in their order."""
+
+
+class MailReader:
+    """The mail of one incarnation of an entity, as events. `recorder` has the entity's state."""
+
+    def __init__(self, cell: Cell, recorder: Recorder) -> None:
+        self._cell = cell
+        self._recorder = recorder
+
+    async def take_control(self) -> Event | None:
+        """Take control mail: a stop, an interrupt of this episode or a decision first, then all steering messages.
+
+        Steering messages wait as long as the entity waits for a person.
+        """
+        inbox, event = self._cell.inbox, await self.take_decisive()
+        if event is not None or inbox is None or not inbox.has_control or self._recorder.open_request is not None:
+            return event
+        steers = [
+            event for pending in inbox.take("steer") if isinstance(event := await self._read(pending.mail), Steer)
+        ]
+        return Steer(tuple(message for event in steers for message in event.messages)) if steers else None
+
+    async def take_decisive(self) -> Event | None:
+        """Take a stop, an interrupt of this episode, or a decision; None if no such mail waits."""
+        inbox = self._cell.inbox
+        if inbox is None or not inbox.has_control:
+            return None
+        for kind in _FIRST:
+            claimed = inbox.take(kind)
+            for index, pending in enumerate(claimed):
+                event = await self._read(pending.mail)
+                if event is not None:
+                    for later in claimed[index + 1 :]:  # the first one counts; the others are refused later
+                        inbox.put_back(later)
+                    return event
+        return None
+
+    async def take_intent(self, inbox: Inbox) -> Begin | None:
+        """Take the next intent, and note its caller; None if no intent waits."""
+        while (pending := await inbox.take_intent()) is not None:
+            event = await self._read(pending.mail)
+            if event is not None:
+                assert isinstance(event, Begin), "intents are in a lane of their own"
+                self._cell.caller = EpisodeCaller(inbox.get_variables(pending.mail.key), sent=pending.mail.at)
+                return event
+        return None
+
+    async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | Decide | None:
+        """Return the event of claimed mail; if the mail is void, record its refusal and return None."""
+        episode = self._cell.episode
+        event = read_mail(mail, None if episode is None else episode.number, self._recorder.open_request)
+        if not isinstance(event, Void):
+            return event
+        inbox, at = self._cell.inbox, self._recorder.make_moment().at
+        assert inbox is not None, "the mail came from there"
+        refusal = MailRefused(self._cell.entity_id, mail.key, mail.kind, event.reason, at, mail.sender or None)
+        with anyio.CancelScope(shield=True):  # a record that is being written belongs to the state
+            await self._recorder.record([refusal])
+        inbox.settle(mail.key, None, make_refusal_error(refusal))
+        return None

@@ -1,0 +1,335 @@
+"""The performer: it carries out the actions of an entity, and returns their events.
+
+Whatever an action waits for, it waits in place, in the entity's own task. So a cancellation ends it with everything
+that it has started: a query, a gate, a program or a child has ended when the cancelled action has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors.crystal.query import PostingCrystal, Query
+from cantrip_actors.machine.actions import (
+    Action,
+    Answer,
+    Ask,
+    Await,
+    Collect,
+    Compute,
+    Consult,
+    Contact,
+    Remember,
+    Run,
+    Spawn,
+)
+from cantrip_actors.machine.events import (
+    Computed,
+    Decide,
+    Event,
+    Failed,
+    Inquired,
+    Interrupt,
+    Observed,
+    Posted,
+    Replied,
+    Returned,
+    Steer,
+    Steering,
+    Stopped,
+)
+from cantrip_actors.machine.life import Change, Stage, WaitKind
+from cantrip_actors.records.records import Observation
+from cantrip_actors.runtime.circles.gates_actor import GatesActor
+from cantrip_actors.runtime.circles.program_actor import RELEASE_PROGRAM, CircleActor
+from cantrip_actors.runtime.crystals.crystal_actor import Watched
+from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
+from cantrip_actors.runtime.crystals.sampling import Sampling
+from cantrip_actors.runtime.crystals.summary import remember
+from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.checkpoints import Checkpoints
+from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation
+from cantrip_actors.runtime.entity.environment import Environment
+from cantrip_actors.runtime.entity.mail_reader import MailReader
+from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.nodes.placing import ends_here
+from cantrip_actors.stream.wire import Emitted
+from cantrip_actors.terms.companion import Here
+from cantrip_actors.terms.errors import AskCycle, CrystalError
+from cantrip_actors.terms.messages import Invocation, Response
+from cantrip_actors.terms.own_gates import ASK
+from cantrip_actors.terms.wrapping import Fence
+from supervisors import ActorRef, Children, ChildSpec
+
+GRACE: Final = 5.0
+"""Seconds that a cancelled gate or program has to end. One that does not is reported as a zombie."""
+
+
+class Performer:
+    """Carries out the actions of one incarnation of an entity.
+
+    Args:
+        cell: the entity.
+        environment: the parts of the runtime.
+        recorder: the entity's state.
+        reader: its mail.
+        checkpoints: its checkpoints.
+        children: the nursery of its actor, for its circle and its children.
+        maker: makes the cells of children.
+        wait_for_mail: waits until the actor is notified of mail.
+        is_stopping: says whether the actor is asked to end, so that its children are not this object's business.
+    """
+
+    recalled: str | None = None
+    """The companion's message for the next query."""
+    cut_off_at: str | None = None
+    """If a crash may have cut off the next query: the time of the last record."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        environment: Environment,
+        recorder: Recorder,
+        reader: MailReader,
+        checkpoints: Checkpoints,
+        *,
+        children: Children,
+        maker: ChildMaker,
+        wait_for_mail: Callable[[], Awaitable[object]],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._cell = cell
+        self._environment = environment
+        self._recorder = recorder
+        self._reader = reader
+        self._checkpoints = checkpoints
+        self._children = children
+        self._maker = maker
+        self._wait_for_mail = wait_for_mail
+        self._is_stopping = is_stopping
+        self._options = cell.plan.cantrip.call.sampling()
+        self._retried = make_retry_callback(environment.instrument, cell, cell.crystal)
+        self._circle: ActorRef[Any] | None = None
+
+    def make_here(self, *, restored: bool = False) -> Here:
+        """Return the facts about the entity for its companion."""
+        plan = self._cell.plan
+        return Here(plan.entity_id, plan.name, restored)
+
+    async def perform(self, action: Action) -> Event:
+        """Carry out an action and return its event.
+
+        Raises LoomError, and the errors of the companion. A cancelled action has ended, with all that it has started.
+        """
+        event: Event
+        match action:
+            case Ask():
+                event = await self._ask(action)
+            case Run():
+                event = await self._run_gate(action)
+            case Compute() | Answer():
+                event = await self._compute(action)
+            case Spawn():
+                event = await self._delegate(action)
+            case Consult():
+                event = await self._consult(action)
+            case Contact():
+                event, self._recorder.outgoing = await self._environment.questions.contact(self._cell, action)
+            case Await():
+                event = await self._await_answer(action)
+            case Remember():
+                event = await remember(self._environment.instrument, self._cell, action, self.make_here())
+            case _:
+                assert isinstance(action, Collect), action
+                event = await self._collect(action)
+        return event
+
+    @contextmanager
+    def _waiting(self, kind: WaitKind, *, asks: str | None = None) -> Iterator[None]:
+        """Have the entity wait for something while the block runs. `asks` is the entity that has to answer."""
+        cell, living = self._cell, self._environment.core.living
+        living.change(cell, Change.WAITS, kind, asks=asks)
+        if cell.plan.circle.medium != "tools" and self._circle is not None:
+            self._circle.cast(RELEASE_PROGRAM)
+        try:
+            yield
+        finally:
+            if cell.life.stage is Stage.WAITING:  # else it leaves, or has ended
+                living.change(cell, Change.CONTINUES)
+
+    # Crystals
+
+    async def _ask(self, action: Ask) -> Event:
+        """Query the crystal, unless control mail comes before the query."""
+        cell, environment = self._cell, self._environment
+        if self._checkpoints.is_due(self._recorder.state):
+            await self._checkpoints.write(self._recorder.state)
+        if environment.core.is_handing_over and not ends_here(environment.core, cell.root):
+            with self._waiting("node"):  # this node suspends it between two turns, for another one (N-63)
+                await anyio.sleep_forever()
+        if self.recalled is not None or (cell.inbox is not None and cell.inbox.has_control):
+            event = await self._find_control()
+            if event is not None:
+                return event
+        emit = self._recorder.emit if environment.watchers.has_any else None
+        query = self._make_query(action, emit)
+        return self._make_reply_event(await query_crystal(environment.instrument, cell, cell.crystal, query))
+
+    async def _find_control(self) -> Event | None:
+        """Return the event of control mail or of the companion's message that comes before the next query."""
+        event, recalled = await self._reader.take_control(), self.recalled
+        if recalled is None or isinstance(event, (Stopped, Interrupt)):
+            return event
+        self.recalled = None
+        messages = event.messages if isinstance(event, Steer) else ()
+        return Steer((Steering(recalled), *messages))
+
+    async def _collect(self, action: Collect) -> Event:
+        """Wait for the answer to a query that was posted. A crystal that cannot announce it is queried for it."""
+        cell, query = self._cell, self._make_query(action, handle=action.handle)
+        with self._waiting("crystal"):
+            if isinstance(cell.crystal.crystal, PostingCrystal):
+                watched = Watched(query.handle)
+                cell.crystal.uses.asks.cast(watched)
+                try:
+                    await watched.ready.wait()
+                finally:
+                    watched.is_left = not watched.ready.is_set
+            reply = await query_crystal(self._environment.instrument, cell, cell.crystal, query)
+        return self._make_reply_event(reply)
+
+    def _make_query(
+        self, action: Ask | Collect, emit: Callable[[Emitted], None] | None = None, handle: Any = None
+    ) -> Query:
+        """Return a query with a key that is the same after a crash."""
+        conversation, since = self._recorder.state.conversation, self.cut_off_at
+        self.cut_off_at = None
+        invocation = Invocation(action.messages, action.tools, action.tool_choice)
+        key = f"{self._cell.entity_id}:{conversation.said}:{conversation.folded}:{len(action.messages)}"
+        return Query(invocation, self._options, emit, handle, key, since, retried=self._retried)
+
+    def _make_reply_event(self, reply: Response | CrystalError) -> Replied | Posted | Failed:
+        if isinstance(reply, Response):
+            return Replied(reply) if reply.handle is None else Posted(reply.handle)
+        self._cell.error = reply
+        return Failed(str(reply), reply.usage, reply.overflows)
+
+    # The circle
+
+    async def _call(self, action: Run | Compute | Answer) -> Any:
+        """Have the circle run a gate or a program; a cancelled call has ended when this raises."""
+        circle = self._circle
+        if circle is None or not circle.alive:
+            circle = self._circle = await self._children.start(ChildSpec("circle", self._make_circle, "temporary"))
+        return await circle.call(action, grace=GRACE)
+
+    def _make_circle(self) -> GatesActor:
+        cell, core = self._cell, self._environment.core
+
+        def fence() -> Fence:
+            root = cell.root.entity_id
+            return Fence(root, core.living.tokens.get(root, 0))  # without a lease it is older than every token
+
+        entity_id, variables, report = cell.entity_id, lambda: cell.context_variables, core.guard.report_failure
+        if cell.plan.circle.medium == "tools":
+            return GatesActor(entity_id, variables, report, cell.working, fence)
+        snapshots = self._environment.snapshots
+        return CircleActor(cell.plan.circle, snapshots, entity_id, variables, report, cell.working, fence)
+
+    async def _run_gate(self, action: Run) -> Event:
+        result = await (self._run_with_sampling(action) if self._cell.crystal.samplers else self._call(action))
+        return result if isinstance(result, Inquired) else Observed(result)
+
+    async def _run_with_sampling(self, action: Run) -> Any:
+        """Run a gate whose server may query a crystal meanwhile. Raises the error of an answer that is not recorded."""
+        cell, server = self._cell, action.gate.server
+        used = next(
+            (used for used in cell.crystal.servers if server is not None and used.server.name == server.name), None
+        )
+        sampler = None if used is None else cell.crystal.samplers.get(used.server.name)
+        if used is None or sampler is None:
+            return await self._call(action)
+        sampling = Sampling(self._environment.core, cell, sampler, action.turn_id, self._recorder.record)
+        used.samples[cell.entity_id] = sampling.answer
+        try:
+            result = await self._call(action)
+        finally:
+            del used.samples[cell.entity_id]
+            await sampling.close()
+        if sampling.error is not None:
+            raise sampling.error
+        return result
+
+    async def _compute(self, action: Compute | Answer) -> Event:
+        """Continue the program up to its next gate call or its end."""
+        event: Event = await self._call(action)
+        if self._cell.spans is not None and isinstance(event, Computed):
+            self._cell.spans.note_computation(event.seconds, event.memory)
+        return event
+
+    # Others
+
+    async def _delegate(self, action: Spawn) -> Returned:
+        """Cast children and wait for all of them; if this is cut short, end them first, last started first."""
+        delegation = Delegation(
+            self._cell,
+            action,
+            environment=self._environment,
+            recorder=self._recorder,
+            maker=self._maker,
+            children=self._children,
+        )
+        try:
+            await delegation.begin()
+            with self._waiting("children"):
+                return await delegation.wait()
+        except anyio.get_cancelled_exc_class():
+            if not self._is_stopping():
+                await delegation.stop("timeout" if self._cell.deadline.has_passed else "parent_ended")
+            raise
+
+    async def _consult(self, consult: Consult) -> Event:
+        """Wait until a person has decided; return that decision, or the event of other control mail."""
+        cell = self._cell
+        inbox = self._environment.inboxes.attach(cell)
+        if inbox.signal is None:
+            await self.open_inbox()
+        inbox.is_watched = False
+        with self._waiting("person"):
+            while (event := await self._reader.take_control() or self._deny_unattended(consult)) is None:
+                await self._wait_for_mail()
+        return event
+
+    async def open_inbox(self) -> None:
+        """Read the mail that waits for the entity, and have it notified of new mail."""
+        cell, state = self._cell, self._recorder.state
+        if cell.inbox is not None:
+            await cell.inbox.open(partial(cell.actor.send, MAIL), lambda key: key == state.episode.key)
+
+    def _deny_unattended(self, consult: Consult) -> Decide | None:
+        """Return the denial of a request that no program follows, if `unattended` is "deny"; otherwise None."""
+        gate = self._cell.plan.gates.get(consult.request.gate)
+        ask = None if gate is None else gate.ask_first
+        setting = None if gate is None else ask.unattended if ask is not None else gate.dependencies.get("unattended")
+        if self._environment.requests.denies(setting):
+            return Decide("deny", "the runtime", "no program follows requests")
+        return None
+
+    async def _await_answer(self, action: Await) -> Event:
+        """Wait for the answer of another entity. A cycle of askers is an error observation."""
+        cell, questions = self._cell, self._environment.questions
+        try:
+            await questions.check(cell.entity_id, action.to)
+        except AskCycle as cycle:
+            call = action.call
+            return Observed(Observation(call.gate, call.args, f"{ASK.name}: {cycle}", True, call.id))
+        with self._waiting("entity", asks=action.to):
+            return await questions.wait_for_answer(cell, action)
+
+
+MAIL: Final = object()
+"""The message to an entity's actor that mail has arrived."""

@@ -1,0 +1,189 @@
+"""The recorder of one incarnation: it folds events into the entity's state, and records each step.
+
+The order of a step is fixed: decide (`machine/loop.py`), write its records to the loom (LOOM-1), publish it to
+watchers, return its action. Nothing of an incarnation is needed after it that is not in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cantrip_actors.machine.actions import Action, Ask, Consult, Finish, Step
+from cantrip_actors.machine.events import Event, Moment
+from cantrip_actors.machine.evolve import fold
+from cantrip_actors.machine.life import Change
+from cantrip_actors.machine.loop import advance, note
+from cantrip_actors.machine.project import sum_usage
+from cantrip_actors.machine.state import Phase, State, Transient
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.timers import Timer
+from cantrip_actors.runtime.entity.cell import Cell, EpisodeUnderWay
+from cantrip_actors.runtime.entity.environment import Environment
+from cantrip_actors.runtime.events.events import StepStartEvent
+from cantrip_actors.runtime.events.instrument import MailTaken
+from cantrip_actors.runtime.people.request_timers import make_cancellation, make_timers
+from cantrip_actors.stream.entity import EntityStream
+from cantrip_actors.stream.wire import Emitted, Parent
+from cantrip_actors.terms.crystal import get_crystal_name
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import NO_USAGE, Message, Response
+from supervisors import ExitReason
+
+
+class Recorder:
+    """The state of one incarnation of an entity, and the way from an event to the next action.
+
+    `interrupt` cuts the present action of the entity short.
+
+    Attributes:
+        state: the fold of the entity's log.
+        live: the unrecorded facts of this incarnation.
+        outgoing: mail to other entities, and timers, for the transaction of the next records.
+    """
+
+    def __init__(self, cell: Cell, environment: Environment, interrupt: Callable[[], None]) -> None:
+        self._cell = cell
+        self._environment = environment
+        self._interrupt = interrupt
+        self.state = State(cell.plan.parent_turn)
+        self.live = Transient(self.make_moment().fresh)
+        self.outgoing: Sequence[Mail | Timer] = ()
+
+    def renew(self) -> None:
+        """Forget the unrecorded facts: the log is about to be folded again."""
+        self.live = Transient(self.make_moment().fresh)
+
+    def make_moment(self) -> Moment:
+        """Return the present moment, with the budgets that limit the entity."""
+        return self._environment.core.make_moment(self._cell.ledger.make_budget())
+
+    @property
+    def turn_id(self) -> str:
+        """The id of the turn under way, or of the next one."""
+        return self.state.turn.id or self.live.fresh
+
+    @property
+    def open_request(self) -> str | None:
+        """The id of the request that a person has not decided; None without one."""
+        turn = self.state.turn
+        return None if turn.requested is None or turn.decided is not None else turn.requested.id
+
+    # Steps
+
+    async def take_step(self, event: Event, before: Sequence[Record] = ()) -> Action:
+        """Decide a step, record it, publish its events, and return its action.
+
+        The same transaction writes the records `before`, which the state has folded already.
+        """
+        cell, state, moment = self._cell, self.state, self.make_moment()
+        requested = state.turn.requested
+        if self.open_request is not None and requested is not None:  # whatever the event is, the wait for it has ended
+            self.outgoing = [make_cancellation(timer) for timer in make_timers(cell, requested, moment)]
+        step = advance(cell.plan, state, self.live, moment, event)
+        return await self.record_step(Step([*before, *step.records], step.action) if before else step, moment)
+
+    async def record_step(self, step: Step, moment: Moment) -> Action:
+        """Record a step, publish its events, and return its action."""
+        environment, cell, records, action = self._environment, self._cell, step.records, step.action
+        if type(action) is Finish:
+            cell.outcome = action.outcome  # the events of its records have it
+        elif cell.episode is None:
+            cell.episode = EpisodeUnderWay(self.state.episode.number, self.state.episode.key, self._interrupt)
+        if records:
+            if type(action) is Consult:
+                self.outgoing = make_timers(cell, action.request, moment)
+            await self._append(records)
+        if self.state.phase is Phase.OVER:
+            environment.core.living.change(cell, Change.ENDS)
+        spans, watchers = cell.caller.spans, environment.watchers
+        if spans is not None:
+            spans.note_step(records, action)
+        if watchers.has_any:
+            watchers.publish(self.open_stream().step(step, self.turn_id, self._read_utterance))
+        else:
+            cell.stream = None  # it would miss steps, and later watchers would get them under the id of an old turn
+        if type(action) is Ask and environment.bus:
+            environment.bus.publish([StepStartEvent(cell.entity_id, moment.wall, self.turn_id)])
+        return action
+
+    async def note(self, event: Event) -> None:
+        """Record a message that arrives while the entity waits for an intent: no action follows."""
+        await self._append(note(self._cell.plan, self.state, self.live, self.make_moment(), event))
+
+    async def record(self, records: Sequence[Record]) -> None:
+        """Write records that do not come from a step of the loop, and fold them."""
+        await self._append(records)
+        fold(self._cell.plan.shape, records, self.state)
+
+    async def _append(self, records: Sequence[Record]) -> None:
+        """Write records. The same transaction posts outgoing mail, sets timers, and takes mail by the records' keys."""
+        cell, inbox, core = self._cell, self._cell.inbox, self._environment.core
+        outgoing, self.outgoing = self.outgoing, ()
+        await core.append(records, () if inbox is None else inbox.find_taken(records), outgoing)
+        cell.recorded += len(records)
+        if inbox is not None:
+            self._note_taken(inbox.remove_taken(records))
+        start = cell.start
+        if start is not None and self.state.phase is not Phase.NEW:
+            start.records = records
+            start.recorded.set()
+            if start.released is not None:
+                await start.released.wait()
+            cell.start = None
+        usage = sum_usage(records)
+        if usage is not NO_USAGE:
+            cell.ledger.add(usage)
+
+    def _note_taken(self, taken: Sequence[Mail]) -> None:
+        instrument = self._environment.instrument
+        if taken and instrument is not None:
+            at = self.make_moment().at
+            for mail in taken:
+                instrument.noted(MailTaken(mail.kind, mail.at, at))
+
+    async def resume_spans(self, last_exit: ExitReason | None) -> None:
+        """Continue the spans of an episode after a restart of its actor, or begin new ones in another process."""
+        cell, instrument = self._cell, self._environment.instrument
+        if cell.spans is not None:
+            cell.spans.note_restart(last_exit)
+        elif instrument is not None:
+            cell.caller.spans = await instrument.resume(cell, self.state)
+
+    # The canonical stream
+
+    def open_stream(self) -> EntityStream:
+        """Return the entity's canonical stream; the first call begins it."""
+        cell, core = self._cell, self._environment.core
+        if cell.stream is None:
+            cell.stream = EntityStream(
+                cell.entity_id,
+                get_crystal_name(cell.plan.cantrip.crystal),
+                lambda: core.make_moment().fresh,
+                lambda: core.make_moment().wall,
+                parent=self._find_stream_parent(),
+                redactor=lambda: core.guard.redactor,
+            )
+        return cell.stream
+
+    def _find_stream_parent(self) -> Parent | None:
+        """Return the turn that spawned this child: as its parent's stream calls it, else as the loom does (LOOM-8)."""
+        plan, parent = self._cell.plan, self._cell.parent
+        if plan.parent_entity is None:
+            return None
+        turn = None if parent is None or parent.stream is None else parent.stream.as_parent.turn_id
+        return Parent(plan.parent_entity, turn or plan.parent_turn)
+
+    def emit(self, emitted: Emitted) -> None:
+        """Publish a part of the crystal's answer to watchers."""
+        self._environment.watchers.publish(self.open_stream().pass_on(emitted))
+
+    def _read_utterance(self) -> Response | None:
+        """Return the last utterance of the conversation."""
+        conversation = self.state.conversation
+        if not len(conversation.starts):
+            return None
+        message = conversation.context[conversation.starts[-1][0]]
+        assert isinstance(message, Message), "no utterance fades"
+        images = tuple(image for image in message.images if isinstance(image, Image))
+        return Response(message.content, message.tool_calls, thinking=message.thinking, images=images)

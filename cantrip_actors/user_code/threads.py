@@ -1,0 +1,99 @@
+"""Run blocking work in a thread, so that it has ended when its caller goes on, also if the caller is cancelled.
+
+Nothing can stop a thread. A cancelled caller asks the work to end, if the work can be asked, and waits for it; after
+the grace it leaves the thread behind, and reports that. Work that had not begun is never done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+from anyio.lowlevel import EventLoopToken, current_token
+
+T = TypeVar("T")
+
+GRACE: Final = 4.0
+"""Seconds that a cancelled caller waits for its thread."""
+
+
+class _Work:
+    """Work for a thread, and whether it has begun, ended, or was left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._has_begun = self._has_ended = self._is_left = False
+        self._notify: Callable[[], None] | None = None
+
+    def begin(self) -> bool:
+        """Note in the thread that the work begins; return False if its caller has left before."""
+        with self._lock:
+            self._has_begun = not self._is_left
+            return self._has_begun
+
+    def end(self) -> None:
+        """Note in the thread that the work has ended."""
+        with self._lock:
+            self._has_ended = True
+            notify = self._notify
+        if notify is not None:
+            notify()
+
+    async def leave(self, grace: float) -> bool:
+        """Wait in the caller until work that has begun has ended; return False after `grace` seconds."""
+        ended, token = anyio.Event(), current_token()
+        with self._lock:
+            self._is_left = True
+            if self._has_ended or not self._has_begun:
+                return True
+            self._notify = lambda: _set(ended, token)
+        with anyio.move_on_after(grace, shield=True):
+            await ended.wait()
+        return ended.is_set()
+
+
+def _set(event: anyio.Event, token: EventLoopToken) -> None:
+    with suppress(RuntimeError):  # the event loop has ended meanwhile
+        anyio.from_thread.run_sync(event.set, token=token)
+
+
+async def run_in_thread(
+    work: Callable[[], T],
+    limiter: anyio.CapacityLimiter,
+    *,
+    interrupt: Callable[[], object] = lambda: None,
+    on_refusal: Callable[[], object] = lambda: None,
+    grace: float | None = None,
+) -> T:
+    """Return the result of `work`, which runs in a thread.
+
+    Args:
+        work: the blocking work.
+        limiter: bounds how many threads of its kind run at once.
+        interrupt: asks the work to end soon, once the caller is cancelled.
+        on_refusal: called if the work still runs `grace` seconds later; its thread is left behind.
+        grace: seconds; `GRACE` if left out.
+    """
+    state = _Work()
+
+    def run() -> list[T]:  # in a list: trio takes a bare coroutine that comes back from a thread for a mistake
+        if not state.begin():
+            return []
+        try:
+            return [work()]
+        finally:
+            state.end()
+
+    try:
+        (result,) = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
+    except anyio.get_cancelled_exc_class():
+        interrupt()
+        if not await state.leave(GRACE if grace is None else grace):
+            on_refusal()
+        raise
+    return result
