@@ -123,7 +123,7 @@ async def measure_first_byte(number: int) -> dict[str, float]:
         await entity.episode()
         first = [0.0]
 
-        def look(_envelopes: Any) -> None:
+        def look(_events: Any) -> None:
             first[0] = first[0] or time.perf_counter()
 
         stop = runtime.watch(look)

@@ -52,8 +52,7 @@ class Timers:
 
     def look(self) -> None:
         """Find that nothing is due, and the next timer."""
-        assert not self.store.timers_due(1.0)
-        assert self.store.timers_due(math.inf, limit=1)
+        assert FAR <= self.store.next_due(0.0).due < math.inf
 
     def fire(self) -> None:
         """Set a timer that is due, find it, and post its mail."""

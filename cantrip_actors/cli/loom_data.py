@@ -110,26 +110,27 @@ def compact(url: LoomArgument, as_json: Json = False) -> None:
 
 
 @app.command("migrate", epilog=examples("cantrip loom migrate sqlite:loom.db"))
-def migrate(
-    url: LoomArgument,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Keep no copy of the earlier tables.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Upgrade the tables of an earlier version to the current one; a copy of them is kept."""
+def migrate(url: LoomArgument, as_json: Json = False) -> None:
+    """Upgrade the tables of an earlier version to the current one, in one transaction; make a backup first."""
     with report_errors(json=as_json, loom=url):
-        check_exists(url)
-        way = "in_place" if in_place else "copy"
+        from cantrip_actors.cli.errors import LoomUnusable
+        from cantrip_actors.loom.migration import EarlierTables
+
+        try:
+            check_exists(url)
+        except LoomUnusable as error:
+            if not isinstance(error.__cause__, EarlierTables):
+                raise
         is_file = url.startswith("jsonl:") or url.endswith(".jsonl")
-        with open_store(url if is_file else _with_option(url, f"migrate={way}"), seal_key=seal_key()) as store:
+        with open_store(url if is_file else _with_option(url, "migrate=upgrade"), seal_key=seal_key()) as store:
             migrated = getattr(store, "migrated", None)
         if as_json:
             output.print_json({"loom": render_url(url), "migrated": None if migrated is None else migrated._asdict()})
         elif migrated is None:
             output.print_lines([f"{render_url(url)} is of the present version already: nothing was changed"])
         else:
-            note = f"; the earlier ones are in {migrated.copy}" if migrated.copy else ""
             output.print_lines(
-                [f"{render_url(url)}: tables of version {migrated.found} are of version {migrated.version} now{note}"]
+                [f"{render_url(url)}: tables of version {migrated.found} are of version {migrated.version} now"]
             )
 
 

@@ -95,7 +95,7 @@ def ls(loom: Url = LOOM, as_json: Json = False) -> None:
         from cantrip_actors.runtime.time.schedules import ScheduleView
 
         with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
-            rows = [_build_row(ScheduleView(timer)) for timer in store.timers() if timer.is_of_schedule]
+            rows = [_build_row(ScheduleView(timer)) for timer in store.timers()]
     print_rows(rows, _render_table(rows), f"{render_url(loom)} has no schedule: cantrip schedule add", as_json=as_json)
 
 

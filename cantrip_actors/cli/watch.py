@@ -6,7 +6,6 @@ does not hold up the run; if the terminal or the pipe is gone, only the display 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -34,6 +33,7 @@ from cantrip_actors import (
 from cantrip_actors.cli.output import as_json, one_line, short, tokens, turns
 from cantrip_actors.cli.progress import Progress
 from cantrip_actors.cli.terminal import console
+from cantrip_actors.stream.events import build_event_fields
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class PlainLines(_LineWatcher):
             case EntityStartedEvent():
                 yield f"begins: {one_line(event.intent, 90)}"
             case TextEvent():
-                yield f"says: {one_line(event.text, 90)}"
+                yield f"{'runs' if event.is_code else 'says'}: {one_line(event.text, 90)}"
             case ToolCallEvent() if event.gate != "done":
                 yield f"calls {one_line(event.gate, 64)}"
             case ToolResultEvent() if event.is_error:
@@ -119,9 +119,7 @@ class EventLines(_LineWatcher):
 
     def see(self, event: EntityEvent) -> None:
         """Note the event unchanged."""
-        said: dict[str, Any] = {"type": type(event).__name__}
-        said |= {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
-        self._lines.append(as_json(said))
+        self._lines.append(as_json(build_event_fields(event)))
 
 
 class LiveTree(Watcher):

@@ -11,7 +11,7 @@ from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.loom.facts import EntityFacts
 from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
 from cantrip_actors.loom.inbox import InboxFull, KeyUsed, QueueFull, Taken
-from cantrip_actors.loom.jsonl import JsonlStore, Recovered
+from cantrip_actors.loom.jsonl import JsonlStore
 from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, mark_gone, name_lease, this_process
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.migration import Migrate, Migrated
@@ -64,7 +64,6 @@ __all__ = [
     "Quarantined",
     "QueueFull",
     "Quote",
-    "Recovered",
     "Repaired",
     "Retention",
     "SealKey",

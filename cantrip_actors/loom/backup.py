@@ -52,9 +52,7 @@ def backup_loom(
     path = Path(file).absolute()
     if path.exists():
         raise LoomError(f"{path} exists already: give the name of a new file")
-    for left in list_loom_files(
-        path
-    ):  # of a file that is gone: its mail or write-ahead log would be read as the copy's
+    for left in list_loom_files(path):  # of a file that is gone: its write-ahead log would be read as the copy's
         if left.stat().st_size and not left.name.endswith("-shm"):
             raise LoomError(f"{left} exists already: remove it, or give the name of another file")
     part = path.with_name(f".{path.name}.part")
@@ -74,10 +72,9 @@ def backup_loom(
             raise LoomError(
                 f"the loom at {render_url(os.fspath(url))} has faults, and no backup was made: {verified.faults[0]}"
             )
-        for suffix in (".blobs", ".mail", ".timers", ".key", ".head"):
-            beside = part.with_name(part.name + suffix)
-            if beside.exists():
-                beside.replace(path.with_name(path.name + suffix))
+        key = part.with_name(f"{part.name}.key")
+        if key.exists():
+            key.replace(path.with_name(f"{path.name}.key"))
         part.replace(path)
     finally:
         _remove(part)

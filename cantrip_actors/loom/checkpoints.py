@@ -6,14 +6,8 @@ may be deleted at any time. A damaged one is ignored: the state is then folded f
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import suppress
 from hashlib import blake2b
-from pathlib import Path
 from typing import NamedTuple
-
-from cantrip_actors.own_files.modes import make_file
-from cantrip_actors.terms.errors import LoomError
 
 _SUM = 16
 _POSITION = 8
@@ -50,61 +44,3 @@ def decode_checkpoint(kept: bytes, key: bytes = b"") -> tuple[Tip, bytes] | None
     start = _POSITION + 1
     end = start + rest[_POSITION]
     return Tip(int.from_bytes(rest[:_POSITION]), rest[start:end]), rest[end:]
-
-
-class CheckpointFile:
-    """The checkpoints of a JSONL loom: an SQLite file, `<loom>.checkpoints`, one row for each entity."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: sqlite3.Connection | None = None
-
-    def keep(self, entity_id: str, kept: bytes) -> None:
-        """Store a checkpoint in place of the entity's earlier one. A damaged file is replaced. Raises LoomError."""
-        try:
-            self._write(entity_id, kept)
-        except sqlite3.DatabaseError:
-            self.close()
-            try:
-                self._path.unlink(missing_ok=True)
-                self._write(entity_id, kept)
-            except (OSError, sqlite3.Error) as error:
-                self.close()
-                raise LoomError(f"cannot write to {self._path}: {error}") from error
-
-    def _write(self, entity_id: str, kept: bytes) -> None:
-        if self._file is None:
-            self._open().execute("create table if not exists checkpoints (entity blob primary key, data blob not null)")
-        self._open().execute("insert or replace into checkpoints values (?, ?)", (_derive_key(entity_id), kept))
-
-    def _open(self) -> sqlite3.Connection:
-        if self._file is None:
-            make_file(self._path)
-            self._file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            self._file.execute("pragma synchronous = off")
-        return self._file
-
-    def find(self, entity_id: str) -> bytes | None:
-        """Return the checkpoint of an entity; None if there is no readable one."""
-        with suppress(sqlite3.Error):
-            if self._file is not None or self._path.exists():
-                query = "select data from checkpoints where entity = ?"
-                row = self._open().execute(query, (_derive_key(entity_id),)).fetchone()
-                return None if row is None else row[0]
-        return None
-
-    def remove(self) -> None:
-        """Delete the file; entities load without it. Raises OSError."""
-        self.close()
-        for suffix in ("", "-journal"):
-            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-
-
-def _derive_key(entity_id: str) -> bytes:
-    return entity_id.encode(errors="surrogatepass")

@@ -4,9 +4,9 @@ So each tree has the same chain, each thread the same bytes, and both looms have
 at the end, by verifying the copy. A loom that is sealed with a key has links of its own, so a sealed source must
 verify before it is copied.
 
-Leases are not copied: they concern processes, not history. Waiting mail is copied in its order, and so are timers and
-schedules. Blobs are copied; a snapshot that had the seal of its old store gets the seal of the new one. A blob that
-`source` has lost, or that was changed, is not copied, and verifying the copy reports it as missing.
+Leases are not copied: they concern processes, not history. Waiting mail is copied in its order, and so are timers,
+schedules and submissions. Blobs are copied; a snapshot that had the seal of its old store gets the seal of the new one.
+A blob that `source` has lost, or that was changed, is not copied, and verifying the copy reports it as missing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def copy_loom(source: Store, target: Store) -> Verified:
         if target.header(header.entity_id) is not None:
             raise LoomError(
                 f"{target.where} holds entity {header.entity_id} already: nothing was copied; copy to another loom, or "
-                "remove the earlier copy with its side files"
+                "remove the earlier copy"
             )
     if source.seal.chain:  # the copy gets links of its own, which would hide a forged record
         found = verify_loom(source)
@@ -70,6 +70,7 @@ def copy_loom(source: Store, target: Store) -> Verified:
     _append(target, batch, tombstones)
     _copy_mail(source, target)
     _copy_timers(source, target)
+    _copy_submissions(source, target)
     return _compare(trees, target, blobs.lost)
 
 
@@ -139,8 +140,16 @@ def _copy_timers(source: Store, target: Store) -> None:
             if can_wait(timer, target):
                 target.replace_timer(None, timer)
     for timer in source.timers():
-        if timer.due is None or timer.queue:
+        if timer.due is None:
             target.replace_timer(None, timer)
+
+
+def _copy_submissions(source: Store, target: Store) -> None:
+    after = ""
+    while page := source.list_submissions(after, BATCH):
+        after = page[-1].id
+        for row in page:
+            target.add_submission(row)
 
 
 def can_wait(timer: Timer, store: Store) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import decode_mail
-from cantrip_actors.records.records import ForgottenRecord, get_images, get_snapshot
+from cantrip_actors.records.records import ForgottenRecord, Record, get_images, get_snapshot
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.records.tombstone import TombstoneSum, make_tombstone
+from cantrip_actors.records.tombstone import TombstoneSum, make_tombstone, read_length
 from cantrip_actors.terms.errors import LoomError
 
 _DIGEST = re.compile(rb'"(?:digest|snapshot)":"([0-9a-f]{40}|[0-9a-f]{64})"')
@@ -39,27 +39,43 @@ def check_ended(entity: str, life: Life) -> None:
         )
 
 
-def erase(
-    entity: str, lines: Iterable[bytes], wanted: Erasure, *, is_padded: bool = False
-) -> tuple[list[bytes], ForgottenRecord]:
-    """Return the tombstones for an entity's lines, and the record that follows them."""
-    tombstones: list[bytes] = []
-    whole, size = TombstoneSum(), 0
-    for line in lines:
-        tombstone = make_tombstone(line, is_padded=is_padded)
-        tombstones.append(tombstone)
-        whole.add(tombstone)
-        size += len(line)
-    record = ForgottenRecord(
-        entity_id=entity,
-        at=wanted.at,
-        records=whole.count,
-        bytes=size,
-        sum=whole.compute_hexdigest(),
-        by=wanted.by,
-        why=wanted.why,
-    )
-    return tombstones, record
+class ErasedLog:
+    """The log of an entity while its lines are replaced by tombstones, in order."""
+
+    def __init__(self, entity: str) -> None:
+        self._entity = entity
+        self._whole = TombstoneSum()
+        self._size = 0
+        self.digests: set[str] = set()
+        """The blobs that the lines refer to."""
+
+    def add(self, line: bytes) -> bytes:
+        """Add the next line, and return its tombstone."""
+        tombstone = make_tombstone(line)
+        if tombstone is line:
+            self._size += read_length(line)
+        else:
+            self._size += len(line)
+            self.digests.update(_list_blobs(decode(line)) if _DIGEST.search(line) else ())
+        self._whole.add(tombstone)
+        return tombstone
+
+    @property
+    def count(self) -> int:
+        """The number of lines so far."""
+        return self._whole.count
+
+    def make_record(self, wanted: Erasure) -> ForgottenRecord:
+        """Return the record that follows the tombstones."""
+        return ForgottenRecord(
+            entity_id=self._entity,
+            at=wanted.at,
+            records=self._whole.count,
+            bytes=self._size,
+            sum=self._whole.compute_hexdigest(),
+            by=wanted.by,
+            why=wanted.why,
+        )
 
 
 def is_schedule_for(timer: Timer, entities: Container[str], names: Container[str]) -> bool:
@@ -81,17 +97,21 @@ def make_blank_key(no: int) -> str:
 def find_blobs_in_line(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
     """Yield the digests in `known` of the blobs that a record refers to, given its line."""
     if _has_mention(line, known):
-        record = decode(line)
-        found = [image.digest for image in get_images(record)]
-        if (snapshot := get_snapshot(record)) is not None:
-            found.append(snapshot.digest)
-        yield from (digest for digest in found if digest in known)
+        yield from (digest for digest in _list_blobs(decode(line)) if digest in known)
 
 
 def find_blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
     """Yield the digests in `known` of a mail's images, given its line."""
     if _has_mention(line, known):
         yield from (image.digest for image in decode_mail(line).images if image.digest in known)
+
+
+def _list_blobs(record: Record) -> list[str]:
+    """Return the digests of the blobs that a record refers to."""
+    digests = [image.digest for image in get_images(record) if image.digest]
+    if (snapshot := get_snapshot(record)) is not None:
+        digests.append(snapshot.digest)
+    return digests
 
 
 def _has_mention(line: bytes, known: AbstractSet[str]) -> bool:

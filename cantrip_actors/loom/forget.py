@@ -1,8 +1,9 @@
 """Forget entities: delete their content, and leave tombstones that keep the tree and its hash chain intact.
 
 An entity is forgotten with everything that it spawned. Its forks, and the turns of a parent that quote its result, are
-listed. `begin_forget` does the work in two parts, because the first may take long and may run in a thread;
-`forget_entities` does both at once.
+listed. Meanwhile the trees and the unfinished forks are claimed: a fork that continued would write the deleted context
+into a checkpoint. `begin_forget` does the work in two parts, for a store whose writer must wait; `forget_entities` does
+both at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from cantrip_actors.loom.erasure import Erasure, check_ended
-from cantrip_actors.loom.lease import NO_LEASES, Lease, this_process
+from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, this_process
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, as_forgotten, list_turns_quoting
 from cantrip_actors.terms.arguments import check_kind
@@ -61,13 +62,20 @@ class Wanted(NamedTuple):
     parents: bool = False
 
 
-def forget_entities(store: Store, wanted: Wanted, leases: Mapping[str, int] = NO_LEASES) -> Forgotten:
+def forget_entities(
+    store: Store,
+    wanted: Wanted,
+    leases: Mapping[str, int] = NO_LEASES,
+    is_loaded: Callable[[str], bool] = lambda _: False,
+) -> Forgotten:
     """Forget entities, and return the result. Repeating the call finishes what a killed process began.
 
-    Raises LoomError for an entity that is not in the loom or has not ended, Held if another process runs its tree.
+    `leases` are the tokens of the trees that this process runs, and `is_loaded` says which entities it runs. Raises
+    LoomError for an entity that is not in the loom or has not ended, and for one with a fork that is loaded; Held if
+    another process runs its tree.
     """
     check_kind("store", store, Store, "a store, as of open_store(…)", LoomError)
-    return begin_forget(store, wanted, leases)()
+    return begin_forget(store, wanted, leases, is_loaded)()
 
 
 def begin_forget(
@@ -76,17 +84,14 @@ def begin_forget(
     leases: Mapping[str, int] = NO_LEASES,
     is_loaded: Callable[[str], bool] = lambda _: False,
 ) -> Callable[[], Forgotten]:
-    """Do the slow part of `forget_entities`; return a function that does the rest.
-
-    `is_loaded` says whether this process runs an entity: a loaded fork would write a checkpoint that contains the
-    deleted context.
-    """
+    """Do the slow part of `forget_entities`; return a function that does the rest."""
     entities, forks = _select(store, wanted)
     for entity in entities:
         _check(store, entity)
-    for fork in forks:
-        if is_loaded(fork) or store.is_held(fork):
-            raise LoomError(f"entity {fork}, a fork of an entity to be forgotten, is loaded: stop it first, or wait")
+    unfinished = [fork for fork in forks if (life := store.life(fork)) is not None and life < Life.OVER]
+    for fork in unfinished:
+        if is_loaded(fork) or fork in leases or store.is_held(fork):
+            raise _make_loaded(fork)
     quotes = tuple(_find_quotes(store, entities))
     roots = {find_root(store, entity) for entity in entities}
     owner, now = this_process(), datetime.fromtimestamp(store.clock(), UTC)
@@ -94,6 +99,7 @@ def begin_forget(
     claims: list[Lease] = []
     try:
         claims.extend(store.claim(root, owner, LEASE, lift=True) for root in sorted(roots - leases.keys()))
+        claims.extend(_claim_fork(store, fork, owner) for fork in sorted(unfinished))
         tokens = {**leases, **{lease.entity_id: lease.token for lease in claims}}
         erasure = Erasure(entities, forks, at, wanted.by, wanted.why, wanted.scrubs)
         complete = store.prepare_forget(erasure, tokens)
@@ -111,6 +117,17 @@ def begin_forget(
         return Forgotten(tuple(entities), records, size, blobs, tuple(forks), quotes)
 
     return finish
+
+
+def _claim_fork(store: Store, fork: str, owner: str) -> Lease:
+    try:
+        return store.claim(fork, owner, LEASE, lift=True)
+    except Held as held:
+        raise _make_loaded(fork) from held
+
+
+def _make_loaded(fork: str) -> LoomError:
+    return LoomError(f"entity {fork}, a fork of an entity to be forgotten, is loaded: stop it first, or wait")
 
 
 def find_forks(store: Store, entities: Iterable[str]) -> list[str]:

@@ -78,9 +78,9 @@ class LeaseStore(ABC):
 
         def work(db: Any) -> None:
             self._look_up(db, roots=[entity_id])
-            held, place = self._find_holder(db, entity_id), self._known.find_place(entity_id)
-            if held is not None:
-                self._drop(db, entity_id, held.token)
+            holder, place = self._find_holder(db, entity_id), self._known.find_place(entity_id)
+            if holder is not None:
+                self._drop(db, entity_id, holder.token)
             token, _ = self._grant(db, entity_id, None, DEATHS, 0.0)
             if place is not None:
                 place.tree.token = token

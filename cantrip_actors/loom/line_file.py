@@ -1,26 +1,20 @@
-"""An append-only file of lines: the log of a JSONL loom, and each of its sidecars.
+"""An append-only file of lines: a JSONL loom, or the log of a dispatch.
 
 A line exists once its newline is written. Bytes after the last newline were never acknowledged: a process was killed in
 the middle of a write, or a write failed. A writer cuts them off.
 
-The methods here raise OSError; the code that opened the loom says which file it was and what to do.
+The methods here raise OSError; the code that opened the file says which file it was and what to do.
 """
 
 from __future__ import annotations
 
-import base64
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
 from cantrip_actors.own_files.modes import FILE
-from cantrip_actors.records.blob import Blob
 from cantrip_actors.redact.logs import get_logger
 
 CHUNK = 1 << 22
@@ -28,9 +22,23 @@ CHUNK = 1 << 22
 
 _HALF = "it ends in half a line of a write that failed, and cannot be cut back to its last whole one"
 
-_BLOB = re.compile(rb'\{"digest":"([0-9a-f]+)",[^\n]*\}\r?\n')
-
 _log = get_logger("cantrip.loom")
+
+
+_ADVICE: dict[int | None, str] = {
+    errno.ENOSPC: ". Make room on that disk; nothing that was acknowledged is lost; recording continues then",
+    errno.EDQUOT: ". The quota is used up: make room; nothing that was acknowledged is lost",
+    errno.EIO: ". The disk is failing: what was acknowledged before should be copied elsewhere",
+    errno.EROFS: ". It lies on a read-only file system: open it read-only, or elsewhere",
+    errno.EACCES: ". Permission is missing: open it read-only, or change who may write it",
+    errno.ENOENT: ". There is no such loom",
+    errno.ENOLCK: ". That file system has no locks: put the file on a local one",
+}
+
+
+def describe_failure(error: OSError) -> str:
+    """Return what the system says about a failure, and what to do."""
+    return f"{error.strerror or error}{_ADVICE.get(error.errno, '')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,16 @@ class LineFile:
                 raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
             rest = memoryview(rest)[written:]
 
+    def overwrite(self, data: bytes) -> None:
+        """Replace the first bytes of the file in place."""
+        fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)  # the file's own descriptor only appends
+        try:
+            self.write(fd, data)
+            if self._synced:
+                self._disk().sync(fd)
+        finally:
+            os.close(fd)
+
     def cut(self, end: int | None = None) -> bool:
         """Cut off the bytes after the last whole line, or `end`; return False, and log it, if the disk refuses."""
         end = self.end if end is None else end
@@ -147,18 +165,21 @@ class LineFile:
             raise
         return fd
 
-    def replace(self, fd: int) -> None:
-        """Replace this file by the one that `write_new` returned."""
-        self._new.replace(self.path)
+    def replace(self, fd: int, added: bytes = b"") -> None:
+        """Replace this file by the one that `write_new` returned, with more lines at its end."""
+        try:
+            self.write(fd, added)
+            self._new.replace(self.path)
+        except OSError:
+            os.close(fd)
+            self.remove_new()
+            raise
         old, self.fd = self.fd, fd
         if old >= 0:
             os.close(old)
         self.end, self.is_dirty = os.fstat(fd).st_size, False
-        self._disk().sync_folder(self.path)
-
-    def rewrite(self, parts: Iterable[bytes]) -> None:
-        """Replace all lines by others, all or none."""
-        self.replace(self.write_new(parts))
+        if self._synced:
+            self._disk().sync_folder(self.path)
 
     def remove_new(self) -> None:
         """Remove the new file of a process that was killed while it wrote it."""
@@ -189,87 +210,3 @@ class LineFile:
             if fd != self.fd:
                 os.close(fd)
         return data
-
-
-class BlobFile:
-    """Blobs in a file of lines, each once. It is opened, and read once, at the first use of a blob.
-
-        {"digest":"…","kind":"image/png","data":"…"}       data in base64; a snapshot has a "seal", too
-
-    Earlier versions kept images and snapshots in two files; their lines have "type", or "engine", and are read as well.
-    """
-
-    def __init__(self, file: LineFile) -> None:
-        self.file = file
-        self._places: dict[str, tuple[int, int]] = {}
-
-    def add(self, blobs: Iterable[Blob]) -> None:
-        """Write the blobs that are not in the file yet."""
-        self._look()
-        new = [blob for blob in blobs if blob.digest not in self._places]
-        if not new:
-            return
-        lines = [_encode_blob(blob) for blob in new]
-        at = self.file.append(b"".join(lines))
-        for blob, line in zip(new, lines, strict=True):
-            self._places[blob.digest] = at, len(line)
-            at += len(line)
-
-    def get(self, digest: str) -> Blob | None:
-        """Return the stored blob; None if it is missing or its line is damaged."""
-        if not self.has(digest):
-            return None
-        try:
-            return _decode_blob(orjson.loads(self.file.read(*self._places[digest])))
-        except (ValueError, KeyError, TypeError):  # the line was changed
-            return None
-
-    def has(self, digest: str) -> bool:
-        """Return whether the file has a blob of that digest; a reader also looks for blobs that a writer has added."""
-        if not self._look():
-            return False
-        return digest in self._places or (self.file.read_only and self._look(again=True) and digest in self._places)
-
-    def keep(self, wanted: AbstractSet[str]) -> int:
-        """Rewrite the file with these blobs only; return how many others there were."""
-        others = [digest for digest in self.list_digests() if digest not in wanted]
-        if others:
-            kept = {digest: spot for digest, spot in self._places.items() if digest in wanted}
-            self.file.rewrite(self.file.read(*spot) for spot in kept.values())
-            at, self._places = 0, {}
-            for digest, (_, length) in kept.items():
-                self._places[digest] = at, length
-                at += length
-        return len(others)
-
-    def list_digests(self) -> list[str]:
-        """Return the digests of all blobs."""
-        return list(self._places) if self._look() else []
-
-    def _look(self, *, again: bool = False) -> bool:
-        """Open the file and read its new lines; return False if there is no file."""
-        if self.file.fd < 0:
-            if not self.file.open():
-                return False
-            self._places.clear()
-            self.file.end = 0
-        elif not again:
-            return True
-        at = self.file.end
-        for block in self.file.read_blocks(at):
-            for found in _BLOB.finditer(block):
-                self._places[found[1].decode()] = at + found.start(), found.end() - found.start()
-            at += len(block)
-        self.file.end = at
-        self.file.is_dirty = os.fstat(self.file.fd).st_size != at
-        return True
-
-
-def _encode_blob(blob: Blob) -> bytes:
-    facts = {"digest": blob.digest, "kind": blob.kind, "data": base64.b64encode(blob.data).decode()}
-    return orjson.dumps(facts | {"seal": blob.seal} if blob.seal else facts) + b"\n"
-
-
-def _decode_blob(facts: dict[str, str]) -> Blob:
-    kind = facts.get("kind") or facts.get("type") or f"snapshot/{facts['engine']}"
-    return Blob(facts["digest"], kind, base64.b64decode(facts["data"], validate=True), facts.get("seal", ""))

@@ -1,77 +1,54 @@
 """How tables of another version are opened (N-66).
 
-Opening tables of an earlier version for writing upgrades them to the current version, and keeps a copy. Tables of a
-later version are used as they are, if that version has only added to them.
+Opening tables of an earlier version for writing upgrades them, in one transaction. Tables of a later version are used
+as they are, if that version has only added to them. All others are refused, with their version in the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count
-from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
-from cantrip_actors.loom.schema import READABLE_BY, VERSION
+from cantrip_actors.loom import schema
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
-T = TypeVar("T")
-
-Migrate = Literal["copy", "in_place", "refuse"]
-"""Whether an upgrade keeps a copy of the earlier tables (the default), works in place, or is refused."""
+Migrate = Literal["upgrade", "refuse"]
+"""Whether tables of an earlier version are upgraded when they are opened for writing (the default), or refused."""
 
 _log = get_logger("cantrip.loom")
 
 
+class EarlierTables(LoomError):
+    """The tables are of an earlier version, and were not to be upgraded: run `cantrip loom migrate`."""
+
+
 class Migrated(NamedTuple):
-    """Tables of version `found` became those of `version`; `copy` is the file or schema with the earlier ones."""
+    """Tables of version `found` became those of `version`."""
 
     found: int
     version: int
-    copy: str | None
 
 
-def choose_version(where: str, found: int, readable_by: int | None) -> int:
-    """Return the version to use tables of version `found` as: at most the current one.
+def check_version(where: str, found: int, readable_by: int | None, *, read_only: bool, migrate: Migrate) -> None:
+    """Raise LoomError if tables of version `found` can be neither used as they are nor upgraded.
 
-    `readable_by` is the earliest version that can use them, None if they do not say. Raises LoomError if the current
-    version is earlier.
+    `readable_by` is the earliest version that can use them, None if they do not say. Raises EarlierTables, a LoomError.
     """
-    if found <= VERSION:
-        return found
-    if readable_by is not None and readable_by <= VERSION:
-        return VERSION
-    raise LoomError(
-        f"{where} has tables of version {found}, this version knows up to {VERSION}: use a newer cantrip-actors"
-    )
-
-
-def check_migration(migrate: Migrate, where: str, found: int) -> None:
-    """Raise LoomError if the tables must not be changed."""
-    if migrate == "refuse":
+    is_later = found > schema.VERSION
+    if is_later and (readable_by is None or readable_by > schema.VERSION):
         raise LoomError(
-            f"{where} has tables of version {found}, this version writes {VERSION}, and migrate=refuse was given: open "
-            "it read-only, or run `cantrip loom migrate`, after which earlier versions cannot open it"
+            f"{where} has tables of version {found}, this version knows up to {schema.VERSION}: use a newer "
+            "cantrip-actors"
+        )
+    if found < schema.VERSION and (read_only or migrate == "refuse"):
+        why = "was opened read-only" if read_only else "migrate=refuse was given"
+        raise EarlierTables(
+            f"{where} has tables of version {found}, this version uses {schema.VERSION}, and it {why}: back it up, and "
+            "run `cantrip loom migrate`, after which earlier versions may not open it"
         )
 
 
-def free_name(names: Callable[[str], T], is_taken: Callable[[T], bool]) -> T:
-    """Return the first free name for a copy: the copies of earlier upgrades are kept.
-
-    `names` returns the name with an ending in it: "", "_2", "_3" and so on.
-    """
-    return next(one for n in count(1) if not is_taken(one := names("" if n == 1 else f"_{n}")))
-
-
-def note_migration(where: str, found: int, copy: Path | str | None) -> Migrated:
+def note_migration(where: str, found: int) -> Migrated:
     """Log an upgrade in one line, and return its description."""
-    kept = None if copy is None else str(copy)
-    _log.warning(
-        "loom.migrated",
-        loom=where,
-        found=found,
-        version=VERSION,
-        copy=kept,
-        hint=f"versions of cantrip-actors that know tables up to version {READABLE_BY - 1} can open the copy only",
-    )
-    return Migrated(found, VERSION, kept)
+    _log.warning("loom.migrated", loom=where, found=found, version=schema.VERSION)
+    return Migrated(found, schema.VERSION)

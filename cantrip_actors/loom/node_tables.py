@@ -18,7 +18,7 @@ T = TypeVar("T")
 FORGET = 100
 """The number of beats after which a node forgets holders that are long dead and have no leases."""
 
-BUSY = ("mail", "trees", "timers", "leases", "holders", "accounts")
+BUSY = ("mail", "trees", "timers", "submissions", "leases", "holders", "accounts")
 """Tables whose rows change or go all the time."""
 
 SWEPT = 1000
@@ -117,17 +117,17 @@ class NodeTables(Tables):
     def quarantined(self) -> list[str]:
         """Return the entities whose holders died."""
         query = "select entity from leases where deaths >= ? order by entity"
-        return [decode_text(entity) for (entity,) in self._fetch_new_rows(query, DEATHS)]
+        return [decode_text(entity) for (entity,) in self._fetch_rows(query, DEATHS)]
 
     def leases_of(self, owner: str) -> list[Lease]:
         """Return the leases of a holder."""
         query = "select entity, token from leases join holders on holders.no = holder where owner = ?"
-        return [Lease(decode_text(entity), owner, token, 0.0) for entity, token in self._fetch_new_rows(query, owner)]
+        return [Lease(decode_text(entity), owner, token, 0.0) for entity, token in self._fetch_rows(query, owner)]
 
     def is_held(self, entity_id: str) -> bool:
         """Return whether another holder has a lease on the tree of an entity."""
         root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
-        rows = self._fetch_new_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
+        rows = self._fetch_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
         held = ((decode_text(owner), left) for _, owner, _, left in rows if owner is not None)
         return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
 

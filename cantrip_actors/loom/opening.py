@@ -35,8 +35,8 @@ def open_store(
     All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A missing file and its
     folders are made. With `read_only` nothing is made, locked or repaired, and a writer may be at work meanwhile.
 
-    SQLite and Postgres take `?migrate=copy|in_place|refuse`: whether tables of an earlier version are copied before
-    they are upgraded (the default), upgraded in place, or refused for writing.
+    SQLite and Postgres take `?migrate=upgrade|refuse`: whether tables of an earlier version are upgraded when they are
+    opened for writing (the default), or refused.
 
     A damaged file is refused for writing. With `repair` a copy of it is made, and it is rewritten without the damaged
     parts.

@@ -37,12 +37,12 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 import psycopg
 from psycopg import sql
 
+from cantrip_actors.loom import schema as tables
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
-from cantrip_actors.loom.erasure import Erasure
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.lease import Lease, is_gone
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, free_name, note_migration
+from cantrip_actors.loom.migration import Migrate, Migrated, check_version, note_migration
 from cantrip_actors.loom.node_tables import BUSY
 from cantrip_actors.loom.postgres_connection import (
     Raw,
@@ -54,7 +54,6 @@ from cantrip_actors.loom.postgres_connection import (
     name_database,
 )
 from cantrip_actors.loom.rules import Plan, Tree
-from cantrip_actors.loom.schema import MAIL_SINCE, READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.store import Durability, Unsure
 from cantrip_actors.loom.table_rows import Connection, KnownRows, read_link
@@ -88,7 +87,8 @@ _TYPES = {
 }
 _VACUUM = "alter table {} set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02)"
 _ALSO = (
-    "create table version (version integer not null, readable_by integer); create sequence seqs; create sequence mails;"
+    "create table version (version integer not null, readable_by integer not null); "
+    "create sequence seqs; create sequence mails;"
 )
 
 
@@ -116,6 +116,7 @@ class PostgresStore(TableStore):
     # to_regclass would not see tables that were committed while this transaction waited
     _table_query = "select 1 from pg_catalog.pg_tables where tablename = ? and schemaname = ?"
     _locked = "for update of leases"
+    _numbers_in_order = False
     _row_locked = "for update"
 
     def __init__(
@@ -125,7 +126,7 @@ class PostgresStore(TableStore):
         schema: str = "cantrip",
         durability: Durability = "process",
         read_only: bool = False,
-        migrate: Migrate = "copy",
+        migrate: Migrate = "upgrade",
         seal_key: GivenKey = None,
     ) -> None:
         self._seal_key = seal_key
@@ -220,35 +221,26 @@ class PostgresStore(TableStore):
 
     def _check(self, connection: Raw) -> None:
         """Make missing tables, or upgrade tables of an earlier version."""
-        self._version = self._find_version(connection)
-        if self.read_only and not self._version:
+        found = self._find_version(connection)
+        if self.read_only and not found:
             raise LoomError(f"{self.where} holds no loom")
-        if self.read_only or (self._version == VERSION and not self._seal_key):
+        if self.read_only or (found >= tables.VERSION and not self._seal_key):
             self.seal = self._open_seal(Sql(connection), self._seal_key, makes=False)
             return
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
             found = self._find_version(connection)  # another process may have just made them
+            versions = tables.VERSION, tables.READABLE_BY
             if not found:
                 connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
-                connection.execute(_ALSO + write_statements(0, _TYPES))
+                connection.execute(_ALSO + tables.write_statements(0, _TYPES))
                 self._keep_small(Sql(connection), BUSY)
-                connection.execute("insert into version (version, readable_by) values (%s, %s)", (VERSION, READABLE_BY))
-            elif found < VERSION:
-                check_migration(self._migrate, self.where, found)
-                copy = None
-                if self._migrate != "in_place":
-                    copy = free_name(lambda again: f"{self.schema}_v{found}{again}", self._is_schema_of(connection))
-                    self._copy_tables(connection, copy)
-                self.migrated = note_migration(self.where, found, copy)
-                connection.execute(
-                    write_statements(found, _TYPES) + ("create sequence mails" if found < MAIL_SINCE else "")
-                )
-                self._keep_small(Sql(connection), BUSY)
-                connection.execute("alter table version add column if not exists readable_by integer")
-                connection.execute("update version set version = %s, readable_by = %s", (VERSION, READABLE_BY))
+                connection.execute("insert into version (version, readable_by) values (%s, %s)", versions)
+            elif found < tables.VERSION:
+                connection.execute(tables.write_statements(found, _TYPES))
+                connection.execute("update version set version = %s, readable_by = %s", versions)
+                self.migrated = note_migration(self.where, found)
             self.seal = self._open_seal(Sql(connection), self._seal_key, makes=True)
-        self._version = VERSION
 
     def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
         for table in tables:
@@ -263,28 +255,16 @@ class PostgresStore(TableStore):
             return ""
         return "the address is that of a pooler, and a node keeps connections of its own: give the server's address"
 
-    def _copy_tables(self, connection: Raw, copy: str) -> None:
-        """Copy all tables to another schema, which must be new."""
-        connection.execute(sql.SQL("create schema {}").format(sql.Identifier(copy)))
-        tables = connection.execute("select tablename from pg_tables where schemaname = %s", (self.schema,)).fetchall()
-        for (table,) in tables:
-            names = {"new": sql.Identifier(copy, table), "old": sql.Identifier(self.schema, table)}
-            connection.execute(sql.SQL("create table {new} (like {old} including all)").format(**names))
-            connection.execute(sql.SQL("insert into {new} overriding system value table {old}").format(**names))
-
-    def _is_schema_of(self, connection: Raw) -> Callable[[str], bool]:
-        query = "select 1 from pg_catalog.pg_namespace where nspname = %s"
-        return lambda name: connection.execute(query, (name,)).fetchone() is not None
-
     def _find_version(self, connection: Raw) -> int:
-        """Return the version to use the tables as, 0 without tables. Raises LoomError if they cannot be used."""
+        """Return the version of the tables, 0 without tables. Raises LoomError if they cannot be used."""
         if not self._has_table(Sql(connection), "version"):
             return 0
-        # as JSON, because earlier tables do not have the column `readable_by`
-        row = connection.execute("select to_jsonb(one) from version as one").fetchone()
+        row = connection.execute("select version, readable_by from version").fetchone()
         if row is None:
             raise LoomError(f"{self.where} has a table `version` that is empty: it is not a loom, or was damaged")
-        return choose_version(self.where, int(row[0]["version"]), row[0].get("readable_by"))
+        version, readable_by = row
+        check_version(self.where, version, readable_by, read_only=self.read_only, migrate=self._migrate)
+        return int(version)
 
     # -------------------------------------------------------------------------------------------------------- appending
 
@@ -366,10 +346,9 @@ class PostgresStore(TableStore):
         if claims:  # trees always exist and leases do not, so without the trees' locks claims would deadlock
             db.execute("select 1 from leases where entity = any(?) order by entity for update", (entities,))
 
-    def _forget_entities(self, wanted: Erasure, leases: Mapping[str, int], db: Connection) -> int:
-        if not self.seal.chain:  # a long log is read and rewritten for longer than a writer may be silent
+    def _expect_silence(self, db: Connection) -> None:
+        if not self.seal.chain:  # else all writers wait for this one
             db.execute("set local idle_in_transaction_session_timeout to 0")
-        return super()._forget_entities(wanted, leases, db)
 
     def _lock_blobs(self, db: Connection) -> None:
         db.execute("lock table blobs in share row exclusive mode")  # writers insert a blob before its record
@@ -449,10 +428,8 @@ class PostgresStore(TableStore):
         process posts, mail with a lower number than the latest may still arrive, and the next call asks after the same
         number.
         """
-        found = self._fetch_new_rows(_LAST_MAIL, POSTING)
-        is_quiet, last, now = found[0] if found else (True, 0, None)
-        if now is not None:
-            self._note_time(now)
+        ((is_quiet, last, now),) = self._fetch_rows(_LAST_MAIL, POSTING)
+        self._note_time(now)
         if is_quiet and last <= after:
             return after, []
         return (last if is_quiet else after), self._list_waiting_after(after)
@@ -475,8 +452,6 @@ class PostgresStore(TableStore):
 
     def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts | None:
         """Return the facts that a process needs before it runs an entity, from one statement."""
-        if self._version < VERSION:
-            return super().facts(entity_id, with_records)
         found = self._fetch_rows(_FACTS, entity_id, [*self._owners], with_records, with_records)
         begun = [self._decode_header(seq, body) for what, seq, body, *_ in found if what == "entity"]
         if not begun:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 from cantrip_actors.loom.view import Loom
@@ -44,6 +45,7 @@ _KEPT = frozenset(
             "cantrip_name",
         ),
         *("at", "reason", "ward", "key", "sender", "to", "previous", "mail"),
+        *("id", "trace"),  # of events
         "snapshot",
     )
 )
@@ -73,13 +75,17 @@ def redact_mail(mail: Mail, redactor: Redactor) -> Mail:
 def redact_fields(fact: V, redactor: Redactor) -> V:
     """Return a record, or an event made of one, without secrets in its text; the same object if it has none."""
     changed: dict[str, Any] = {}
-    for field in dataclasses.fields(fact):
-        if field.name not in _KEPT:
-            value = getattr(fact, field.name)
-            kept = redactor.value(value)
-            if kept is not value:
-                changed[field.name] = kept
+    for name in _list_redacted_fields(fact.__class__):
+        value = getattr(fact, name)
+        shown = redactor.value(value)
+        if shown is not value:
+            changed[name] = shown
     return dataclasses.replace(fact, **changed) if changed else fact
+
+
+@cache
+def _list_redacted_fields(kind: Any) -> tuple[str, ...]:
+    return tuple([field.name for field in dataclasses.fields(kind) if field.name not in _KEPT])
 
 
 def _redact_image(image: File, redactor: Redactor, *, show: bool) -> File:

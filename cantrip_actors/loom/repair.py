@@ -20,9 +20,8 @@ from typing import Final
 
 from cantrip_actors.loom.blobs import attach_images, bind_images
 from cantrip_actors.loom.copy import can_wait
-from cantrip_actors.loom.jsonl import JsonlStore, read_file_mark, split_lines
-from cantrip_actors.loom.line_file import BlobFile, Disk, LineFile
-from cantrip_actors.loom.line_rows import read_mail, read_timer
+from cantrip_actors.loom.journal import JournalLine, decode_line
+from cantrip_actors.loom.jsonl import JsonlStore
 from cantrip_actors.loom.seal_key import UNSEALED, Seal, SealKey, SealMark, WrongSealKey, open_seal
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Store
@@ -32,9 +31,10 @@ from cantrip_actors.own_files.claims import SQLITE, list_loom_files
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import decode_mail, get_key
+from cantrip_actors.records.mail import Mail, decode_mail, get_key
 from cantrip_actors.records.records import get_snapshot, replace_snapshot
 from cantrip_actors.records.seal import split_link
+from cantrip_actors.records.submissions import SubmissionRow, decode_submission
 from cantrip_actors.records.timers import Timer, decode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.redact.logs import get_logger
@@ -66,8 +66,8 @@ class Repaired:
 def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) -> Repaired:
     """Rewrite the loom in a file without its damaged parts, after making a copy of its files.
 
-    Waiting mail, timers and schedules are kept if they can be read. Raises LoomError if the file is in use, or has no
-    readable part. Forged records of a sealed loom are left out, and the rest is sealed anew.
+    Waiting mail, timers, schedules and submissions are kept if they can be read. Raises LoomError if the file is in
+    use, or has no readable part. Forged records of a sealed loom are left out, and the rest is sealed anew.
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
@@ -119,12 +119,16 @@ class _Lines(ABC):
         """Yield every line, and None for one that cannot be read."""
 
     @abstractmethod
-    def read_waiting_mail(self) -> Iterator[bytes]:
-        """Yield the lines of mail that is not marked as taken."""
+    def read_waiting_mail(self) -> Iterator[Mail]:
+        """Yield the mail that is not marked as taken."""
 
     @abstractmethod
     def read_timers(self) -> Iterator[Timer]:
         """Yield the timers and schedules that can be read."""
+
+    @abstractmethod
+    def read_submissions(self) -> Iterator[SubmissionRow]:
+        """Yield the submissions that can be read."""
 
     @abstractmethod
     def read_blob(self, digest: str) -> Blob | None:
@@ -133,36 +137,46 @@ class _Lines(ABC):
 
 class _JsonlLines(_Lines):
     def __init__(self, path: Path) -> None:
-        self._path = path
-        paths = (path.with_name(f"{path.name}.{name}") for name in ("blobs", "images", "pictures"))
-        self._blobs = [BlobFile(LineFile(one, Disk, read_only=True, synced=False)) for one in paths]
+        # JSON escapes line ends: those of a file that an editor or a checkout has converted are outside the lines
+        lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")[:-1]  # the rest was never acknowledged
+        self._records: list[bytes | None] = []
+        self._journal: list[JournalLine] = []
+        for line in lines:
+            try:
+                content = decode_line(line)
+            except LoomError:
+                content = None
+            if isinstance(content, JournalLine):
+                self._journal.append(content)
+            else:
+                self._records.append(line)
+
+        self._blobs = {line.blob.digest: line.blob for line in self._journal if line.blob is not None}
 
     def mark(self) -> SealMark | None:
-        return read_file_mark(self._path)
+        return next((line.mark for line in self._journal if line.mark), None)
 
     def read_lines(self) -> Iterator[bytes | None]:
-        # JSON escapes line ends: those of a file that an editor or a checkout has converted are outside the records
-        yield from split_lines(self._path.read_bytes().replace(b"\r\n", b"\n"))
+        yield from self._records
 
-    def read_waiting_mail(self) -> Iterator[bytes]:
-        file = self._path.with_name(f"{self._path.name}.mail")
-        for line in file.read_bytes().splitlines() if file.exists() else ():
-            with suppress(LoomError):
-                row, body, *_ = read_mail(line)
-                if row.taken is None and body:
-                    yield body
+    def read_waiting_mail(self) -> Iterator[Mail]:
+        yield from (line.mail for line in self._journal if line.mail is not None)
 
     def read_timers(self) -> Iterator[Timer]:
-        file = self._path.with_name(f"{self._path.name}.timers")
-        found: dict[tuple[str, str], Timer | None] = {}
-        for line in file.read_bytes().splitlines() if file.exists() else ():
-            with suppress(LoomError):
-                timer, body, _ = read_timer(line)
-                found[timer.entity_id, timer.id] = timer if body else None
-        yield from (timer for timer in found.values() if timer is not None)
+        timers = {(line.timer.entity_id, line.timer.id): line.timer for line in self._journal if line.timer is not None}
+        yield from (timer for timer in timers.values() if timer.due is not None or timer.schedule is not None)
+
+    def read_submissions(self) -> Iterator[SubmissionRow]:
+        submissions: dict[str, SubmissionRow] = {}
+        for line in self._journal:
+            if line.submission is not None:
+                submissions[line.submission.id] = line.submission
+            elif line.removed is not None:
+                submissions.pop(line.removed, None)
+        yield from submissions.values()
 
     def read_blob(self, digest: str) -> Blob | None:
-        return next((found for file in self._blobs if (found := file.get(digest)) is not None), None)
+        return self._blobs.get(digest)
 
 
 class _SqliteLines(_Lines):
@@ -201,10 +215,12 @@ class _SqliteLines(_Lines):
             lost = 0
             yield row[0] if row is not None and isinstance(row[0], bytes) else None
 
-    def read_waiting_mail(self) -> Iterator[bytes]:
+    def read_waiting_mail(self) -> Iterator[Mail]:
         with suppress(sqlite3.Error):
-            waiting = self._file.execute("select line from mail where taken is null order by no")
-            yield from (line for (line,) in waiting if isinstance(line, bytes))
+            for (line,) in self._file.execute("select line from mail where taken is null order by no"):
+                with suppress(LoomError):
+                    if isinstance(line, bytes):
+                        yield decode_mail(line)
 
     def read_timers(self) -> Iterator[Timer]:
         with suppress(sqlite3.Error):
@@ -212,6 +228,13 @@ class _SqliteLines(_Lines):
                 with suppress(LoomError):
                     if isinstance(line, bytes):
                         yield decode_timer(line)
+
+    def read_submissions(self) -> Iterator[SubmissionRow]:
+        with suppress(sqlite3.Error):
+            for (line,) in self._file.execute("select line from submissions"):
+                with suppress(LoomError):
+                    if isinstance(line, bytes):
+                        yield decode_submission(line)
 
     def read_blob(self, digest: str) -> Blob | None:
         with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
@@ -245,7 +268,7 @@ class _Salvage:
     """The roots and keys of taken mail."""
 
     def copy(self) -> None:
-        """Copy records, mail and timers."""
+        """Copy records, mail, timers and submissions."""
         trees = Trees(self.seal)
         for line in self.old.read_lines():
             try:
@@ -256,14 +279,14 @@ class _Salvage:
                 root = _UNREADABLE
             if root is not None:
                 self.left_out[root] += 1
-        for line in self.old.read_waiting_mail():
-            with suppress(LoomError):
-                mail = decode_mail(line)
-                if (mail.entity_id, mail.key) not in self.keys:
-                    self.target.post([replace(mail, images=bind_images(mail.images, self.old.read_blob))])
+        for mail in self.old.read_waiting_mail():
+            if (mail.entity_id, mail.key) not in self.keys:
+                self.target.post([replace(mail, images=bind_images(mail.images, self.old.read_blob))])
         for timer in self.old.read_timers():
             if can_wait(timer, self.target):
                 self.target.replace_timer(None, timer)
+        for row in self.old.read_submissions():
+            self.target.add_submission(row)
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""

@@ -31,7 +31,7 @@ from cantrip_actors.machine.project import (
     is_for_lease_holder,
 )
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.mail import MailRow, get_key
+from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Header, Record
 from cantrip_actors.records.seal import NOTHING, seal_copied, seal_lines
 from cantrip_actors.records.timers import Timer, encode_timer
@@ -126,8 +126,6 @@ class Plan(Struct, eq=False):
     """Entities that end, and lose all of their timers."""
     asides: list[tuple[str, int]] = []
     """Entities, and the numbers of their records of a kind in `ASIDES`."""
-    keys: list[tuple[Tree, str, int]] = []
-    """Keys of mail that records take, and the numbers of these records."""
     end: Head | None = None
     """The new head of a sealed loom."""
     posted: Mapping[tuple[str, str], tuple[MailRow, bytes, int | None]] = _NONE
@@ -283,8 +281,6 @@ def follow(record: Record, number: int, place: Place, made: Plan) -> None:
         made.turns[turn] = entity
     elif type(record) in ASIDES:
         made.asides.append((entity, number))
-    elif (key := get_key(record)) is not None:
-        made.keys.append((place.tree, key, number))
     before = made.lives.get(entity, place.life)
     after = compute_life(record, before, lasting=place.lasting)
     if after is not before:

@@ -5,15 +5,18 @@ The rules of this file:
 - A batch is one transaction. If it fails (a full disk, a lock that is never released) nothing of it is written, the
   caller gets a LoomError, and the next append tries again, so it continues once the cause is fixed.
 - The file is in WAL mode: readers and writers do not wait for each other. Writers wait for each other, for the few
-  dozen microseconds of a batch, and at most `PATIENCE`.
-- This store has one connection to write with and one to read with, and a read sees what was committed when it began.
+  dozen microseconds of a batch, or the seconds of a vacuum, and at most `PATIENCE`.
+- This store has one connection to write with, and one to read with for each thread that reads at the same time. A read
+  sees what was committed when it began.
+- An attempt (`Store.attempt`) waits for nothing: neither for another process that writes, nor for a thread of this one
+  that does, nor for a checkpoint. What may take long is postponed too (`sqlite_connections`).
 - The facts that batches depend on (`Known`) are cached; whenever another connection has written meanwhile, which SQLite
   reports, they are looked up again. So leases, too, are checked inside the transaction.
 - The table `records` is the log. The others locate things in it, are written in the same transaction, and `cantrip loom
   verify` compares them with it.
 
-`process` is `synchronous=NORMAL`: a commit reaches the page cache. `power` is FULL: it waits for the disk, and
-`blocking` is then True. `none` is OFF: not even the order of writes is kept, and a power cut may destroy the loom.
+`process` is `synchronous=NORMAL`: a commit reaches the page cache. `power` is FULL: it waits for the disk, so no
+attempt commits. `none` is OFF: not even the order of writes is kept, and a power cut may destroy the loom.
 """
 
 from __future__ import annotations
@@ -22,20 +25,21 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
+from cantrip_actors.loom import schema, write_ahead
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.lease import read_boot_clock, read_boot_id
-from cantrip_actors.loom.migration import Migrate, Migrated, check_migration, choose_version, free_name, note_migration
+from cantrip_actors.loom.migration import Migrate, Migrated, check_version, note_migration
 from cantrip_actors.loom.rules import Plan
-from cantrip_actors.loom.schema import READABLE_BY, VERSION, write_statements
 from cantrip_actors.loom.seal_key import GivenKey
-from cantrip_actors.loom.store import Durability
+from cantrip_actors.loom.sqlite_connections import ReadBudget, Readers, forbid_waiting, is_busy, wait_for_lock
+from cantrip_actors.loom.store import Durability, Locked, Postponed
 from cantrip_actors.loom.table_rows import Connection, KnownRows
 from cantrip_actors.loom.tables import TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
@@ -47,10 +51,14 @@ from cantrip_actors.terms.errors import LoomError, ReadOnlyLoom
 
 T = TypeVar("T")
 
-PATIENCE = 5.0
-"""Seconds that a writer waits for another one: far more than any batch takes, unless its process is stopped."""
-LOOK = 1000
-"""Mails that one check for new mail reads, because it may run in an event loop."""
+PATIENCE = 30.0
+"""Seconds that a writer waits for another one. The vacuum of a large loom takes less; a process may be stopped."""
+READERS_PATIENCE = 5.0
+"""Seconds that emptying the write-ahead log waits for readers. Writers wait meanwhile."""
+LOOK = 100
+"""Mails that one check for new mail reads."""
+LARGE = 1 << 20
+"""Bytes that an attempt writes at most."""
 REMEMBERED = 50_000
 """Entities that are cached between batches."""
 
@@ -82,6 +90,7 @@ class SqliteStore(TableStore):
     _conflicts = (sqlite3.IntegrityError,)
     _table_query = "select 1 from sqlite_master where name = ?"
     _locked = ""
+    _numbers_in_order = True
 
     def __init__(
         self,
@@ -89,7 +98,7 @@ class SqliteStore(TableStore):
         *,
         durability: Durability = "process",
         read_only: bool = False,
-        migrate: Migrate = "copy",
+        migrate: Migrate = "upgrade",
         seal_key: GivenKey = None,
     ) -> None:
         self._seal_key = seal_key
@@ -109,7 +118,8 @@ class SqliteStore(TableStore):
         """The next number of a record and of a mail; 0: not known."""
         self._no_news = (-1, 0)  # data_version, and the latest mail's number at that version
         self._owners = set()
-        self._wal = WalCheckpoints(self._connect, self._writing)
+        self._wal = WalCheckpoints(lambda: self._connect(write_ahead.PATIENCE), self._writing)
+        self._readers = Readers(self._connect, lambda: PATIENCE)
         self._closed = False
         self._is_damaged = False
         if self.path.exists() and not self.path.is_file():
@@ -117,7 +127,7 @@ class SqliteStore(TableStore):
         self._own_claim = claim_file(self.path)
         if not read_only:
             self._writer = self._create()
-        self._reader = self._open(self._prepare_reader)
+        self._readers.give_back(self._open(self._prepare_reader))
         if not read_only and self._get_sidecar_path("").stat().st_size <= CHECKED:
             self._check_pages()
 
@@ -157,29 +167,24 @@ class SqliteStore(TableStore):
         _set_wal_mode(connection)
         connection.execute("begin immediate")
         found = self._check(connection)
-        copy = None
-        if 0 < found < VERSION:
-            check_migration(self._migrate, self.where, found)
-            if self._migrate != "in_place":
-                copy = free_name(lambda again: self._get_sidecar_path(f".v{found}{again}.bak"), Path.exists)
-                self._copy(copy)
-        for statement in (write_statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
+        for statement in (schema.write_statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
             connection.execute(statement)
         if found == 0:
             connection.execute(f"pragma application_id = {APPLICATION}")
-        if found < VERSION:
-            connection.execute(f"pragma user_version = {VERSION}")
+        if found < schema.VERSION:
+            connection.execute(f"pragma user_version = {schema.VERSION}")
             connection.execute("create table if not exists version (readable_by integer not null)")
             connection.execute("delete from version")
-            connection.execute("insert into version (readable_by) values (?)", (READABLE_BY,))
+            connection.execute("insert into version (readable_by) values (?)", (schema.READABLE_BY,))
         self.seal = self._open_seal(connection, self._seal_key, makes=True)
         connection.execute("commit")
-        if 0 < found < VERSION:
-            self.migrated = note_migration(self.where, found, copy)
+        forbid_waiting(connection)
+        if 0 < found < schema.VERSION:
+            self.migrated = note_migration(self.where, found)
 
     def _prepare_reader(self, connection: sqlite3.Connection) -> None:
-        connection.text_factory = bytes
-        self._version = self._check(connection)
+        self._readers.prepare(connection)
+        self._check(connection)
         if self.read_only:
             self.seal = self._open_seal(connection, self._seal_key, makes=False)
 
@@ -202,14 +207,14 @@ class SqliteStore(TableStore):
             if connection is not None:
                 connection.close()
 
-    def _connect(self) -> sqlite3.Connection:
-        """Return a connection for any thread; the first statement opens the file."""
+    def _connect(self, patience: float | None = None) -> sqlite3.Connection:
+        """Return a connection for any thread, which waits that long for locks; the first statement opens the file."""
         mode = "ro" if self.read_only else "rwc"
         if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._get_sidecar_path("-wal").exists():
             mode = "ro&immutable=1"  # SQLite cannot make its own files there, and no process writes
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
-            timeout=PATIENCE,
+            timeout=PATIENCE if patience is None else patience,
             isolation_level=None,
             check_same_thread=False,
             uri=True,
@@ -228,21 +233,44 @@ class SqliteStore(TableStore):
         return self.path.with_name(self.path.name + suffix)
 
     def _check(self, connection: sqlite3.Connection) -> int:
-        """Return the version to use the tables as; 0 for an empty file. Raises LoomError if they cannot be used."""
+        """Return the version of the tables, 0 for an empty file. Raises LoomError if they cannot be used."""
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
         (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
         if application != APPLICATION and (tables or self.read_only):
             raise LoomError(f"{self.path} is an SQLite database, but not a loom: give the path of another file")
         readable_by = None
-        if version > VERSION and self._has_table(connection, "version"):
+        if version > schema.VERSION and self._has_table(connection, "version"):
             (readable_by,) = connection.execute("select readable_by from version").fetchone()
-        return choose_version(str(self.path), int(version), readable_by)
+        if version:
+            check_version(self.where, version, readable_by, read_only=self.read_only, migrate=self._migrate)
+        return int(version)
 
     # -------------------------------------------------------------------------------------------------------- appending
 
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, or raise Postponed, as while the write-ahead log is being copied."""
+        if self._closed or self._wal.is_at_work:
+            raise Postponed
+        state = self._readers.state
+        state.budget = ReadBudget()
+        try:
+            return work()
+        finally:
+            state.budget = None
+
+    @property
+    def _is_attempt(self) -> bool:
+        """Whether this call is part of an attempt, so that it must not wait."""
+        return self._readers.state.budget is not None
+
     def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
-        with self._writing:
+        is_attempt = self._is_attempt
+        if is_attempt and (self._writer is None or self.blocking):
+            raise Postponed
+        if not self._writing.acquire(blocking=not is_attempt):
+            raise Postponed
+        try:
             writer = self._get_connection()
             try:
                 self._begin(writer)
@@ -250,12 +278,16 @@ class SqliteStore(TableStore):
                 writer.execute("commit")
             except BaseException as error:
                 self._undo(writer)
+                if is_attempt and isinstance(error, sqlite3.Error) and is_busy(error):
+                    raise Postponed from error
                 if isinstance(error, sqlite3.Error) and not isinstance(error, expected):
                     self._fail("cannot write to", error)
                 if isinstance(error, UnicodeEncodeError):
                     raise LoomError(f"an id or a name is not a text that a database can store: {error}") from error
                 raise
             return done
+        finally:
+            self._writing.release()
 
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
         """Do nothing: since the transaction began, no other connection can write."""
@@ -280,18 +312,18 @@ class SqliteStore(TableStore):
         return _AT_ONCE
 
     def _write(self, db: Connection, made: Plan) -> None:
-        super()._write(db, made)
         size = sum(map(len, made.lines))
         if made.posted or made.timers:
             size += sum(len(line) for _, line, _ in (*made.posted.values(), *made.timers.values()))
         if made.blobs:
             size += sum(len(blob.data) for blob in made.blobs.values())
-        self._wal.count_written(size)
+        if size > LARGE and self._is_attempt:
+            raise Postponed
+        super()._write(db, made)
+        self._count_written(size)
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
-        super()._keep_checkpoint(entity_id, kept, leases)
-        with self._writing:
-            self._wal.count_written(len(kept))
+    def _count_written(self, size: int) -> None:
+        self._wal.count_written(size)
 
     def _get_connection(self) -> sqlite3.Connection:
         if self._closed:
@@ -307,7 +339,10 @@ class SqliteStore(TableStore):
 
     def _begin(self, writer: sqlite3.Connection) -> None:
         """Begin to write; from here on no other connection does, and the cached facts are right."""
-        writer.execute("begin immediate")
+        if self._is_attempt:
+            writer.execute("begin immediate")
+        else:
+            wait_for_lock(lambda: writer.execute("begin immediate"), writer, PATIENCE)
         (seen,) = writer.execute("pragma data_version").fetchone()
         if seen != self._seen or len(self._known.places) > REMEMBERED:
             self._known.forget()
@@ -332,7 +367,7 @@ class SqliteStore(TableStore):
         if code == sqlite3.SQLITE_FULL:
             self._wal.note_full_disk()
         advice = "" if code is None else _ADVICE.get(code & 0xFF, "")
-        kind = ReadOnlyLoom if code is not None and code & 0xFF == sqlite3.SQLITE_READONLY else LoomError
+        kind = LoomError if code is None else _KINDS.get(code & 0xFF, LoomError)
         raise kind(f"{what} {self.path}: {error}{advice}") from error
 
     # The words of leases are values, and not functions of the connection: threads share a connection, and one of them
@@ -358,11 +393,14 @@ class SqliteStore(TableStore):
         """Return the waiting mail with a number above `after`; reads only if another connection has written."""
         seen = -1
         if not self.read_only:
-            with self._writing:
-                try:
-                    (seen,) = self._get_connection().execute("pragma data_version").fetchone()
-                except sqlite3.Error as error:
-                    self._fail("cannot read", error)
+            if not self._writing.acquire(blocking=not self._is_attempt):
+                raise Postponed
+            try:
+                (seen,) = self._get_connection().execute("pragma data_version").fetchone()
+            except sqlite3.Error as error:
+                self._fail("cannot read", error)
+            finally:
+                self._writing.release()
             if (seen, after) == self._no_news:
                 return after, []
         rows = self._list_waiting_after(after, LOOK)
@@ -374,17 +412,19 @@ class SqliteStore(TableStore):
     def scrub(self) -> None:
         """Rewrite the file without its free space, and empty the write-ahead log."""
         with self._writing:
+            writer = self._get_connection()
             try:
-                writer = self._get_connection()
-                writer.execute("vacuum")
-                (is_busy, _, _) = writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+                wait_for_lock(lambda: writer.execute("vacuum"), writer, PATIENCE)
+                writer.execute(f"pragma busy_timeout = {READERS_PATIENCE * 1000:.0f}")
+                (is_read, _, _) = writer.execute("pragma wal_checkpoint(truncate)").fetchone()
+                forbid_waiting(writer)
             except sqlite3.Error as error:
                 self._fail("cannot rewrite", error)
             self._seen = -1
-        if is_busy:
+        if is_read:
             raise LoomError(
-                f"{self.path}: the content is forgotten, but its bytes are still in the write-ahead log, because "
-                f"another process has been reading it for {PATIENCE:g} s. Do the same again once it has closed"
+                f"{self.path}: the content is forgotten, but its bytes are still in the write-ahead log, because it "
+                f"has been read for {READERS_PATIENCE:g} s. Do the same again later"
             )
 
     def copy_to(self, target: Path) -> None:
@@ -418,14 +458,9 @@ class SqliteStore(TableStore):
             source.close()
             part.unlink(missing_ok=True)
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> AbstractContextManager[object]:
         """Read one state, that of the block's beginning."""
-        self._reader.execute("begin")
-        try:
-            yield
-        finally:
-            self._reader.execute("commit")
+        return self._readers.snapshot()
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
@@ -451,13 +486,7 @@ class SqliteStore(TableStore):
 
     def _fetch_rows(self, query: str, *values: Any) -> list[Any]:
         try:
-            if not self._closed:
-                return self._reader.execute(query, values).fetchall()
-            reader = self._open(self._prepare_reader)  # an episode may be inspected long after its runtime closed
-            try:
-                return reader.execute(query, values).fetchall()
-            finally:
-                reader.close()
+            return self._readers.fetch(query, values)
         except sqlite3.Error as error:
             self._fail("cannot read", error)
         except UnicodeEncodeError:
@@ -469,11 +498,14 @@ class SqliteStore(TableStore):
 
     def close(self) -> None:
         """Close the file; the last one to close it copies the rest of its write-ahead log into it."""
+        if self._is_attempt:
+            raise Postponed
         with self._writing:
             was, self._closed = self._closed, True
         if not was:
             self._wal.close()
-            self._give_up(self._reader)
+            self._readers.close()
+            self._give_up()
 
 
 @cache
@@ -495,6 +527,7 @@ def _set_wal_mode(connection: sqlite3.Connection) -> None:
 
 
 _RIGHTS = ". Open it read-only to read it; to write, let this process write to the file and to its folder"
+_KINDS = {sqlite3.SQLITE_READONLY: ReadOnlyLoom, sqlite3.SQLITE_BUSY: Locked}
 _ADVICE = {
     sqlite3.SQLITE_FULL: ". Make room on that disk; nothing that was acknowledged is lost; recording continues then",
     sqlite3.SQLITE_READONLY: _RIGHTS,

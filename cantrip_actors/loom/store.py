@@ -14,11 +14,12 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from cantrip_actors.loom.blobs import bind_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
@@ -36,6 +37,7 @@ from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING, compute_link, split_link
+from cantrip_actors.records.submissions import FIRST_SUBMISSION, HIGHEST, SubmissionPosition, SubmissionRow
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.errors import CantripError, LoomError
@@ -50,16 +52,35 @@ class Unsure(LoomError):
     """The answer to an append was lost: all of it is recorded, or nothing. Read again before you append the same."""
 
 
+class NextDue(NamedTuple):
+    """The time when the next timer is due, infinity without one, and whether a submission without a queue waits."""
+
+    due: float
+    has_submission: bool
+
+
+class Locked(LoomError):
+    """Another process has held the lock of the loom for too long: nothing is recorded. Try again."""
+
+
+class Postponed(BaseException):
+    """An attempt has done nothing, because its work has to wait or takes long: do it in a thread (`Store.attempt`).
+
+    It is not an Exception, so that no boundary on its way takes it for an error of the work.
+    """
+
+
 class Store(LeaseStore):
     """An append-only log of records, in order for each entity.
 
-    `blocking` says whether `append` waits for a disk or a network, and so belongs in a thread. If it is False, an
-    append only reaches memory or the page cache and may be called from the event loop.
+    Its methods may wait: for a disk, a server, or the lock of another process. They may take as long as the loom is
+    large. `attempt` is for callers that can do neither.
     """
 
     where: str = "memory:"
     """Its name in messages: the path of its file, or the name of its database."""
     blocking: bool = False
+    """Whether every change waits for a disk or a server, so that an attempt to make one is always postponed."""
     sealed: bool = True
     """Whether its lines have the links of a hash chain (`seal`)."""
     durability: Durability = "none"
@@ -74,6 +95,16 @@ class Store(LeaseStore):
     """How much mail may wait in each lane of an inbox; the control lane accepts some more that is urgent."""
     _conflicts: tuple[type[Exception], ...] = ()
     """The driver's error for a row that exists already."""
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which uses this store, if it neither waits nor takes long.
+
+        Else raise Postponed, and change nothing. `work` may be called again, in a thread: so it makes at most one
+        change of the store, as its last use of it.
+        """
+        if self.blocking:
+            raise Postponed
+        return work()
 
     def append(
         self,
@@ -194,6 +225,10 @@ class Store(LeaseStore):
         what a killed process left. Raises LoomError for an entity that has not ended, Fenced if another holder runs its
         tree.
         """
+
+    def half_forgotten(self) -> AbstractSet[str]:
+        """Return the entities that a killed process has left without some of their content: forget them again."""
+        return frozenset()
 
     @abstractmethod
     def scrub(self) -> None:
@@ -331,24 +366,60 @@ class Store(LeaseStore):
         """Return a timer of an entity, or for "" a schedule; None if it does not exist."""
 
     @abstractmethod
-    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100, queue: str = "") -> list[Timer]:
+    def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
         """Return the first timers after a position that are due at `until` (seconds since 1970), in order.
 
-        With a `queue` those that wait in it, else those in no queue. The time that this takes does not depend on how
-        many timers are not due, or wait in other queues.
+        The time that this takes does not depend on how many timers are not due.
         """
 
     @abstractmethod
-    def has_due(self, until: float, count: int, queue: str = "") -> bool:
-        """Return whether at least `count` timers are due at `until` (seconds since 1970): in a queue, or in none."""
-
-    @abstractmethod
-    def count_queued(self, queue: str) -> int:
-        """Return how many timers wait in a queue; it reads all of them in the index."""
+    def next_due(self, after: float) -> NextDue:
+        """Return when the first timer after a time is due, and whether a submission without a queue waits."""
 
     @abstractmethod
     def _read_timer_lines(self, db: Any, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
         """Return the lines of timers, given by entity and id, None for a missing one; lock them against changes."""
+
+    @abstractmethod
+    def submissions(
+        self, queue: str, *, after: SubmissionPosition = FIRST_SUBMISSION, limit: int = 100
+    ) -> list[SubmissionRow]:
+        """Return the first submissions after a position that wait in a queue, in the order in which they begin.
+
+        The time that this takes does not depend on how many wait there, or in other queues.
+        """
+
+    @abstractmethod
+    def list_submissions(self, after: str = "", limit: int = 500) -> list[SubmissionRow]:
+        """Return the first submissions of all queues after an id, by their ids."""
+
+    @abstractmethod
+    def find_submission(self, id: str) -> SubmissionRow | None:
+        """Return the submission with that id; None if none waits."""
+
+    @abstractmethod
+    def has_submissions(self, queue: str, count: int, priority: int = -HIGHEST) -> bool:
+        """Return whether at least `count` submissions of at least that priority wait in a queue."""
+
+    @abstractmethod
+    def count_submissions(self, queue: str) -> int:
+        """Return how many submissions wait in a queue; it reads all of them in the index."""
+
+    def add_submission(self, row: SubmissionRow) -> bool:
+        """Add a submission; return False, and change nothing, if one with its id waits. Raises LoomError."""
+        return self._transact(lambda db: self._add_submission(db, row))
+
+    def drop_submission(self, row: SubmissionRow) -> bool:
+        """Remove a submission; return False if exactly this one does not wait any more. Raises LoomError."""
+        return self._transact(lambda db: self._drop_submission(db, row))
+
+    @abstractmethod
+    def _add_submission(self, db: Any, row: SubmissionRow) -> bool:
+        """Do the work of `add_submission` in a transaction."""
+
+    @abstractmethod
+    def _drop_submission(self, db: Any, row: SubmissionRow) -> bool:
+        """Do the work of `drop_submission` in a transaction."""
 
     def risks(self) -> list[str]:
         """Return the ways in which acknowledged records may be lost, for an administrator (N-70)."""
@@ -481,6 +552,8 @@ class Store(LeaseStore):
             elif erased and as_forgotten(record := decode(plain)) is not None:
                 erased.discard(record.entity_id)
             before = compute_link(plain, before or NOTHING) if link is None else link
+        if erased:
+            erased -= self.half_forgotten()
         if erased:  # only a record with a link proves that an entity was forgotten
             raise DamagedLoom(
                 f"entity {root} cannot be continued: records of entity {min(erased)} are gone, and no record says that "

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from cantrip_actors.loom.inbox import mark_fault
 from cantrip_actors.loom.mail_tables import SCHEDULES
 from cantrip_actors.loom.rules import read_header_facts
-from cantrip_actors.loom.schema import MAIL_SINCE, QUEUES_SINCE, TIMERS_SINCE
-from cantrip_actors.loom.table_rows import MANY, decode_optional_text, decode_text, order_timer
+from cantrip_actors.loom.table_rows import MANY, decode_optional_text, decode_text
 from cantrip_actors.machine.project import Life, as_header
 from cantrip_actors.records.codec import decode
+from cantrip_actors.records.submissions import decode_submission
 from cantrip_actors.records.timers import decode_timer
 from cantrip_actors.terms.errors import LoomError
 
@@ -19,13 +19,15 @@ Fetch = Callable[..., list[Any]]
 """Returns the rows of a query with these values."""
 
 
-def find_table_faults(fetch: Fetch, version: int) -> Iterator[str]:
-    """Yield where the tables of entities, mail and timers contradict the lines, given the version of the tables."""
+def find_table_faults(fetch: Fetch, half_forgotten: Container[str]) -> Iterator[str]:
+    """Yield where the tables of entities, mail, timers and submissions contradict the lines.
+
+    The tombstones of a half forgotten entity name no mail any more.
+    """
     yield from _find_entity_faults(fetch)
-    if version >= MAIL_SINCE:
-        yield from _find_mail_faults(fetch)
-    if version >= TIMERS_SINCE:
-        yield from _find_timer_faults(fetch, "queue, place" if version >= QUEUES_SINCE else "null, null")
+    yield from _find_mail_faults(fetch, half_forgotten)
+    yield from _find_timer_faults(fetch)
+    yield from _find_submission_faults(fetch)
 
 
 def _find_entity_faults(fetch: Fetch) -> Iterator[str]:
@@ -51,7 +53,7 @@ def _find_entity_faults(fetch: Fetch) -> Iterator[str]:
                 yield f"record {no}: the row of its entity differs from this line"
 
 
-def _find_mail_faults(fetch: Fetch) -> Iterator[str]:
+def _find_mail_faults(fetch: Fetch, half_forgotten: Container[str]) -> Iterator[str]:
     at = 0
     while rows := fetch(_MARKS, at, MANY):
         at = rows[-1][0]
@@ -60,6 +62,8 @@ def _find_mail_faults(fetch: Fetch) -> Iterator[str]:
                 record = decode(decode_text(body or "").encode())
             except LoomError:  # `verify` reports it, or the record is missing
                 record = None
+            if record is not None and record.entity_id in half_forgotten:
+                continue
             fault = mark_fault(no, decode_text(entity), decode_text(key), record, lasting=bool(lasting))
             if fault is not None:
                 yield fault
@@ -67,12 +71,12 @@ def _find_mail_faults(fetch: Fetch) -> Iterator[str]:
         yield f"the tree of entity {decode_text(entity)} has a wrong count of waiting mail"
 
 
-def _find_timer_faults(fetch: Fetch, columns: str) -> Iterator[str]:
+def _find_timer_faults(fetch: Fetch) -> Iterator[str]:
     """Yield the timers without a living entity, and those whose row contradicts their line."""
     at: tuple[Any, Any] = (SCHEDULES - 1, "")
-    while rows := fetch(_ALL_TIMERS.format(columns), *at, MANY):
+    while rows := fetch(_ALL_TIMERS, *at, MANY):
         at = rows[-1][:2]
-        for no, id, due, queue, place, line, entity, life in rows:
+        for no, id, due, line, entity, life in rows:
             owner = decode_optional_text(entity) or ""
             named = f"timer {decode_text(id)}{f' of entity {owner}' if owner else ''}"
             try:
@@ -80,11 +84,25 @@ def _find_timer_faults(fetch: Fetch, columns: str) -> Iterator[str]:
             except LoomError as error:
                 yield f"{named}: {error}"
                 continue
-            row = decode_text(id), due, decode_optional_text(queue), place, owner
+            row = decode_text(id), due, owner
             if no != SCHEDULES and (life is None or life >= Life.OVER):
                 yield f"{named}: its entity has ended, or never began"
-            elif row != (timer.id, *order_timer(timer), timer.entity_id):
+            elif row != (timer.id, timer.due, timer.entity_id):
                 yield f"{named}: its row differs from its line"
+
+
+def _find_submission_faults(fetch: Fetch) -> Iterator[str]:
+    at = ""
+    while rows := fetch("select id, queue, rank, at, line from submissions where id > ? order by id limit ?", at, MANY):
+        at = decode_text(rows[-1][0])
+        for id, queue, *position, line in rows:
+            try:
+                row = decode_submission(decode_text(line).encode())
+            except LoomError as error:
+                yield f"submission {decode_text(id)}: {error}"
+                continue
+            if (decode_text(id), decode_text(queue), position) != (row.id, row.queue, list(row.position[:2])):
+                yield f"submission {decode_text(id)}: its row differs from its line"
 
 
 _BEGINNINGS = """
@@ -97,7 +115,7 @@ select mail.no, key, root.id, root.lasting, body from mail join entities root on
   where taken is not null and mail.no > ? order by mail.no limit ?
 """
 _ALL_TIMERS = """
-select entity, timers.id, due, {}, line, entities.id, life from timers left join entities on no = entity
+select entity, timers.id, due, line, entities.id, life from timers left join entities on no = entity
   where (entity, timers.id) > (?, ?) order by entity, timers.id limit ?
 """
 _MISCOUNTED = """

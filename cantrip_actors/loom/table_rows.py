@@ -9,14 +9,12 @@ from typing import Any, Protocol
 
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting
-from cantrip_actors.loom.schema import MAIL_SINCE, VERSION
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import Newer, decode
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.seal import NOTHING, split_link
-from cantrip_actors.records.timers import Timer
 from cantrip_actors.terms.errors import LoomError
 
 MANY = 500
@@ -36,9 +34,6 @@ class Connection(Protocol):
 class Tables(Store):
     """A store whose records are rows of SQL tables: how rows are read."""
 
-    _version: int = VERSION
-    """The version of its tables: an earlier one if they were opened read-only."""
-
     @abstractmethod
     def _fetch_rows(self, query: str, *values: Any) -> list[Any]:
         """Return the rows of a query. Text arrives as str or as UTF-8."""
@@ -46,10 +41,6 @@ class Tables(Store):
     @abstractmethod
     def _pipeline(self, db: Connection) -> AbstractContextManager[object]:
         """Send statements without waiting for the answers."""
-
-    def _fetch_new_rows(self, query: str, *values: Any) -> list[Any]:
-        """Return the rows of a query about tables that an earlier version lacks: none there."""
-        return self._fetch_rows(query, *values) if self._version >= MAIL_SINCE else []
 
     def _fetch_ids(self, query: str, *values: Any) -> list[str]:
         return [decode_text(id) for (id,) in self._fetch_rows(query, *values)]
@@ -77,11 +68,6 @@ def decode_mail_row(row: Sequence[Any]) -> MailRow:
 def read_link(body: str | bytes) -> bytes:
     """Return the link in a line."""
     return split_link(body.encode() if isinstance(body, str) else body)[1] or NOTHING
-
-
-def order_timer(timer: Timer) -> tuple[float | None, str | None, float | None]:
-    """Return the columns `due`, `queue` and `place` of a timer."""
-    return (None, timer.queue, timer.due) if timer.queue and timer.due is not None else (timer.due, None, None)
 
 
 def decode_text(value: object) -> str:

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
-from cantrip_actors.loom.erasure import (
-    Erasure,
-    check_ended,
-    erase,
-    find_blobs_in_line,
-    find_blobs_in_mail,
-    is_schedule_for,
-    make_blank_key,
-)
-from cantrip_actors.loom.lease import NO_LEASES
-from cantrip_actors.loom.mail_tables import SCHEDULES, MailTables
+from cantrip_actors.loom.mail_tables import SCHEDULES
 from cantrip_actors.loom.rules import (
-    Place,
     Plan,
-    Waiting,
     check_lease,
     lease_of_name,
 )
-from cantrip_actors.loom.schema import IS_ASIDE, SEAL, select_blobs_query
+from cantrip_actors.loom.schema import IS_ASIDE, SEAL
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
 from cantrip_actors.loom.table_faults import find_table_faults
+from cantrip_actors.loom.table_forget import ForgettingTables
 from cantrip_actors.loom.table_rows import (
     MAIL_ROWS,
     MANY,
@@ -40,20 +28,17 @@ from cantrip_actors.loom.table_rows import (
     decode_mail_row,
     decode_optional_text,
     decode_text,
-    order_timer,
     read_link,
 )
 from cantrip_actors.machine.project import NOTED, Life, as_header, get_committed_turn, get_named_turn
 from cantrip_actors.records.blob import Blob
-from cantrip_actors.records.codec import decode, encode
-from cantrip_actors.records.mail import Mail, decode_mail
-from cantrip_actors.records.records import Header, Record, get_images, get_snapshot
+from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING
-from cantrip_actors.records.timers import decode_timer
 from cantrip_actors.terms.errors import LoomError
 
 
-class TableStore(MailTables):
+class TableStore(ForgettingTables):
     """A store that keeps records as rows of SQL tables."""
 
     _known: KnownRows
@@ -223,7 +208,7 @@ class TableStore(MailTables):
 
     def _write_timers(self, db: Connection, made: Plan) -> None:
         rows = [
-            (self._get_entity_number(entity, made) if entity else SCHEDULES, id, *order_timer(timer), line.decode())
+            (self._get_entity_number(entity, made) if entity else SCHEDULES, id, timer.due, line.decode())
             for (entity, id), (timer, line, _) in made.timers.items()
         ]
         kept, removed = [row for row in rows if row[-1]], [row[:2] for row in rows if not row[-1]]
@@ -233,124 +218,6 @@ class TableStore(MailTables):
             db.executemany(_REMOVE_TIMER, removed)
         for entity in made.timed_out:
             db.execute("delete from timers where entity = ?", (self._get_entity_number(entity, made),))
-
-    # ------------------------------------------------------------------------------------------------------- forgetting
-
-    def prepare_forget(self, wanted: Erasure, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], int]:
-        """Replace the records of entities that have ended by tombstones, in one transaction."""
-        removed = self._transact(partial(self._forget_entities, wanted, leases))
-        if wanted.scrubs:
-            self.scrub()
-        return lambda: removed
-
-    def _forget_entities(self, wanted: Erasure, leases: Mapping[str, int], db: Connection) -> int:
-        self._lock_head(db)
-        self._look_up(db, roots=wanted.entities)
-        records: list[Record] = []
-        places: list[Place] = []
-        digests: set[str] = set()
-        names: set[str] = set()
-        """Names, scoped, that led to one of these entities."""
-        for entity in wanted.entities:
-            place = self._known.find_place(entity)
-            if place is None or place.life is Life.FORGOTTEN:
-                continue
-            check_ended(entity, place.life)
-            rows = db.execute("select seq, body from records where entity = ? order by seq", (place.no,)).fetchall()
-            lines = [decode_text(body).encode() for _, body in rows]
-            for line in lines:
-                record = decode(line)
-                digests.update(image.digest for image in get_images(record) if image.digest)
-                if (snapshot := get_snapshot(record)) is not None:
-                    digests.add(snapshot.digest)
-            tombstones, record = erase(entity, lines, wanted)
-            changed = [(line.decode(), seq) for (seq, _), line in zip(rows, tombstones, strict=True)]
-            db.executemany("update records set body = ? where seq = ?", changed)
-            names.update(decode_text(name) for (name,) in db.execute(_LATEST_OF_NAME, (place.no,)).fetchall())
-            db.execute("update entities set name = null where no = ?", (place.no,))
-            records.append(record)
-            places.append(place)
-        if records:
-            lines = [encode(record) for record in records]
-            made, _ = self._plan(db, records, lines, leases)
-            self._write(db, made)
-            self._known.apply(made)
-            for place, number in zip(places, made.numbers, strict=True):
-                digests |= self._forget_mail(db, place, number)
-        for entity in (*wanted.entities, *wanted.forks):
-            db.execute("delete from checkpoints where entity = (select no from entities where id = ?)", (entity,))
-        self._forget_schedules(db, wanted.entities, names)
-        return self._remove_blobs(db, digests) if digests else 0
-
-    def _forget_schedules(self, db: Connection, entities: Sequence[str], names: Container[str]) -> None:
-        """Delete the schedules for entities; their own timers were removed when they ended."""
-        rows = db.execute("select line from timers where entity = ?", (SCHEDULES,)).fetchall()
-        timers = (decode_timer(decode_text(line)) for (line,) in rows)
-        db.executemany(_REMOVE_TIMER, [(SCHEDULES, one.id) for one in timers if is_schedule_for(one, entities, names)])
-
-    def _forget_mail(self, db: Connection, place: Place, number: int) -> set[str]:
-        """Remove everything about an entity's mail except its numbers; return the digests of its images.
-
-        The rows stay until their keys expire, marked as taken by the entity's last record, because no number may be
-        used twice.
-        """
-        is_root = place.tree.no == place.no
-        found = db.execute(
-            "select no, line, taken from mail where entity = ? and (taken is null or ? = 1 or taken in "
-            "(select seq from records where entity = ?))",
-            (place.tree.no, int(is_root), place.no),
-        ).fetchall()
-        digests: set[str] = set()
-        waiting = 0
-        for no, line, taken in found:
-            mail = decode_mail(decode_text(line).encode()) if line else None
-            if (
-                taken is None
-                and not is_root
-                and (mail is None or self._known.places.get(mail.child or "") is not place)
-            ):
-                continue
-            waiting += taken is None
-            digests.update(image.digest for image in mail.images if image.digest) if mail is not None else None
-            db.execute(
-                "update mail set key = ?, digest = ?, line = '', taken = ? where no = ?",
-                (make_blank_key(no), b"", number, no),
-            )
-        if waiting:
-            db.execute(_COUNT_AGAIN, (place.tree.no,))
-            place.tree.waiting = Waiting(
-                *db.execute("select control, intents, loads from trees where no = ?", (place.tree.no,)).fetchone()
-            )
-        return digests
-
-    @abstractmethod
-    def _lock_blobs(self, db: Connection) -> None:
-        """Keep others from referring to a blob that is about to be deleted."""
-
-    def drop_unused_blobs(self) -> int:
-        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
-        return self._transact(lambda db: self._remove_blobs(db, set(self.blobs())))
-
-    def _remove_blobs(self, db: Connection, digests: set[str]) -> int:
-        """Delete those of these blobs that neither a record nor waiting mail refers to."""
-        self._lock_blobs(db)
-        used: set[str] = set()
-        at = 0
-        while rows := db.execute(_WITH_BLOBS, (at, '%"digest":%', '%"snapshot":%', MANY)).fetchall():
-            at = rows[-1][0]
-            for _, body in rows:
-                used.update(find_blobs_in_line(decode_text(body).encode(), digests))
-        for (line,) in db.execute(
-            "select line from mail where taken is null and line like ?", ('%"digest":%',)
-        ).fetchall():
-            used.update(find_blobs_in_mail(decode_text(line).encode(), digests))
-        unused = [
-            (digest,)
-            for digest in digests - used
-            if db.execute("select 1 from blobs where digest = ?", (digest,)).fetchone() is not None
-        ]
-        db.executemany("delete from blobs where digest = ?", unused)
-        return len(unused)
 
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Return root entities that have ended and are not forgotten, after that one."""
@@ -433,6 +300,9 @@ class TableStore(MailTables):
         rows = self._fetch_rows("select life from entities where id = ?", entity_id)
         return Life(rows[0][0]) if rows else None
 
+    def _count_written(self, size: int) -> None:  # a server looks after its own log
+        """Count the bytes that a transaction writes."""
+
     def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
         def work(db: Connection) -> None:
             if leases is not None:
@@ -445,12 +315,13 @@ class TableStore(MailTables):
                 "on conflict (entity) do update set data = excluded.data",
                 (kept, entity_id),
             )
+            self._count_written(len(kept))
 
         self._transact(work)
 
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
         query = "select data from checkpoints where entity = (select no from entities where id = ?)"
-        rows = self._fetch_new_rows(query, entity_id)
+        rows = self._fetch_rows(query, entity_id)
         return bytes(rows[0][0]) if rows else None
 
     def header(self, entity_id: str) -> Header | None:
@@ -518,7 +389,7 @@ class TableStore(MailTables):
 
     def faults(self) -> Iterator[str]:
         """Yield where the tables of entities, mail and timers contradict the lines."""
-        return find_table_faults(self._fetch_rows, self._version)
+        return find_table_faults(self._fetch_rows, self.half_forgotten())
 
     def heads(self) -> Mapping[str, bytes]:
         """Return the last link of each root's tree."""
@@ -527,17 +398,15 @@ class TableStore(MailTables):
 
     def blob(self, digest: str) -> Blob | None:
         """Return the blob of that digest."""
-        query = f"select kind, data, seal from {select_blobs_query(self._version)} where digest = ?"  # noqa: S608  # ours
-        rows = self._fetch_rows(query, digest)
+        rows = self._fetch_rows("select kind, data, seal from blobs where digest = ?", digest)
         return Blob(digest, decode_text(rows[0][0]), bytes(rows[0][1]), decode_text(rows[0][2])) if rows else None
 
     def blobs(self) -> Iterator[str]:
         """Yield the digests of all blobs."""
-        blobs, at = select_blobs_query(self._version), ""
-        query = f"select digest from {blobs} where digest > ? order by digest limit ?"  # noqa: S608  # ours
-        while found := self._fetch_ids(query, at, MANY):
-            at = found[-1]
-            yield from found
+        at = ""
+        while digests := self._fetch_ids("select digest from blobs where digest > ? order by digest limit ?", at, MANY):
+            at = digests[-1]
+            yield from digests
 
     def _decode_header(self, seq: int, body: str | bytes) -> Header:
         header = as_header(self._decode(seq, body))
@@ -571,18 +440,7 @@ with recursive family (id, no) as (
     where one.parent_entity is not null and not one.forked)
 select seq, body from records where entity in (select no from family) and seq > ? order by seq limit ?
 """
-_WITH_BLOBS = "select seq, body from records where seq > ? and (body like ? or body like ?) order by seq limit ?"
-_LATEST_OF_NAME = """
-select name from entities where no = ? and lasting and name is not null and not exists
-  (select 1 from entities later where later.lasting and later.name = entities.name and later.no > entities.no)
-"""
 _REMOVE_TIMER = "delete from timers where entity = ? and id = ?"
-_COUNT_AGAIN = """
-update trees set
-  control = (select count(*) from mail where entity = no_ and taken is null and lane = 0),
-  intents = (select count(*) from mail where entity = no_ and taken is null and lane = 1),
-  loads = (select count(*) from mail where entity = no_ and taken is null and loads) where no = ?
-""".replace("no_", "trees.no")
 _PLACES = """
 select one.id, one.no, one.tree, one.lasting, one.life, exists (select 1 from timers where entity = one.no),
   root.id, token, head, control, intents, loads
@@ -596,9 +454,8 @@ _ADD_ENTITY = (
 )
 _ADD_MAIL = "insert into mail (no, entity, lane, loads, key, digest, line, taken) values (?, ?, ?, ?, ?, ?, ?, ?)"
 _SET_TIMER = (
-    "insert into timers (entity, id, due, queue, place, line) values (?, ?, ?, ?, ?, ?) "
-    "on conflict (entity, id) do update set "
-    "due = excluded.due, queue = excluded.queue, place = excluded.place, line = excluded.line"
+    "insert into timers (entity, id, due, line) values (?, ?, ?, ?) "
+    "on conflict (entity, id) do update set due = excluded.due, line = excluded.line"
 )
 _OWNERS = "select records.turn, id from {given} join records on records.turn = given.turn join entities on no = entity"
 _TOKENS = "select leases.entity, token from {given} join leases on leases.entity = given.entity"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal
@@ -26,7 +27,7 @@ from typing import Literal
 import orjson
 
 from cantrip_actors.loom.damage import DamagedLoom
-from cantrip_actors.loom.index import Index
+from cantrip_actors.loom.memory_index import MemoryIndex
 from cantrip_actors.loom.seal_key import UNSEALED, Seal
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import NOTED, Life, as_forgotten, get_committed_turn, get_turn_number
@@ -49,11 +50,6 @@ class Fault:
     record: int | None
     what: str
     blob: str | None = None
-
-    @property
-    def image(self) -> str | None:
-        """Deprecated: the same as `blob`."""
-        return self.blob
 
     def __str__(self) -> str:
         return self.what if self.record is None else f"record {self.record}: {self.what}"
@@ -116,7 +112,7 @@ class Trees:
     """
 
     def __init__(self, seal: Seal = UNSEALED) -> None:
-        self.index = Index()
+        self.index = MemoryIndex()
         self.heads: dict[str, bytes] = {}
         """The last link of each root's tree."""
         self._seal = seal
@@ -173,7 +169,7 @@ def verify_trees(store: Store, heads: Heads | None = None) -> tuple[Verified, Ma
     reading = _read(store, heads)
     reading.faults.extend(Fault(None, what) for what in store.faults())
     reading.faults.extend(reading.find_head_faults())
-    reading.faults.extend(reading.find_tombstone_faults())
+    reading.faults.extend(reading.find_tombstone_faults(store.half_forgotten()))
     reading.faults.extend(reading.compare(store))
     reading.faults.extend(reading.find_mail_faults(store))
     reading.faults.extend(Fault(*found) for found in _find_blob_faults(store, reading.referred))
@@ -327,9 +323,9 @@ class _Reading:
             what = "its tree is not as far as when its head was exported: it, or the loom, is an older copy, or forged"
             yield Fault(None, f"entity {root}: {what}")
 
-    def find_tombstone_faults(self) -> Iterator[Fault]:
+    def find_tombstone_faults(self, half_forgotten: AbstractSet[str]) -> Iterator[Fault]:
         """Yield tombstones of entities that were not forgotten, and records with content of forgotten ones."""
-        for entity in self.tombstones:
+        for entity in self.tombstones.keys() - half_forgotten:
             yield Fault(None, f"records of entity {entity} are gone, and no record says that it was forgotten")
         for entity, at in self.whole.items():
             if entity in self.forgotten:

@@ -23,6 +23,8 @@ DUE = 32 << 20
 """Bytes written since the last checkpoint that cause the next one."""
 LARGE = 16_384
 """The size of the log, in pages, at which the writer must wait: 64 MiB."""
+PATIENCE = 1.0
+"""Seconds that the writer waits for readers while the rest is copied; else this is tried at the next checkpoint."""
 PAGE = 4096
 A_COMMIT = 4 * PAGE
 """The bytes that a commit writes beyond its lines: whole pages of three or four trees."""
@@ -44,10 +46,15 @@ class WalCheckpoints:
     def count_written(self, size: int) -> None:
         """Count a commit of lines of that many bytes."""
         self._written += size + A_COMMIT
-        if self._written >= DUE and (self._thread is None or not self._thread.is_alive()):
+        if self._written >= DUE and not self.is_at_work:
             self._written = 0
             self._thread = threading.Thread(target=self._run_checkpoint, name="loom-checkpoint")
             self._thread.start()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the log is being copied: a commit may wait for the disk meanwhile."""
+        return self._thread is not None and self._thread.is_alive()
 
     def note_full_disk(self) -> None:
         """Make a checkpoint at once, because a commit found no room on the disk."""

@@ -73,10 +73,6 @@ class Scheduled(Value, frozen=True, kw_only=True):
     last: str | None = None
     """The key of the last firing."""
     tenant: str = ""
-    trace: str | None = None
-    """The `traceparent` of the span that submitted it."""
-    queue: str = ""
-    """The queue that a submission waits in; the bounds of the queue decide when it begins."""
 
 
 class Timer(Value, frozen=True, kw_only=True):
@@ -84,8 +80,6 @@ class Timer(Value, frozen=True, kw_only=True):
 
     `entity_id` is the entity that it ends with, a child too; a schedule has none. `id` is unique among the timers of
     that entity, or, scoped by the tenant, among the schedules. The mail goes to `mail.entity_id`, a root entity.
-
-    A queued submission is ordered by `due` within its queue, and is not among the timers that are due.
     """
 
     id: str
@@ -95,18 +89,8 @@ class Timer(Value, frozen=True, kw_only=True):
     schedule: Scheduled | None = None
 
     @property
-    def is_of_schedule(self) -> bool:
-        """Whether it belongs to a schedule. Mail has none, and the rule of a submission is the time 0: at once."""
-        return self.schedule is not None and self.schedule.rule.at != 0
-
-    @property
-    def queue(self) -> str:
-        """The queue that it waits in; "" for none."""
-        return "" if self.schedule is None else self.schedule.queue
-
-    @property
     def position(self) -> Due:
-        """Its position in the order in which timers are due, or among those of its queue."""
+        """Its position in the order in which timers are due."""
         return Due(math.inf if self.due is None else self.due, self.entity_id, self.id)
 
 

@@ -17,7 +17,6 @@ import msgspec
 from cantrip_actors.records.codec import decode, dump_json
 from cantrip_actors.records.records import Committed, Ended, ForgottenRecord, Header, IntentGiven
 from cantrip_actors.records.seal import add_link, split_link
-from cantrip_actors.terms.errors import LoomError
 
 KEPT = frozenset(
     (
@@ -33,10 +32,10 @@ KEPT_TOO = {Header: "at", Committed: "at", IntentGiven: "at", Ended: "reason"}
 _MARK = b',"gone":'
 
 
-def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
-    """Return the tombstone of a stored line; with `is_padded` it is as long as the line.
+def make_tombstone(line: bytes) -> bytes:
+    """Return the tombstone of a stored line. A tombstone is its own tombstone.
 
-    Raises LoomError for a line that is not a record. A tombstone is its own tombstone.
+    Raises LoomError for a line that is not a record.
     """
     plain, link = split_link(line)
     if is_tombstone(plain):
@@ -50,23 +49,22 @@ def make_tombstone(line: bytes, *, is_padded: bool = False) -> bytes:
         ):
             facts[field.encode_name] = msgspec.to_builtins(value)
     tombstone = b"%b%b%d}" % (dump_json(facts)[:-1], _MARK, len(line))
-    if is_padded and len(tombstone) > len(plain):  # a record without any text: there is no room for more
-        tombstone = b"%b%b1}" % (dump_json(facts)[:-1], _MARK)
-    if is_padded:
-        if len(tombstone) > len(plain):
-            raise LoomError(f"a {facts['kind']} of {record.entity_id} has no time, and no room for a tombstone")
-        tombstone = tombstone[:-1].ljust(len(plain) - 1) + b"}"
     return tombstone if link is None else add_link(tombstone, link)
 
 
 def is_tombstone(line: bytes) -> bool:
     """Return whether a line, with or without its link, is a tombstone."""
     head, mark, size = split_link(line)[0].rpartition(_MARK)
-    return bool(mark) and size[:-1].rstrip().isdigit() and head[:1] == b"{"
+    return bool(mark) and size[:-1].isdigit() and head[:1] == b"{"
+
+
+def read_length(tombstone: bytes) -> int:
+    """Return the length of the line that a tombstone stands for."""
+    return int(split_link(tombstone)[0].rpartition(_MARK)[2][:-1])
 
 
 class TombstoneSum:
-    """The checksum over an entity's tombstones, in order and with their links; padding does not count."""
+    """The checksum over an entity's tombstones, in order and with their links."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -76,10 +74,9 @@ class TombstoneSum:
     def add(self, line: bytes) -> None:
         """Add the next tombstone."""
         plain, link = split_link(line)
-        plain = plain[:-1].rstrip()
         self.count += 1
-        self._whole.update(b"%b}%b\n" % (plain, link or b""))
-        self._unlinked.update(plain + b"}\n")
+        self._whole.update(b"%b%b\n" % (plain, link or b""))
+        self._unlinked.update(plain + b"\n")
 
     def compute_hexdigest(self) -> str:
         """Return the checksum."""

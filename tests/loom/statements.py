@@ -1,8 +1,8 @@
-"""The statements that are sent to Postgres from the thread of a test's event loop: all entities wait for them."""
+"""The statements of a test: those that are sent to Postgres from the event loop, and those that SQLite reads with."""
 
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from cantrip_actors.loom import SqliteStore
+from cantrip_actors.loom.sqlite_connections import Readers
+
 
 class Watched:
-    """The statements that are sent from the event loop's thread inside `watching`, with the lines that sent them."""
+    """The statements that make the event loop's thread wait inside `watching`, with the lines that sent them.
+
+    In Postgres that is every statement, in SQLite one outside of an attempt.
+    """
 
     def __init__(self) -> None:
         self.thread: int | None = None
@@ -32,6 +38,13 @@ class Watched:
             self.statements.append(f"{' '.join(str(query).split())} [{path}]")
 
 
+def trace_reads(store: SqliteStore, note: Callable[[str], object] | None) -> None:
+    """Call `note` with the statements that a store reads with, as long as one thread reads."""
+    reader = store._readers.take()
+    reader.set_trace_callback(note)
+    store._readers.give_back(reader)
+
+
 def watch_statements(monkeypatch: pytest.MonkeyPatch) -> Watched:
     """Have the statements of the test noted, from now on."""
     kept = Watched()
@@ -47,4 +60,18 @@ def watch_statements(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
     watch(psycopg.Connection, "execute")
     watch(psycopg.Cursor, "executemany")
+    fetch, transact = Readers.fetch, SqliteStore._transact
+
+    def fetching(self: Readers, query: str, values: tuple[Any, ...]) -> list[Any]:
+        if self.state.budget is None:
+            kept.note(query)
+        return fetch(self, query, values)
+
+    def transacting(self: SqliteStore, *given: Any) -> Any:
+        if not self._is_attempt:
+            kept.note("begin immediate")
+        return transact(self, *given)
+
+    monkeypatch.setattr(Readers, "fetch", fetching)
+    monkeypatch.setattr(SqliteStore, "_transact", transacting)
     return kept

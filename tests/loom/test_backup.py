@@ -17,7 +17,6 @@ from cantrip_actors.loom import (
     DamagedLoom,
     Loom,
     Mail,
-    SqliteStore,
     Wanted,
     backup_loom,
     compact_loom,
@@ -30,7 +29,6 @@ from cantrip_actors.loom import (
     verify_loom,
 )
 from cantrip_actors.loom.retention import parse_retention, parse_seconds
-from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.own_files.claims import list_loom_files
 from cantrip_actors.records.codec import Newer
 from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
@@ -38,7 +36,6 @@ from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, SNAPSHOT, header, run, turn
 from tests.loom.processes import python
 from tests.loom.test_forget import counted, dies_at
-from tests.loom.test_sqlite import OLD_TABLES
 from tests.loom.test_store import LASTING, Place
 from tests.loom.test_timers import note, schedule, timer
 
@@ -151,13 +148,12 @@ def test_a_backup_takes_any_file_name_and_leaves_one_file(lasting, tmp_path, nam
 
 
 @pytest.mark.rule("C-51")
-@pytest.mark.parametrize(("file", "left"), [("copy.jsonl", ".mail"), ("copy.jsonl", ".timers"), ("copy.db", "-wal")])
-def test_a_backup_takes_no_file_that_an_earlier_one_left_as_its_own(tmp_path, file, left):
+def test_a_backup_takes_no_file_that_an_earlier_one_left_as_its_own(tmp_path):
     with open_store(tmp_path / "loom.db") as store:
         store.append(run("a", "a1"))
-        (tmp_path / f"{file}{left}").write_bytes(b"of an earlier copy")
-        with pytest.raises(LoomError, match=f"{file}{left} exists already: remove it"):
-            backup_loom(tmp_path / "loom.db", tmp_path / file)
+        (tmp_path / "copy.db-wal").write_bytes(b"of an earlier copy")
+        with pytest.raises(LoomError, match=r"copy\.db-wal exists already: remove it"):
+            backup_loom(tmp_path / "loom.db", tmp_path / "copy.db")
 
 
 BACK_UP = """
@@ -403,10 +399,8 @@ def test_a_repair_restores_the_line_ends_of_a_loom_that_an_editor_has_converted(
         records = [len(store.records(one)) for one in ("a", "b")]
         store.replace_timer(None, schedule())
     content = path.read_bytes()
-    for one in list_loom_files(path):
-        if one.suffix in (".jsonl", ".mail", ".timers", ".blobs"):
-            one.write_bytes(one.read_bytes().replace(b"\n", b"\r\n"))
-    with pytest.raises(DamagedLoom, match=r"line 1 ends in CRLF.*cantrip loom repair"):
+    path.write_bytes(content.replace(b"\n", b"\r\n"))
+    with pytest.raises(DamagedLoom, match=r"line 1 is corrupt: it ends in CRLF.*cantrip loom repair"):
         open_store(path, seal_key=key)
     with open_store(path, repair=True, seal_key=key) as store:
         assert verify_loom(store).faults == []
@@ -415,7 +409,7 @@ def test_a_repair_restores_the_line_ends_of_a_loom_that_an_editor_has_converted(
         assert [one.mail.key for one in store.pending("b")] == ["k1"]
         assert store.find_timer("", schedule().id) is not None
     if key is None:  # a seal has new salt
-        assert path.read_bytes() == content
+        assert sorted(path.read_bytes().splitlines()) == sorted(content.splitlines())
 
 
 @pytest.mark.rule("C-53")
@@ -428,7 +422,7 @@ def test_a_loom_with_one_converted_line_is_refused_for_writing_and_can_be_repair
     lines = content.splitlines(keepends=True)
     lines[number - 1] = lines[number - 1].replace(b"\n", b"\r\n")
     path.write_bytes(b"".join(lines))
-    with pytest.raises(DamagedLoom, match=rf"line {number} ends in CRLF.*cantrip loom repair"):
+    with pytest.raises(DamagedLoom, match=rf"line {number} is corrupt: it ends in CRLF.*cantrip loom repair"):
         open_store(path)
     with open_store(path, read_only=True) as reader:
         assert len([*reader.lines()]) == 7
@@ -501,24 +495,6 @@ def test_a_row_without_text_is_damage_and_left_out_by_a_repair(tmp_path, value):
 
 
 @pytest.mark.rule("C-53")
-def test_a_mail_that_cannot_be_read_is_damage_and_left_out_by_a_repair(tmp_path):
-    path = tmp_path / "loom.jsonl"
-    with open_store(path) as store:
-        store.append(run("b", "b1", lasting=True))
-        store.post([intent("k1"), intent("k2")])
-    mail = tmp_path / "loom.jsonl.mail"
-    mail.write_bytes(mail.read_bytes().replace(b'"key":"k2","kind":"intent"', b'"key":"k2","kind":"inten?"'))
-    with open_store(path, read_only=True) as store:
-        (fault,) = verify_loom(store).faults
-        assert "mail 2 of" in fault.what
-        with pytest.raises(DamagedLoom, match="cantrip loom repair"):
-            store.pending("b")
-    with open_store(path, repair=True) as store:
-        assert [one.mail.key for one in store.pending("b")] == ["k1"]
-        assert verify_loom(store).ok
-
-
-@pytest.mark.rule("C-53")
 def test_a_whole_loom_is_not_changed_by_repair_true(path):
     with open_store(path) as store:
         before = verify_loom(store)
@@ -540,74 +516,9 @@ def test_a_new_jsonl_file_has_a_version_line_and_an_old_file_opens_without_one(t
         store.append(run("b", "b1"))
     assert path.read_bytes().startswith(rest)
     path.write_bytes(b'{"loom":2}\n' + rest)
-    with pytest.raises(Newer, match="is a JSONL loom of version 2, this version reads up to 1: use a newer"):
-        open_store(path)
-
-
-# ----------------------------------------------------------------------------------------------------------- migration
-
-
-@pytest.fixture
-def old(tmp_path):
-    """A file with tables of version 3."""
-    path = tmp_path / "loom.db"
-    with SqliteStore(path) as store:
-        store.append(run("a", "a1"))
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.executescript(OLD_TABLES)
-        other.execute("pragma user_version = 3")
-    return path
-
-
-def version_of(path):
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute("pragma user_version").fetchone()[0]
-
-
-@pytest.mark.rule("C-54")
-def test_an_earlier_version_is_copied_before_it_is_changed(old):
-    with capture_logs() as logs, open_store(old) as store:
-        store.append(run("b", "b1"))
-        assert store.migrated == (3, VERSION, str(old) + ".v3.bak")
-    assert [(log["event"], log["found"], log["version"]) for log in logs] == [("loom.migrated", 3, VERSION)]
-    copy = old.with_name("loom.db.v3.bak")
-    assert (version_of(old), version_of(copy)) == (VERSION, 3)
-    with SqliteStore(copy, read_only=True) as earlier:
-        assert [one.entity_id for one in earlier.headers()] == ["a"]
-        assert verify_loom(earlier).ok
-    with open_store(old) as again:
-        assert again.migrated is None
-
-
-@pytest.mark.rule("C-54")
-def test_an_earlier_version_is_copied_beside_the_copy_of_another_loom(old):
-    earlier = old.with_name("loom.db.v3.bak")
-    earlier.write_text("of the loom that was here before")
-    with open_store(old) as store:
-        assert store.migrated.copy == str(old) + ".v3_2.bak"
-    assert earlier.read_text() == "of the loom that was here before"
-    with SqliteStore(f"{old}.v3_2.bak", read_only=True) as copy:
-        assert [one.entity_id for one in copy.headers()] == ["a"]
-
-
-@pytest.mark.rule("C-54")
-def test_an_earlier_version_is_changed_in_place_or_refused_on_request(old):
-    with pytest.raises(LoomError, match=r"has tables of version 3, .* migrate=refuse was given"):
-        open_store(f"sqlite://{old}?migrate=refuse")
-    assert version_of(old) == 3
-    with open_store(f"sqlite://{old}?migrate=refuse", read_only=True) as reader:
-        assert len(reader.records("a")) == 6
-    open_store(f"sqlite://{old}?migrate=in_place").close()
-    assert version_of(old) == VERSION
-    assert not old.with_name("loom.db.v3.bak").exists()
-
-
-@pytest.mark.rule("C-54")
-def test_an_unknown_way_to_migrate_is_refused(tmp_path):
-    with pytest.raises(LoomError, match='unknown way to migrate "copi"'):
-        open_store(f"sqlite:{tmp_path}/loom.db?migrate=copi")
-    with pytest.raises(LoomError, match='unknown option "migrate"'):
-        open_store(f"jsonl:{tmp_path}/loom.jsonl?migrate=copy")
+    for read_only in (True, False):
+        with pytest.raises(Newer, match=r"loom\.jsonl: line 1 is of version 2, this version reads 1: use a newer"):
+            open_store(path, read_only=read_only)
 
 
 @pytest.mark.rule("C-52")

@@ -1,6 +1,5 @@
 """Blobs in stores, images and snapshots: each kept once, byte for byte, with the records that refer to them."""
 
-import base64
 import errno
 import os
 import signal
@@ -15,7 +14,8 @@ from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
 from cantrip_actors.loom import Loom, copy_loom, open_store, verify_loom
-from cantrip_actors.loom.jsonl import Disk, JsonlStore
+from cantrip_actors.loom.jsonl import JsonlStore
+from cantrip_actors.loom.line_file import Disk
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.redaction import redact_record, redacted_loom
 from cantrip_actors.machine.project import read_turns
@@ -34,7 +34,7 @@ from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.image import Image
 from tests.loom.histories import AT, KEY, SNAPSHOT, header, run, turn
 from tests.loom.processes import python
-from tests.loom.test_store import LASTING, anywhere
+from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.pictures import images, png
 
 IMAGE = Image(png(640, 480))
@@ -65,10 +65,9 @@ def path(request, tmp_path):
 def tamper(path, blob):
     """Change one byte of a blob where it lies."""
     if path.suffix == ".jsonl":
-        beside = path.with_name(f"{path.name}.blobs")
-        text = beside.read_bytes()
-        at = text.index(b'"data":"', text.index(blob.digest.encode())) + 8
-        beside.write_bytes(text[:at] + (b"A" if text[at : at + 1] != b"A" else b"B") + text[at + 1 :])
+        text = path.read_bytes()
+        at = text.index(b'"data":"', text.index(b'"blob":{"digest":"%b"' % blob.digest.encode())) + 8
+        path.write_bytes(text[:at] + (b"A" if text[at : at + 1] != b"A" else b"B") + text[at + 1 :])
     else:
         changed = blob.data[:-1] + bytes([blob.data[-1] ^ 0xFF])
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -174,18 +173,15 @@ def test_a_blob_is_stored_once_for_all_records_that_refer_to_it(store):
 
 @pytest.mark.rule("LOOM-1")
 def test_a_blob_is_stored_with_its_records_or_not_at_all(store):
-    if type(store).__name__ == "JsonlStore":
-        pytest.skip("a blob that no line refers to is harmless there")
     with pytest.raises(LoomError):
         store.append([*both("e"), header("e")])
     assert list(store.blobs()) == []
 
 
 @pytest.mark.rule("LOOM-1")
-def test_a_reader_sees_the_blobs_that_a_writer_adds(place):
-    if not place.lasts:
-        pytest.skip("a memory loom has no readers beside its writer")
-    with place.open() as writer:
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_reader_sees_the_blobs_that_a_writer_adds(kind):
+    with anywhere(kind) as place, place.open() as writer:
         writer.append(run("e", "t1"))
         with open_store(place.url, read_only=True) as reader:
             assert list(reader.blobs()) == []
@@ -250,15 +246,21 @@ def test_any_images_are_read_from_disk_as_they_were_written(tmp_path_factory, so
             assert verify_loom(store).ok
 
 
-# --------------------------------------------------------------------------------------- the file beside a JSONL loom
+# ------------------------------------------------------------------------------------------- the lines of a JSONL loom
 
 
-def test_a_torn_line_of_the_blob_file_is_cut_off(tmp_path):
+def without_blobs(path):
+    """Take the lines of blobs out of a JSONL loom."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(line for line in lines if not line.startswith(b'{"blob":')))
+
+
+def test_a_torn_line_of_a_blob_is_cut_off(tmp_path):
     path = tmp_path / "loom.jsonl"
     with open_store(path) as store:
         store.append(shown("e", IMAGE))
-    with (tmp_path / "loom.jsonl.blobs").open("ab") as file:
-        file.write(b'{"digest":"00')
+    with path.open("ab") as file:
+        file.write(b'{"blob":{"digest":"00')
     with open_store(path) as store:
         store.append(shown("f", OTHER))
         assert store.blob(OTHER.digest) == OTHER_BLOB
@@ -267,44 +269,16 @@ def test_a_torn_line_of_the_blob_file_is_cut_off(tmp_path):
         assert {*store.blobs()} == {IMAGE.digest, OTHER.digest}
 
 
-def test_a_blob_file_that_is_gone_is_made_again(tmp_path):
+def test_a_blob_that_is_gone_is_written_again(tmp_path):
     path = tmp_path / "loom.jsonl"
     with open_store(path) as store:
         store.append(run("e", "t1", snapshot=SNAPSHOT))
-    (tmp_path / "loom.jsonl.blobs").unlink()
+    without_blobs(path)
     with open_store(path) as store:
         assert store.blob(SNAPSHOT.digest) is None
         assert len(verify_loom(store).faults) == 1
         store.append(run("f", "t2", snapshot=SNAPSHOT))
         assert verify_loom(store).ok
-
-
-def test_the_blob_file_has_the_mode_of_the_log(tmp_path):
-    with open_store(tmp_path / "loom.jsonl") as store:
-        store.append(both("e"))
-    modes = {(tmp_path / name).stat().st_mode for name in ("loom.jsonl", "loom.jsonl.blobs")}
-    assert len(modes) == 1
-
-
-@pytest.mark.rule("C-05")
-def test_the_blob_files_of_earlier_versions_are_read_and_left_as_they_are(tmp_path):
-    path = tmp_path / "loom.jsonl"
-    with open_store(path) as store:
-        store.append(both("e"))
-    (tmp_path / "loom.jsonl.blobs").unlink()
-    data = base64.b64encode(SNAPSHOT.data).decode()
-    snapshot = {"digest": SNAPSHOT.digest, "engine": SNAPSHOT.engine, "seal": SNAPSHOT.seal, "data": data}
-    image = {"digest": IMAGE.digest, "type": "image/png", "data": IMAGE.base64()}
-    (tmp_path / "loom.jsonl.images").write_bytes(orjson.dumps(snapshot) + b"\n")
-    (tmp_path / "loom.jsonl.pictures").write_bytes(orjson.dumps(image) + b"\n")
-    with open_store(path) as store:
-        assert {digest: store.blob(digest) for digest in store.blobs()} == {
-            SNAPSHOT.digest: SNAPSHOT, IMAGE.digest: IMAGE_BLOB
-        }  # fmt: skip
-        store.append([*both("f"), Steered("f", "look", AT, (OTHER,))])
-        assert verify_loom(store).ok
-    (line,) = (tmp_path / "loom.jsonl.blobs").read_bytes().splitlines()
-    assert orjson.loads(line)["digest"] == OTHER.digest
 
 
 class Killed(Exception):
@@ -313,14 +287,12 @@ class Killed(Exception):
 
 @pytest.mark.rule("LOOM-1")
 @pytest.mark.parametrize("durability", ["process", "power"])
-@pytest.mark.parametrize("kills_at", [1, 2], ids=["in the blobs", "in the lines"])
-def test_a_kill_between_the_blobs_and_the_lines_leaves_a_valid_loom(tmp_path, kills_at, durability):
+def test_a_kill_in_the_middle_of_a_write_with_blobs_leaves_a_valid_loom(tmp_path, durability):
     path = tmp_path / "loom.jsonl"
-    store = JsonlStore(path, disk=Disk(write=FailingDisk(kills_at, Killed()).write), durability=durability)
+    store = JsonlStore(path, disk=Disk(write=FailingDisk(1, Killed()).write), durability=durability)
     with pytest.raises(Killed):
         store.append(shown("e", IMAGE))
     store._file.close()  # as the end of a process does; nothing else of it is closed in order
-    store._blobs.file.close()
     with open_store(path) as again:
         left_over = again.records("e")
         assert left_over == shown("e", IMAGE)[: len(left_over)]
@@ -332,14 +304,14 @@ def test_a_kill_between_the_blobs_and_the_lines_leaves_a_valid_loom(tmp_path, ki
         assert verify_loom(reader).ok
 
 
-@pytest.mark.parametrize("fails", [1, 2], ids=["in the blobs", "in the lines"])
-def test_a_full_disk_stores_no_blob(tmp_path, fails):
+def test_a_full_disk_stores_no_blob(tmp_path):
     path = tmp_path / "loom.jsonl"
-    full = FailingDisk(fails, OSError(errno.ENOSPC, "No space left on device"))
+    full = FailingDisk(1, OSError(errno.ENOSPC, "No space left on device"))
     with JsonlStore(path, disk=Disk(write=full.write)) as store:
         with pytest.raises(LoomError, match="Make room"):
             store.append(shown("e", IMAGE))
         assert store.records("e") == []
+        assert list(store.blobs()) == []
         store.append(shown("e", IMAGE))
     with open_store(path, read_only=True) as store:
         assert verify_loom(store).ok
@@ -360,7 +332,7 @@ def test_verify_names_the_first_record_that_lacks_its_snapshot(store):
     store.append([header("f"), GateStarted("f", "t", "call", "echo", snapshot=gone)])
     (fault,) = verify_loom(store).faults
     assert fault.record is not None
-    assert fault.blob == fault.image == gone.digest
+    assert fault.blob == gone.digest
     assert f"its snapshot {gone.digest} is missing" in str(fault)
 
 
@@ -381,10 +353,9 @@ def test_an_image_that_was_changed_or_lost_is_a_fault_and_is_not_shown(path):
             database.execute("update blobs set data = ? where digest = ?", (png(), IMAGE.digest))
             database.execute("delete from blobs where digest = ?", (OTHER.digest,))
     else:
-        beside = path.with_name(f"{path.name}.blobs")
-        lines = {orjson.loads(line)["digest"]: line for line in beside.read_bytes().splitlines()}
-        changed = lines[IMAGE.digest].replace(IMAGE.base64().encode(), Image(png()).base64().encode())
-        beside.write_bytes(changed + b"\n")
+        lines = path.read_bytes().splitlines(keepends=True)
+        kept = b"".join(line for line in lines if b'"blob":{"digest":"%b"' % OTHER.digest.encode() not in line)
+        path.write_bytes(kept.replace(IMAGE.base64().encode(), Image(png()).base64().encode()))
     with open_store(path, read_only=True) as store:
         first, second = store.records("e")[1].images
         with pytest.raises(LoomError, match="is not what was recorded"):
@@ -461,7 +432,7 @@ def test_a_copied_snapshot_gets_the_seal_of_its_new_store(path, tmp_path):
 def test_a_copy_says_which_blobs_its_source_has_lost(tmp_path):
     with open_store(tmp_path / "a.jsonl") as source:
         source.append(both("e"))
-    (tmp_path / "a.jsonl.blobs").unlink()
+    without_blobs(tmp_path / "a.jsonl")
     with open_store(tmp_path / "a.jsonl", read_only=True) as source, open_store(tmp_path / "b.db") as target:
         copied = copy_loom(source, target)
         assert {fault.blob for fault in copied.faults} == {SNAPSHOT.digest, IMAGE.digest}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
-from cantrip_actors.loom import Fenced, JsonlStore, Loom, SqliteStore, Tip, copy_loom, open_store, verify_loom
+from cantrip_actors.loom import Fenced, Loom, SqliteStore, Tip, copy_loom, open_store, verify_loom
 from cantrip_actors.loom.checkpoints import decode_checkpoint, encode_checkpoint
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.machine.project import Life
@@ -22,7 +22,7 @@ from tests.exhaustive import EXHAUSTIVE
 from tests.loom import postgres
 from tests.loom.histories import AT, header, run
 from tests.loom.processes import python
-from tests.loom.test_store import KINDS, LASTING, SHARED, anywhere, examples
+from tests.loom.test_store import KINDS, SHARED, anywhere, examples
 from tests.pictures import png
 
 
@@ -108,16 +108,27 @@ def test_the_latest_checkpoint_of_an_entity_is_found_and_the_records_after_it(be
 
 
 @pytest.mark.rule("C-06")
-def test_a_checkpoint_is_found_when_the_store_is_opened_again(place):
-    if not place.lasts:
-        pytest.skip("a memory loom is not opened again")
-    with place.open() as store:
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_checkpoint_is_found_when_the_store_is_opened_again(kind):
+    with anywhere(kind) as place:
+        with place.open() as store:
+            store.append([header("e", lasting=True), Steered("e", "one", AT)])
+            store.keep_checkpoint("e", store.tip("e"), b"state")
+        with place.open() as store:
+            assert store.checkpoint("e") == (store.tip("e").position, b"state")
+            assert Loom(store, None).checkpoint("e").data == b"state"
+            assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-06")
+def test_a_jsonl_loom_keeps_checkpoints_in_memory_only(tmp_path):
+    with open_store(tmp_path / "loom.jsonl") as store:
         store.append([header("e", lasting=True), Steered("e", "one", AT)])
         store.keep_checkpoint("e", store.tip("e"), b"state")
-    with place.open() as store:
         assert store.checkpoint("e") == (store.tip("e").position, b"state")
-        assert Loom(store, None).checkpoint("e").data == b"state"
-        assert verify_loom(store).ok
+    with open_store(tmp_path / "loom.jsonl") as store:
+        assert store.checkpoint("e") is None
+    assert b"state" not in (tmp_path / "loom.jsonl").read_bytes()
 
 
 @pytest.mark.rule("C-06")
@@ -164,39 +175,6 @@ def test_an_image_gets_its_bytes_from_the_loom(begun):
     image = Image(png())
     begun.append([IntentGiven("e", "look", AT, images=(image,))])
     assert Loom(begun, None).attach(image.bare()).data == image.data
-
-
-@pytest.mark.rule("C-06")
-@pytest.mark.parametrize("damage", ["deleted", "cut", "changed", "garbage"])
-def test_a_damaged_checkpoint_file_counts_as_deleted_and_is_made_anew(tmp_path, damage):
-    path, kept = tmp_path / "loom.jsonl", tmp_path / "loom.jsonl.checkpoints"
-    with JsonlStore(path) as store:
-        store.append([header("e", lasting=True)])
-        store.keep_checkpoint("e", store.tip("e"), b"state" * 1000)
-    data = kept.read_bytes()
-    if damage == "deleted":
-        kept.unlink()
-    else:
-        kept.write_bytes(
-            {"cut": data[:5000], "changed": data.replace(b"state", b"stale"), "garbage": b"x" * 5000}[damage]
-        )
-    with JsonlStore(path, read_only=True) as reader:
-        assert reader.checkpoint("e") is None
-    with JsonlStore(path) as store:
-        assert store.checkpoint("e") is None
-        store.keep_checkpoint("e", store.tip("e"), b"new")
-        assert store.checkpoint("e") == (store.tip("e").position, b"new")
-
-
-def test_a_checkpoint_that_cannot_be_written_is_an_error_and_changes_nothing(tmp_path):
-    with JsonlStore(tmp_path / "loom.jsonl") as store:
-        store.append([header("e", lasting=True)])
-        (tmp_path / "loom.jsonl.checkpoints").mkdir()
-        with pytest.raises(LoomError, match="cannot write to"):
-            store.keep_checkpoint("e", store.tip("e"), b"state")
-        assert store.checkpoint("e") is None
-    with pytest.raises(LoomError, match="is closed"):
-        store.keep_checkpoint("e", store.tip("e"), b"state")
 
 
 @pytest.mark.rule("C-06")
@@ -254,7 +232,7 @@ for n in range(len(store.records("e")), 10**6):
 
 @pytest.mark.real_time
 @pytest.mark.rule("C-06")
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", SHARED)
 def test_a_killed_process_leaves_either_a_checkpoint_of_its_log_or_no_checkpoint(kind):
     with anywhere(kind) as place:
         with place.open() as store:

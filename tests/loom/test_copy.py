@@ -81,9 +81,13 @@ def test_a_copy_that_differs_from_its_source_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_record_that_cannot_be_read_ends_the_copy(tmp_path):
-    with open_store(tmp_path / "a.jsonl") as source, open_store(tmp_path / "b.jsonl") as target:
+    with open_store(tmp_path / "a.jsonl") as source:
         source.append(run("e", "t1"))
-        whole = (tmp_path / "a.jsonl").read_bytes()
-        (tmp_path / "a.jsonl").write_bytes(whole.replace(b'"duration_ms":12.5', b'"duration_ms";12.5'))
-        with pytest.raises(LoomError, match="record 3 cannot be copied"):
-            copy_loom(source, target)
+    whole = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "a.jsonl").write_bytes(whole.replace(b'"duration_ms":12.5', b'"duration_ms";12.5'))
+    with (
+        open_store(tmp_path / "a.jsonl", read_only=True) as source,
+        open_store(tmp_path / "b.jsonl") as target,
+        pytest.raises(LoomError, match="record 3 cannot be copied"),
+    ):
+        copy_loom(source, target)

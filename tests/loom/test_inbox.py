@@ -1,7 +1,8 @@
 """The inbox, in every store: mail is accepted once for its key, waits in order, and is taken once, with its record."""
 
 import errno
-import os
+import json
+import math
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -21,14 +22,16 @@ from cantrip_actors.loom import (
     MailRow,
     SqliteStore,
     Taken,
+    Timer,
     copy_loom,
+    jsonl,
     mark_gone,
     open_store,
     sqlite,
     this_process,
     verify_loom,
 )
-from cantrip_actors.loom.jsonl import Disk
+from cantrip_actors.loom.line_file import Disk
 from cantrip_actors.loom.postgres import POSTING
 from cantrip_actors.records.mail import CONTROL, INTENTS, decode_mail, encode_mail, get_key
 from cantrip_actors.records.records import Ended, IntentGiven, MailRefused, Steered
@@ -36,7 +39,7 @@ from cantrip_actors.terms.image import Image
 from tests.exhaustive import EXHAUSTIVE
 from tests.loom import postgres
 from tests.loom.histories import AT, header, objects, run
-from tests.loom.test_blobs import FailingDisk, Killed
+from tests.loom.test_blobs import FailingDisk
 from tests.loom.test_store import KINDS, anywhere, examples
 from tests.pictures import images, png
 
@@ -54,6 +57,11 @@ def taker(one, entity=None):
     if one.kind == "intent":
         return IntentGiven(entity, one.body["intent"], AT, key=one.key, sender=one.sender)
     return Steered(entity, one.body["text"], AT, key=one.key, sender=one.sender)
+
+
+def note(entity="e"):
+    """A record that takes no mail."""
+    return Steered(entity, "note", AT)
 
 
 def withdrawal(one):
@@ -735,17 +743,12 @@ def test_mail_posted_by_another_process_counts(tables):
         assert one.release_if_empty(lease) == [lease]
 
 
-# ------------------------------------------------------------------------------------------ the file of a JSONL loom
+# ------------------------------------------------------------------------------------------- the lines of a JSONL loom
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "loom.jsonl"
-
-
-@pytest.fixture
-def mail_file(path):
-    return path.with_name("loom.jsonl.mail")
 
 
 def opened(path, **options):
@@ -755,11 +758,12 @@ def opened(path, **options):
     return store
 
 
-def test_half_a_line_of_mail_is_ignored(path, mail_file):
+def test_half_a_line_of_mail_is_ignored(path):
     with opened(path) as store:
         post(store, mail("a"))
-    whole = mail_file.read_bytes()
-    mail_file.write_bytes(whole + whole[: len(whole) // 2])
+    whole = path.read_bytes()
+    line = whole.splitlines()[-1]
+    path.write_bytes(whole + line[: len(line) // 2])
     with opened(path, read_only=True) as reader:
         assert keys(reader) == ["a"]
     with opened(path) as store:
@@ -769,34 +773,35 @@ def test_half_a_line_of_mail_is_ignored(path, mail_file):
         assert keys(store) == ["a", "b"]
 
 
-@pytest.mark.parametrize("line", [b"garbage\n", b'{"no":1}\n', b"\n"])
-def test_a_damaged_line_of_mail_is_named(path, mail_file, line):
+@pytest.mark.parametrize("line", [b"garbage", b'{"no":1,"mail":{}}', b'{"male":1}', b"{}", b""])
+def test_a_damaged_line_of_mail_is_named(path, line):
     with opened(path) as store:
         post(store, mail("a"))
-    mail_file.write_bytes(line + mail_file.read_bytes())
-    with pytest.raises(LoomError, match=r"loom\.jsonl\.mail: line 1 is corrupt: .* Restore it from a backup"):
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(LoomError, match=r"loom\.jsonl: line 5 is corrupt: .* Restore it from a copy"):
         opened(path)
 
 
-def test_mail_of_an_entity_that_the_log_does_not_know_is_an_error(path, mail_file):
+def test_mail_of_an_entity_that_the_log_does_not_know_is_an_error(path):
     with opened(path) as store:
         post(store, mail("a"))
-    path.write_bytes(b"")
-    with pytest.raises(LoomError, match="entity e is not in the log"):
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[-1])
+    with pytest.raises(LoomError, match="entity e has no header before it"):
         JsonlStore(path)
 
 
 @pytest.mark.rule("C-10")
-def test_mail_that_was_mostly_taken_is_written_anew_when_the_file_is_opened(path, mail_file):
+def test_mail_that_was_mostly_taken_is_written_anew_when_the_file_is_opened(path, monkeypatch):
+    monkeypatch.setattr(jsonl, "WASTE", 0)
     with opened(path) as store:
         numbers = post(store, *(mail(f"k{n}", text="x" * 1000) for n in range(20)), mail("f1", "f"))
         for n in range(18):
-            store.append([taker(mail(f"k{n}", text="x" * 1000))], taken=[(0, numbers[n])])
+            store.append([taker(mail(f"k{n}"))], taken=[(0, numbers[n])])
         store.append([Ended("f", "cancelled", AT)])
-    before = mail_file.read_bytes()
+    before = path.read_bytes()
     with opened(path, read_only=True) as reader:
         assert keys(reader) == ["k18", "k19"]
-    assert mail_file.read_bytes() == before
+    assert path.read_bytes() == before
     for _ in range(2):
         with opened(path) as store:
             assert keys(store) == ["k18", "k19"]
@@ -804,7 +809,22 @@ def test_mail_that_was_mostly_taken_is_written_anew_when_the_file_is_opened(path
             assert isinstance(store.post([mail("k3")])[0], KeyUsed)
             assert store.post([mail("k3", text="x" * 1000)])[0].no == numbers[3]
             assert verify_loom(store).ok
-        assert mail_file.stat().st_size < len(before) / 3
+        assert path.stat().st_size < len(before) / 2
+
+
+def test_a_key_that_has_expired_is_free_when_the_file_is_opened_again(path):
+    with opened(path) as store:
+        (first, _) = post(store, mail("a"), mail("b"))
+        store.append([taker(mail("a"))], taken=[(0, first)])
+        store.expire_mail(LATER)
+        assert store.find_mail("e", "a") is not None  # its episode has not ended
+        store.append([Ended("e", "failed", AT)])
+        store.expire_mail(LATER)
+    for _ in range(2):
+        with opened(path) as store:
+            assert store.find_mail("e", "a") is None
+            assert keys(store) == ["b"]
+            store.scrub()
 
 
 @pytest.mark.rule("C-10")
@@ -816,16 +836,17 @@ def test_mail_that_was_mostly_taken_is_written_anew_when_the_file_is_opened(path
         (lambda store: store.tip("e").position, "was not taken by the record that its row names"),
     ],
 )
-def test_verify_finds_a_mark_in_the_file_of_mail_that_is_wrong(path, mail_file, taken, fault):
+def test_verify_finds_a_row_of_taken_mail_that_is_wrong(path, taken, fault):
     with opened(path) as store:
         numbers = post(store, *(mail(f"k{n}") for n in range(4)))
         for n in range(4):
             store.append([taker(mail(f"k{n}"))], taken=[(0, numbers[n])])
-    with opened(path) as store:  # writes the file anew
+        store.scrub()
         right, wrong = store.find_mail("e", "k2").taken, taken(store)
-    before = mail_file.read_bytes()
-    assert before.count(b'"taken":%d}' % right) == 1
-    mail_file.write_bytes(before.replace(b'"taken":%d}' % right, b'"taken":%d}' % wrong))
+    before = path.read_bytes()
+    row = b'"taken":[%d,%d,'
+    assert before.count(row % (numbers[2], right)) == 1
+    path.write_bytes(before.replace(row % (numbers[2], right), row % (numbers[2], wrong)))
     with opened(path, read_only=True) as reader:
         (found,) = verify_loom(reader).faults
     assert str(found) == f"mail {numbers[2]} of entity e {fault}"
@@ -842,30 +863,42 @@ def test_a_full_disk_accepts_no_mail(path):
         assert keys(store) == ["b"]
 
 
+@pytest.mark.rule("C-16", "K-32")
+def test_a_transaction_that_was_cut_at_any_byte_is_there_as_a_whole_or_not_at_all(path):
+    with opened(path) as store:
+        post(store, mail("before"))
+        before = path.stat().st_size
+        wait = Timer(id="t", due=5.0, entity_id="e", mail=mail("later"))
+        seen = Steered("e", "I told f", AT, images=(Image(png()),))
+        store.append([seen, note()], post=[(0, mail("k", "f"))], timers=[(1, wait)])
+    whole = path.read_bytes()
+    for cut in range(before, len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        with opened(path) as store:
+            is_there = cut >= len(whole) - 1  # the last newline may be missing
+            assert len(store.records("e")) == (3 if is_there else 1)
+            assert (keys(store), keys(store, "f")) == (["before"], ["k"] if is_there else [])
+            assert store.timers("e") == ([wait] if is_there else [])
+            assert store.recovered == 0 or not is_there
+            assert verify_loom(store).ok
+            post(store, mail("after"))
+        with opened(path) as store:
+            assert keys(store) == ["before", "after"]
+
+
 @pytest.mark.rule("C-16")
 @pytest.mark.parametrize("durability", ["process", "power"])
-@pytest.mark.parametrize("fails", ["in the mail", "in the line"])
-@pytest.mark.parametrize("kills", [True, False])
-def test_mail_posted_with_a_record_is_written_with_it_or_not_at_all(path, fails, kills, durability):
-    """A kill, or a full disk, in either file: neither the record nor its mail is there, now and later."""
-    error = Killed() if kills else OSError(errno.ENOSPC, "No space left on device")
-    disk = FailingDisk(2 if fails == "in the mail" else 3, error)
-    store = opened(path, disk=Disk(write=disk.write), durability=durability)
+def test_mail_posted_with_a_record_is_not_written_to_a_full_disk(path, durability):
+    disk = FailingDisk(2, OSError(errno.ENOSPC, "No space left on device"))
     one = mail("k", "f")
-    with pytest.raises(Killed if kills else LoomError):
+    with opened(path, disk=Disk(write=disk.write), durability=durability) as store, pytest.raises(LoomError):
         store.append([Steered("e", "I told f", AT)], post=[(0, one)])
-    if kills:
-        os.close(store._file.fd)  # as the end of a process does; nothing is closed in order
-        os.close(store._mail.file.fd)
-    else:
-        store.close()
-    for _ in range(2):
+    for n in range(2):
         with opened(path) as again:
-            assert len(again.records("e")) == (1 if _ == 0 else 2)
+            assert len(again.records("e")) == 1 + n
             assert keys(again) == keys(again, "f") == []
             assert again.find_mail(one.entity_id, "k") is None
-            if not _:
-                again.append([Steered("e", "long enough to reach behind the record that is not there", AT)])
+            again.append([Steered("e", "long enough to reach behind the record that is not there", AT)])
 
 
 def test_a_line_of_mail_is_as_durable_as_a_record(path):
@@ -874,5 +907,18 @@ def test_a_line_of_mail_is_as_durable_as_a_record(path):
     with opened(path, disk=disk, durability="power") as store:
         synced.clear()
         post(store, mail("a"))
-        assert "loom.jsonl.mail" in synced
+        assert synced == ["loom.jsonl"]
         assert store.blocking
+
+
+def test_lines_of_mail_that_another_program_wrote_anew_are_read(path):
+    strange = Mail(entity_id="e", key="é\ud83d", kind="timer", body={"n": float("nan"), "kind": None}, at=AT)
+    with opened(path) as store:
+        post(store, mail("a"), strange)
+        store.append([note()], timers=[(0, Timer(id="t", due=5.0, entity_id="e", mail=mail("later")))])
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    path.write_text("".join(json.dumps(dict(sorted(facts.items(), reverse=True))) + "\n" for facts in lines))
+    with opened(path) as store:
+        assert keys(store) == ["a", "é\ud83d"]
+        assert math.isnan(store.pending("e")[1].mail.body["n"])
+        assert store.replace_timer(store.find_timer("e", "t"), None) == []

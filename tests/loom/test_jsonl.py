@@ -14,8 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cantrip_actors.loom import DamagedLoom, JsonlStore, jsonl, line_file, line_store, open_store, verify_loom
-from cantrip_actors.loom.jsonl import Disk
+from cantrip_actors.loom import (
+    DamagedLoom,
+    JsonlStore,
+    Wanted,
+    begin_forget,
+    forget_entities,
+    jsonl,
+    line_file,
+    open_store,
+    verify_loom,
+)
+from cantrip_actors.loom.line_file import Disk
+from cantrip_actors.machine.project import Life
+from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, header, histories, run, turn
@@ -93,20 +105,18 @@ def test_a_file_cut_at_any_byte_opens_to_its_last_whole_record(path):
     last = len(b"".join(whole.splitlines(keepends=True)[:-5]))
     for cut in range(last, len(whole)):
         path.write_bytes(whole[:cut])
-        lines = whole[:cut].count(b"\n") - 1
+        lines = whole[: cut + 1].count(b"\n") - 1  # a line that lacks only its newline gets it
         with capture_logs() as logs, JsonlStore(path) as store:
             assert list(store.records("e")) == records[:lines]
-            kept = whole[:cut].rpartition(b"\n")[2]
-            beside = path.with_name("loom.jsonl.torn")
-            if kept:
-                assert store.recovered == jsonl.Recovered(path, lines + 2, cut - len(kept), len(kept), beside)
-                assert [log["event"] for log in logs] == ["loom.torn_line"]
-                assert beside.read_bytes() == kept + b"\n"
-                beside.unlink()
+            torn = b"" if whole[cut : cut + 1] == b"\n" else whole[:cut].rpartition(b"\n")[2]
+            if torn:
+                assert [(log["event"], log["line"], log["bytes"]) for log in logs] == [
+                    ("loom.torn_line", lines + 2, len(torn))
+                ]
             else:
-                assert store.recovered is None
                 assert logs == []
-                assert not beside.exists()
+            assert store.recovered == len(torn)
+            assert list(path.parent.iterdir()) == [path]
             store.append([Ended("e", "cancelled", AT)])
         assert held(path) == [*records[:lines], Ended("e", "cancelled", AT)]
 
@@ -115,26 +125,8 @@ def test_zeros_after_the_last_record_count_as_torn(path):
     whole = written(path, run("e", "t1"))
     path.write_bytes(whole + bytes(4096))
     with JsonlStore(path) as store:
-        assert store.recovered is not None
-        assert store.recovered.length == 4096
+        assert store.recovered == 4096
     assert path.read_bytes() == whole
-
-
-def test_two_torn_ends_are_kept_separately(path):
-    whole = written(path, run("e", "t1"))
-    for torn in (b'{"kind":"a', b'{"kind":"b'):
-        path.write_bytes(whole + torn)
-        JsonlStore(path).close()
-    assert path.with_name("loom.jsonl.torn").read_bytes() == b'{"kind":"a\n{"kind":"b\n'
-
-
-def test_a_torn_line_that_cannot_be_saved_elsewhere_stays_in_the_file(path):
-    whole = written(path, run("e", "t1"))
-    path.write_bytes(whole + b'{"kind":')
-    with pytest.raises(LoomError, match=r"cannot cut the torn last line off .* No space left"):
-        JsonlStore(path, disk=Faulty(FULL).disk)
-    assert path.read_bytes() == whole + b'{"kind":'
-    JsonlStore(path).close()  # the lock was released
 
 
 def test_a_reader_does_not_cut_off_a_torn_line(path):
@@ -150,7 +142,7 @@ def test_an_empty_file_is_an_empty_loom(path):
     path.touch()
     with JsonlStore(path) as store:
         assert list(store.headers()) == []
-        assert store.recovered is None
+        assert store.recovered == 0
 
 
 # ------------------------------------------------------------------------------------------------------- failing disks
@@ -211,8 +203,7 @@ def test_half_a_record_that_was_never_cut_off_is_torn_for_the_next_process(path)
         with pytest.raises(LoomError):
             store.append([header("f", name="x" * 1000)])
     with JsonlStore(path) as store:
-        assert store.recovered is not None
-        assert store.recovered.length == 300
+        assert store.recovered == 300
         assert store.header("f") is None
 
 
@@ -285,7 +276,7 @@ def test_exactly_the_acknowledged_records_survive_disk_faults(history, troubles)
                 faulty.mend()
         with JsonlStore(path) as store:
             assert_holds(store, history)
-            assert store.recovered is None
+            assert store.recovered == 0
 
 
 # --------------------------------------------------------------------------------------------------- files of all sorts
@@ -298,9 +289,127 @@ def test_a_file_is_read_whole_with_any_chunk_size(history, chunk):
             for batch in history.batches:
                 store.append(batch)
         patch.setattr(line_file, "CHUNK", chunk)
-        patch.setattr(line_store, "TOGETHER", chunk)
         with place.open() as store:
             assert_holds(store, history)
+
+
+@pytest.mark.rule("K-32")
+@given(histories())
+def test_a_rewritten_file_says_the_same(history):
+    with anywhere("jsonl") as place:
+        with place.open() as store:
+            for batch in history.batches:
+                store.append(batch)
+            lines = list(store.lines())
+            store.scrub()
+            assert_holds(store, history)
+        with place.open() as store:
+            assert_holds(store, history)
+            assert list(store.lines()) == lines
+            assert verify_loom(store).ok
+
+
+def test_a_file_with_nothing_but_records_is_read_and_continued(path):
+    """The reference form, as another program would write it: no version, no links, and no newline at the end."""
+    records = run("e", "t1", ends=False)
+    path.write_bytes(b"\n".join(map(encode, records)))
+    with open_store(path, read_only=True) as reader:
+        assert list(reader.records("e")) == records
+    with JsonlStore(path) as store:
+        assert list(store.records("e")) == records
+        assert store.recovered == 0
+        store.append(turn("e", "t2", "t1", 2))
+    assert held(path) == [*records, *turn("e", "t2", "t1", 2)]
+
+
+@pytest.mark.rule("K-32")
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_a_loom_has_one_file(path, durability):
+    with JsonlStore(path, durability=durability) as store:
+        store.append([header("e", lasting=True), note()], timers=[(1, timer())])
+        store.post([mail("k1")])
+        store.keep_checkpoint("e", store.tip("e"), b"state")
+        store.change_account("limits", lambda state, now: ("full", None), 1.0)
+        store.key()
+        forget_entities(store, Wanted([]))
+        store.scrub()
+        assert list(path.parent.iterdir()) == [path]
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.rule("K-32")
+def test_accounts_are_kept_in_the_file(path):
+    with JsonlStore(path) as store:
+        for state in ("one", "two", "two"):
+            store.change_account("limits", lambda old, now, state=state: (state, old), 1.0)
+        size = path.stat().st_size
+    with JsonlStore(path) as store:
+        assert store.accounts("lim") == {"limits": "two"}
+        assert store.change_account("limits", lambda old, now: (old, old), 1.0) == "two"
+        assert path.stat().st_size == size
+
+
+@pytest.mark.rule("K-32")
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_large_file_is_reported_once(path, monkeypatch, grows):
+    if not grows:
+        written(path, run("e", "t1"))
+    monkeypatch.setattr(jsonl, "LARGE", 500)
+    with capture_logs() as logs, JsonlStore(path) as store:
+        assert bool(logs) is not grows
+        for name in "fgh":
+            store.append(run(name, f"t{name}"))
+    assert [log["event"] for log in logs] == ["loom.large"]
+    assert "SQLite" in logs[0]["hint"]
+
+
+# ----------------------------------------------------------------------------------------------------------- rewriting
+
+
+@pytest.mark.rule("K-32")
+def test_no_record_is_written_while_the_file_is_rewritten_but_accounts_are(path):
+    with JsonlStore(path) as store:
+        store.append([*run("e", "t1"), Ended("e", "terminated", AT), header("f")])
+        finish = begin_forget(store, Wanted(["e"]))
+        with pytest.raises(LoomError, match="is being rewritten, and nothing was recorded"):
+            store.append(turn("f", "t2", None))
+        store.change_account("limits", lambda state, now: ("full", None), 1.0)
+        assert finish().entities == ("e",)
+        store.append(turn("f", "t2", None))
+    with JsonlStore(path) as store:
+        assert store.accounts("") == {"limits": "full"}
+        assert (len(store.records("f")), store.life("e")) == (5, Life.FORGOTTEN)
+        assert verify_loom(store).ok
+
+
+@pytest.mark.parametrize("fails", ["write", "sync", "replace"])
+def test_a_loom_that_cannot_be_rewritten_stays_as_it_is(path, monkeypatch, fails):
+    faulty = Faulty()
+    with JsonlStore(path, disk=faulty.disk) as store:
+        store.append([*run("e", "t1"), Ended("e", "terminated", AT)])
+        before, records = path.read_bytes(), list(store.records("e"))
+        with monkeypatch.context() as patch:
+            if fails == "replace":
+                patch.setattr(Path, "replace", raise_full)
+            faulty.writes = [FULL] if fails == "write" else []
+            faulty.sync_error = FULL if fails == "sync" else None
+            with pytest.raises(LoomError, match=r"cannot rewrite .* Make room"):
+                forget_entities(store, Wanted(["e"]))
+        faulty.mend()
+        assert path.read_bytes() == before
+        assert list(store.records("e")) == records
+        store.append(run("f", "t2"))
+        assert forget_entities(store, Wanted(["e"])).records == len(records)
+    with JsonlStore(path) as store:
+        assert verify_loom(store).ok
+    assert list(path.parent.iterdir()) == [path]
+
+
+def raise_full(*_):
+    raise FULL
+
+
+# ------------------------------------------------------------------------------------------------- lines of other kinds
 
 
 @given(histories())
@@ -323,8 +432,11 @@ E = b'{"kind":"ended","entity":"e","reason":"cancelled","at":"now"}\n'
     ("line", "why"),
     [
         (b"garbage\n", "garbage"),
-        (b"\n", "not a record"),
-        (bytes(50) + b"\n", "not a record"),
+        (b"\n", "not a line of a loom"),
+        (bytes(50) + b"\n", "not a line of a loom"),
+        (b"[]\n", "not a line of a loom"),
+        (b"{}\n", "not a line of a loom"),
+        (b'{"loom":1}\n', "only the first line names a version"),
         (E[:30] + b"\n", "not a record"),
         (E.replace(b"ended", b"endde"), "unknown kind 'endde'"),
         (E.replace(b'"e"', b'"\xff"'), "not a record"),
@@ -347,23 +459,23 @@ def test_a_corrupt_line_in_the_middle_is_named_and_skipped_by_a_reader(path, lin
 
 
 @pytest.mark.rule("C-53")
-@pytest.mark.parametrize("suffix", ["mail", "timers"])
-def test_a_corrupt_line_in_a_sidecar_is_skipped_by_a_reader_and_left_out_by_a_repair(path, suffix):
+@pytest.mark.parametrize("kind", ["mail", "timer"])
+def test_a_corrupt_line_of_the_journal_is_skipped_by_a_reader_and_left_out_by_a_repair(path, kind):
     with open_store(path) as store:
         store.append([header("e", lasting=True), note()], timers=[(1, timer())])
         store.post([mail("k1")])
-    beside = path.with_name(f"{path.name}.{suffix}")
-    beside.write_bytes(b"garbage\n" + beside.read_bytes())
-    with pytest.raises(DamagedLoom, match=rf"{suffix}: line 1 is corrupt: .*cantrip loom repair"):
+        store.append([note()], post=[(0, mail("k2"))], timers=[(0, timer("u"))])
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = max(n for n, line in enumerate(lines) if line.startswith(b'{"%b":' % kind.encode()))
+    path.write_bytes(b"".join([*lines[:number], lines[number].replace(b":{", b":["), *lines[number + 1 :]]))
+    kept = (["k1"], ["t", "u"]) if kind == "mail" else (["k1", "k2"], ["t"])
+    with pytest.raises(DamagedLoom, match=rf"line {number + 1} is corrupt: .*cantrip loom repair"):
         open_store(path)
     with open_store(path, read_only=True) as reader:
-        assert ([row.mail.key for row in reader.pending("e")], [one.id for one in reader.timers("e")]) == (
-            ["k1"],
-            ["t"],
-        )
-        assert "line 1 is corrupt" in verify_loom(reader).faults[0].what
+        assert ([row.mail.key for row in reader.pending("e")], [one.id for one in reader.timers("e")]) == kept
+        assert "is not a record of a loom" in verify_loom(reader).faults[0].what
     with open_store(path, repair=True) as store:
-        assert ([row.mail.key for row in store.pending("e")], [one.id for one in store.timers("e")]) == (["k1"], ["t"])
+        assert ([row.mail.key for row in store.pending("e")], [one.id for one in store.timers("e")]) == kept
         assert verify_loom(store).ok
 
 
@@ -384,21 +496,11 @@ def test_an_entity_that_begins_twice_is_named(path):
         open_store(path)
 
 
-def test_an_invalid_line_is_named_when_it_is_read(path):
+def test_an_invalid_line_is_named(path):
     whole = written(path, run("e", "t1"), run("f", "t2")).splitlines(keepends=True)
     path.write_bytes(b"".join([*whole[:8], whole[8][:90] + whole[8][91:].replace(b":", b";"), *whole[9:]]))
-    with open_store(path) as store:
-        assert len(store.records("e")) == 6
-        with pytest.raises(LoomError, match="line 9 is corrupt"):
-            store.records("f")
-
-
-def test_a_file_truncated_by_others_is_an_error_when_read(path):
-    written(path, run("e", "t1"))
-    with open_store(path, read_only=True) as store:
-        os.truncate(path, 400)
-        with pytest.raises(LoomError, match="cut short while this loom was open"):
-            store.records("e")
+    with pytest.raises(LoomError, match="line 9 is corrupt"):
+        open_store(path)
 
 
 @pytest.mark.rule("LOOM-3")

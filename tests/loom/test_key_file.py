@@ -10,9 +10,9 @@ from cantrip_actors.loom import open_store
 from tests.loom.histories import run
 
 
-@pytest.fixture(params=["loom.jsonl", "loom.db"])
-def path(request, tmp_path):
-    return tmp_path / request.param
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "loom.db"
 
 
 @pytest.fixture
@@ -87,6 +87,17 @@ def test_processes_that_begin_at_once_have_the_same_key(path):
 def test_a_memory_loom_has_a_key_of_its_own():
     with open_store("memory:") as one, open_store("memory:") as other:
         assert one.key() == one.key() != other.key()
+
+
+def test_a_jsonl_loom_has_a_key_as_long_as_it_is_open_unless_it_is_sealed(tmp_path):
+    for seal_key in (None, b"a secret of sixteen bytes or more"):
+        path, keys = tmp_path / f"{seal_key is None}.jsonl", set()
+        for _ in range(2):
+            with open_store(path, seal_key=seal_key) as store:
+                assert store.key() == store.key()
+                keys.add(store.key())
+        assert len(keys) == (2 if seal_key is None else 1)
+    assert {file.suffix for file in tmp_path.iterdir()} == {".jsonl"}
 
 
 def test_a_postgres_loom_has_no_key_file(store):

@@ -331,7 +331,8 @@ def test_an_entity_whose_holders_died_three_times_is_quarantined_until_that_is_l
         assert store.quarantined() == []
         for _ in range(2):
             with pytest.raises(
-                Quarantined, match=r"^entity e is quarantined: 3 processes .* then resume or abandon it$"
+                Quarantined,
+                match=r"^entity e is quarantined: it crashes .*, or 3 processes .* then resume or abandon it$",
             ):
                 store.claim("e", ME, 60)
             assert store.quarantined() == ["e"]

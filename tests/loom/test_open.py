@@ -1,11 +1,14 @@
 """`open_store` by URL: the store that each URL opens, and the error for an invalid one."""
 
 import os
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cantrip_actors.loom import JsonlStore, MemoryStore, SqliteStore, open_loom, open_store
+from cantrip_actors.loom.store import Postponed
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import run
 
@@ -65,13 +68,13 @@ def test_missing_folders_are_created(tmp_path):
     assert (tmp_path / "x" / "y" / "z.jsonl").exists()
 
 
-@pytest.mark.parametrize(("durability", "blocking"), [("process", False), ("power", True), ("none", False)])
+@pytest.mark.parametrize(("durability", "is_postponed"), [("process", False), ("power", True), ("none", False)])
 @pytest.mark.parametrize("scheme", ["jsonl", "sqlite"])
-def test_durability_says_whether_an_append_waits_for_the_disk(tmp_path, scheme, durability, blocking):
+def test_an_attempt_postpones_an_append_that_waits_for_the_disk(tmp_path, scheme, durability, is_postponed):
     with open_store(f"{scheme}:{tmp_path}/loom?durability={durability}") as store:
-        store.append(run("e", "t1"))
-        assert store.blocking is blocking
-        assert len(store.records("e")) == 6
+        with pytest.raises(Postponed) if is_postponed else nullcontext():
+            store.attempt(partial(store.append, run("e", "t1")))
+        assert len(store.records("e")) == (0 if is_postponed else 6)
 
 
 @pytest.mark.parametrize(

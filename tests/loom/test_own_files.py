@@ -59,17 +59,6 @@ def test_a_file_that_is_not_a_loom_is_refused_and_not_changed(tmp_path: Path, wh
 
 
 @pytest.mark.rule("X-14")
-@pytest.mark.parametrize("beside", ["mail", "timers"])
-def test_a_foreign_file_beside_a_loom_is_not_changed(tmp_path: Path, beside: str) -> None:
-    cast(tmp_path / "loom.jsonl")
-    foreign = tmp_path / f"loom.jsonl.{beside}"
-    foreign.write_bytes(b"to the post office")
-    with pytest.raises(LoomError, match="is not part of a loom, and was not changed"):
-        cast(tmp_path / "loom.jsonl")
-    assert foreign.read_bytes() == b"to the post office"
-
-
-@pytest.mark.rule("X-14")
 @pytest.mark.parametrize(
     "torn", [b"{", b'{"loom"', b'{"loom":1}', b'{"kind":"header","entity":"a', b'{"loom":1}\n{"kind":"hea']
 )

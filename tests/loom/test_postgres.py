@@ -16,15 +16,13 @@ import pytest
 from cantrip_actors.loom import Held, open_store, postgres, this_process, verify_loom
 from cantrip_actors.loom.postgres import PostgresStore
 from cantrip_actors.loom.schema import VERSION
-from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom import postgres as servers
-from tests.loom.histories import AT, SNAPSHOT, header, run, turn
+from tests.loom.histories import AT, header, run, turn
 from tests.loom.processes import child, python
 from tests.loom.test_store import anywhere
 from tests.loom.test_verify import FAMILY
-from tests.pictures import png
 
 
 @pytest.fixture
@@ -289,71 +287,6 @@ def test_tables_that_only_a_later_version_can_use_are_refused(place, store, othe
         LoomError, match=f"has tables of version {VERSION + 1}, this version knows up to {VERSION}: use a newer"
     ):
         place.open()
-
-
-OLD_TABLES = """
-drop index inboxes;
-drop table blobs;
-drop table mail;
-drop table timers;
-drop table checkpoints;
-alter table trees drop column control;
-alter table trees drop column intents;
-alter table trees drop column loads;
-alter table holders drop column boot;
-alter table leases drop column deaths;
-drop sequence mails;
-create table images (digest text primary key, engine text not null, seal text not null, data bytea not null);
-create table pictures (digest text primary key, type text not null, data bytea not null);
-"""
-
-
-@pytest.mark.rule("C-05")
-@pytest.mark.rule("C-54")
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writing(place, store, other, version):
-    image = Blob.of_image("image/png", png())
-    kept = [SNAPSHOT, image][: version - 1]
-    store.append(run("e", "t1"))
-    other.execute(OLD_TABLES)
-    for one in kept[:1]:
-        other.execute("insert into images values (%s, %s, %s, %s)", (one.digest, one.engine, one.seal, one.data))
-    for one in kept[1:]:
-        other.execute("insert into pictures values (%s, %s, %s)", (one.digest, one.kind, one.data))
-    for table in ("images", "pictures")[version - 1 :]:
-        other.execute(f"drop table {table}")
-    other.execute("update version set version = %s", (version,))
-    with open_store(place.url, read_only=True) as reader:
-        assert [reader.blob(digest) for digest in reader.blobs()] == sorted(kept, key=lambda blob: blob.digest)
-        assert reader.blob("0" * 40) is None
-        assert verify_loom(reader).ok
-    with place.open() as upgraded:
-        assert [upgraded.blob(blob.digest) for blob in kept] == kept
-        upgraded.append(run("f", "t2", snapshot=SNAPSHOT))
-        assert upgraded.blob(SNAPSHOT.digest) == SNAPSHOT
-        assert verify_loom(upgraded).ok
-        copy = f"{upgraded.schema}_v{version}"
-        assert upgraded.migrated == (version, VERSION, copy)
-    assert other.execute("select version from version").fetchone() == (VERSION,)
-    assert other.execute(f"select version, (select count(*) from {copy}.records) from {copy}.version").fetchone() == (
-        version,
-        6,
-    )
-    other.execute(f"drop schema {copy} cascade")
-
-
-@pytest.mark.rule("C-54")
-def test_tables_of_an_earlier_version_are_copied_beside_an_earlier_copy(place, store, other):
-    store.append(run("e", "t1"))
-    other.execute(OLD_TABLES)
-    other.execute("update version set version = 3")
-    copies = [f"{store.schema}_v3{again}" for again in ("", "_2")]
-    other.execute(f"create schema {copies[0]}")
-    with place.open() as upgraded:
-        assert upgraded.migrated == (3, VERSION, copies[1])
-    assert other.execute(f"select count(*) from {copies[1]}.records").fetchone() == (6,)
-    for copy in copies:
-        other.execute(f"drop schema {copy} cascade")
 
 
 def test_a_read_only_server_is_an_error_that_says_so(store):

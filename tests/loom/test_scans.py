@@ -1,6 +1,5 @@
 """No frequent query reads a whole table, so its cost does not grow with the number of unloaded entities."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from cantrip_actors.loom.nodes import NodeInfo
 from cantrip_actors.machine.project import Life
+from cantrip_actors.records.submissions import SubmissionPosition, SubmissionRow, encode_submission
 from tests.exhaustive import EXHAUSTIVE
 from tests.loom import postgres as servers
 from tests.loom.histories import header
@@ -20,7 +20,9 @@ SIZES = [(50_000, 50_000), *([(1_000_000, 100_000)] if EXHAUSTIVE else [])]
 """Sleeping entities, each held by a living node, with a schedule that is not due and a submission in one of ten queues;
 and settled mails."""
 
-LARGE = ("entities", "trees", "leases", "mail", "timers", "records")
+LARGE = ("entities", "trees", "leases", "mail", "timers", "submissions", "records")
+
+ROW = encode_submission(SubmissionRow(key="q", cantrip="desk", intent="go", at=1.0)).decode()
 
 FILL = """
 insert into holders (owner, until) values ('elsewhere', clock_timestamp() + interval '1 hour');
@@ -30,7 +32,7 @@ insert into leases (entity, holder) select 's' || n, 1 from generate_series(1, {
 insert into records select n, n, null, '' from generate_series(1, {many}) n;
 insert into mail select n, n, 1, true, 'k', '', '', n from generate_series(1, {mails}) n;
 insert into timers select 0, 't' || n, 4e9 + n, '' from generate_series(1, {many}) n;
-insert into timers select 0, 'q' || n, null, '', 'queue' || n % 10, n from generate_series(1, {many}) n;
+insert into submissions select 'q' || n, 'queue' || n % 10, n % 3, n, '{row}' from generate_series(1, {many}) n;
 select setval('seqs', {many}), setval('mails', {mails});
 """
 
@@ -42,7 +44,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Any]:
         with fresh.open():
             pass
         with by_hand(fresh) as other:
-            other.execute(FILL.format(many=many, mails=mails))
+            other.execute(FILL.format(many=many, mails=mails, row=ROW))
             for table in LARGE:
                 other.execute(f"analyze {table}")
         yield fresh
@@ -108,10 +110,13 @@ def fire(store: Any) -> None:
 
 
 def queue(store: Any) -> None:
-    assert store.timers_due(0.5, queue="queue3") == []
-    assert store.has_due(math.inf, 1, "queue3")
-    assert not store.has_due(100.0, 100, "queue3")
-    store.count_queued("queue none")
+    assert len(store.submissions("queue3", limit=10)) == 10
+    assert store.submissions("queue3", after=SubmissionPosition(2, 1e9, "")) == []
+    assert store.has_submissions("queue3", 1)
+    assert not store.has_submissions("queue3", 1, priority=1)
+    assert not store.next_due(0.0).has_submission
+    assert store.find_submission("none") is None
+    store.count_submissions("queue none")
     store.accounts("x")
 
 
@@ -146,4 +151,4 @@ def test_tables_whose_rows_change_all_the_time_are_vacuumed_often() -> None:
                 "and 'autovacuum_vacuum_scale_factor=0.02' = any(reloptions)"
             )
             often = {table for (table,) in other.execute(query)}
-    assert often == {"mail", "trees", "timers", "leases", "holders", "nodes", "accounts"}
+    assert often == {"mail", "trees", "timers", "submissions", "leases", "holders", "nodes", "accounts"}

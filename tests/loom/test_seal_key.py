@@ -10,6 +10,7 @@ import pytest
 
 from cantrip_actors import LoomError, Runtime
 from cantrip_actors.loom import (
+    DamagedLoom,
     Heads,
     Wanted,
     WrongSealKey,
@@ -320,13 +321,26 @@ def test_records_after_the_head_of_a_killed_process_are_checked_and_kept(tmp_pat
     loom = Sealed("jsonl", tmp_path)
     with loom.open() as store:
         store.append(FAMILY)
-        head = (tmp_path / "loom.jsonl.head").read_bytes()
+        first = loom.path.read_bytes().partition(b"\n")[0]
         store.append(OTHER)
-    (tmp_path / "loom.jsonl.head").write_bytes(head)  # as if it had been killed before it wrote the head
+    rest = loom.path.read_bytes()[len(first) :]
+    loom.path.write_bytes(first + rest)  # as if it had been killed before it wrote the head
     assert loom.verify().ok
     with loom.open() as store:
         store.append([Rewarded("e", "t1", 1.0, AT)])
     assert loom.verify().ok
+
+
+@pytest.mark.rule("X-21")
+@pytest.mark.parametrize("change", [lambda line: line[:-1], lambda line: line.replace(b',"head":', b',"hade":')])
+def test_a_sealed_file_whose_first_line_was_changed_is_damaged(tmp_path, change):
+    loom = Sealed("jsonl", tmp_path)
+    with loom.open() as store:
+        store.append(FAMILY)
+    first, end, rest = loom.path.read_bytes().partition(b"\n")
+    loom.path.write_bytes(change(first) + end + rest)
+    with pytest.raises(DamagedLoom, match="first line"):
+        loom.open()
 
 
 def test_a_sealed_loom_is_backed_up_compacted_and_forgotten_like_others(loom, tmp_path):

@@ -12,19 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom import SqliteStore, open_store, schema, sqlite, verify_loom
+from cantrip_actors.loom import SqliteStore, open_store, schema, sqlite
 from cantrip_actors.loom import write_ahead as checkpoint
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.machine.project import Life
-from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, IntentGiven
 from cantrip_actors.terms.errors import LoomError, ReadOnlyLoom
-from tests.loom.histories import AT, SNAPSHOT, header, histories, run, turn
+from tests.loom.histories import AT, header, histories, run, turn
 from tests.loom.processes import python
+from tests.loom.statements import trace_reads
 from tests.loom.test_jsonl import file_size_limit
 from tests.loom.test_store import anywhere, assert_holds, examples
-from tests.pictures import png
 
 OPEN_FILES = Path("/proc/self/fd")
 
@@ -178,50 +177,6 @@ def test_a_database_that_is_not_a_loom_is_refused(path, read_only):
     with pytest.raises(LoomError, match="is an SQLite database, but not a loom"):
         open_store(path, read_only=read_only)
     assert path.read_bytes() == before
-
-
-OLD_TABLES = """
-drop index inboxes;
-drop table blobs;
-drop table mail;
-drop table timers;
-drop table checkpoints;
-alter table trees drop column control;
-alter table trees drop column intents;
-alter table trees drop column loads;
-alter table holders drop column boot;
-alter table leases drop column deaths;
-create table images (digest text primary key, engine text not null, seal text not null, data blob not null);
-create table pictures (digest text primary key, type text not null, data blob not null);
-"""
-
-
-@pytest.mark.rule("C-05")
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_tables_of_an_earlier_version_are_read_as_they_are_and_upgraded_for_writing(path, version):
-    image = Blob.of_image("image/png", png())
-    kept = [SNAPSHOT, image][: version - 1]
-    with SqliteStore(path) as store:
-        store.append(run("e", "t1"))
-    with plain(path) as other:
-        other.executescript(OLD_TABLES)
-        rows = [(one.digest, one.engine, one.seal, one.data) for one in kept[:1]]
-        other.executemany("insert into images values (?, ?, ?, ?)", rows)
-        other.executemany(
-            "insert into pictures values (?, ?, ?)", [(one.digest, one.kind, one.data) for one in kept[1:]]
-        )
-        for table in ("images", "pictures")[version - 1 :]:
-            other.execute(f"drop table {table}")
-        other.execute(f"pragma user_version = {version}")
-    with SqliteStore(path, read_only=True) as reader:
-        assert [reader.blob(digest) for digest in reader.blobs()] == sorted(kept, key=lambda blob: blob.digest)
-        assert reader.blob("0" * 40) is None
-        assert verify_loom(reader).ok
-    with SqliteStore(path) as store, SqliteStore(path) as beside:
-        assert [store.blob(blob.digest) for blob in kept] == kept
-        store.append(run("f", "t2", snapshot=SNAPSHOT))
-        assert beside.blob(SNAPSHOT.digest) == SNAPSHOT
-        assert verify_loom(store).ok
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -446,7 +401,7 @@ def test_closing_leaves_only_the_database_file(path):
 )
 def test_no_query_scans_a_whole_table(path, store, ask):
     asked = []
-    store._reader.set_trace_callback(asked.append)
+    trace_reads(store, asked.append)
     ask(store)
     (query,) = asked
     with plain(path) as other:

@@ -3,13 +3,15 @@
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
 from cantrip_actors.loom import Loom, Store, open_store, thread_jsonl
+from cantrip_actors.loom.store import Postponed
 from cantrip_actors.records.records import Committed, Ended, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from conformance.postgres import drop
@@ -236,8 +238,10 @@ def test_a_closed_store_can_still_be_read(store):
     assert "1 turns" in repr(store)
 
 
-def test_a_store_that_only_reaches_memory_or_the_page_cache_does_not_block(place, store):
-    assert store.blocking is (place.kind == "postgres")
+def test_an_attempt_to_append_is_postponed_by_a_server_only(place, store):
+    with pytest.raises(Postponed) if place.kind == "postgres" else nullcontext():
+        store.attempt(partial(store.append, run("f", "t2")))
+    assert (store.header("f") is None) is (place.kind == "postgres")
 
 
 def test_the_headers_may_be_read_while_entities_begin(store):

@@ -59,7 +59,7 @@ def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator
     """Yield the messages of one item; a fold has none."""
     match item:
         case Heard():
-            yield Message("user", item.text, images=item.images)
+            yield Message("user", item.text, images=item.images, is_steering=item.kind in ("steer", "reminder"))
         case Said():
             yield render_utterance(item.utterance)
             for result, call in zip(item.results, item.utterance.tool_calls, strict=True):

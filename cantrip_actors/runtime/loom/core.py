@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import uuid_utils
@@ -35,6 +35,7 @@ from cantrip_actors.runtime.events.context_variables import ContextVariables, ca
 from cantrip_actors.runtime.events.instrument import Drawn, Fact, Instrument, StoreFailed
 from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.loom.loom_writer import Append, Claim, Keep, LoomWriter, Quarantine
+from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.nodes.membership import Membership
 
 T = TypeVar("T")
-
-THREADS: Final = 8
-"""Threads that work on the store at once, apart from the loom's writer. More would only wait for its connections."""
 
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
 
@@ -74,11 +72,11 @@ class _Opened(NamedTuple):
     """The parts of an opened runtime: its loom, node and event loop, and the context of the task that opened it."""
 
     store: Store
+    access: StoreAccess
     loom: Loom
     membership: Membership | None
     event_loop: EventLoopToken
     opener_context: Context
-    threads: anyio.CapacityLimiter
 
 
 class Core:
@@ -123,15 +121,15 @@ class Core:
         """The membership of a runtime that has joined a cluster; None for any other runtime."""
         return None if self._opened is None else self._opened.membership
 
-    def attach(self, store: Store, membership: Membership | None) -> None:
-        """Use this store, in this event loop, as this member of a cluster."""
+    def attach(self, store: Store, access: StoreAccess, membership: Membership | None) -> None:
+        """Use this store by this way, in this event loop, as this member of a cluster."""
         self._opened = _Opened(
             store,
+            access,
             Loom(store, self.append, in_store=self.in_store),
             membership,
             current_token(),
             copy_context(),
-            anyio.CapacityLimiter(THREADS),
         )
 
     def capture_variables(self) -> ContextVariables:
@@ -193,15 +191,16 @@ class Core:
             raise RuntimeClosed(NOT_OPEN)
         return self._opened.loom
 
-    async def in_store(self, work: Callable[[], T], /) -> T:
-        """Return the result of `work`, which reads or writes the store; it runs in a thread if the store blocks.
+    @property
+    def access(self) -> StoreAccess:
+        """The way to the store. Raises RuntimeClosed before it is opened."""
+        if self._opened is None:
+            raise RuntimeClosed(NOT_OPEN)
+        return self._opened.access
 
-        The threads are the runtime's own, because the threads of a service may all wait for the runtime.
-        """
-        if not self.store.blocking:
-            return work()
-        assert self._opened is not None, "it has a store"
-        return await anyio.to_thread.run_sync(work, limiter=self._opened.threads)
+    async def in_store(self, work: Callable[[], T], /) -> T:
+        """Return the result of `work`, which reads the store and makes at most one change, as its last use of it."""
+        return await self.access.run(work)
 
     def make_moment(self, budget: Budget = NO_BUDGET) -> Moment:
         """Return the present moment, with a fresh unique id that sorts by time (reading 20)."""

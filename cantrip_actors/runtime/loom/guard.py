@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from cantrip_actors.loom.redaction import redact_fields, redact_mail, redact_record
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
+from cantrip_actors.records.submissions import SubmissionRow
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import get_logger, redact_error
 from cantrip_actors.redact.redactor import SHORTEST, Redactor, Secrets
@@ -60,8 +61,8 @@ def _select_secrets(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str
 class Guard:
     """Removes secrets from events, streams, errors and log lines; with `at_rest` also from records and mail.
 
-    Each crystal and circle that the runtime uses adds its secrets (`learn`). The streams of turns use the `redactor`
-    themselves (`stream/turn.py`).
+    Each crystal and circle that the runtime uses adds its secrets (`learn`). Growing texts are redacted piece by piece
+    (`stream/answer.py`).
     """
 
     def __init__(self, secrets: Secrets = (), *, at_rest: bool = False) -> None:
@@ -94,6 +95,10 @@ class Guard:
         if schedule is not None:
             schedule = replace(schedule, intent=self.redactor.text(schedule.intent))
         return replace(timer, schedule=schedule, mail=None if timer.mail is None else self.redact_mail(timer.mail))
+
+    def redact_submission(self, row: SubmissionRow) -> SubmissionRow:
+        """Return a submission as the loom will store it."""
+        return replace(row, intent=self.redactor.text(row.intent)) if self.at_rest else row
 
     def redact_events(self, events: Iterable[V]) -> list[V]:
         """Return events as subscribers may see them."""

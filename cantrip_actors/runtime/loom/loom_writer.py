@@ -22,14 +22,17 @@ import anyio
 
 from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, mark_gone, this_process
 from cantrip_actors.loom.inbox import Refusal
+from cantrip_actors.loom.store import Locked, Postponed
 from cantrip_actors.machine.node import Joined, Renewed
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
+from cantrip_actors.records.submissions import SubmissionRow
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.instrument import Instrument, StoreFailed
 from cantrip_actors.runtime.loom.lease_renewal import LeaseRenewal
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
+from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.mail.inbox import PAGE
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.value import Value
@@ -85,6 +88,13 @@ class ReplaceTimers(NamedTuple):
     changes: Sequence[TimerChange]
 
 
+class ChangeSubmission(NamedTuple):
+    """Add a submission, or remove it. The reply says whether the loom has changed, or is an error."""
+
+    row: SubmissionRow
+    is_new: bool
+
+
 class Keep(NamedTuple):
     """Store a checkpoint: the state of an entity, as bytes, for the current end of its log. The reply is None."""
 
@@ -110,13 +120,13 @@ class Quarantine(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Forget entities that have ended. The reply is the result, or the LoomError is raised.
+    """Forget entities that have ended, in a store with one writer. The reply is the result, or LoomError is raised.
 
     `is_loaded` is called in a thread; it says whether this process runs an entity.
     """
 
     wanted: Wanted
-    is_loaded: Callable[[str], bool] = lambda _: False
+    is_loaded: Callable[[str], bool]
 
 
 class Release(NamedTuple):
@@ -136,7 +146,7 @@ class Fetch(NamedTuple):
 
 def is_outage(error: BaseException | None) -> bool:
     """Return whether an error says that the store could not be reached, or did not answer."""
-    return type(error) in (LoomError, Unsure)
+    return type(error) in (LoomError, Unsure, Locked)
 
 
 class LoomWriter(Actor):
@@ -151,6 +161,7 @@ class LoomWriter(Actor):
     def __init__(
         self,
         store: Store,
+        access: StoreAccess,
         publish: Callable[[Sequence[Record]], None],
         deliver: Callable[[Sequence[Pending]], None],
         on_mail: Callable[[str], None],
@@ -160,6 +171,7 @@ class LoomWriter(Actor):
         membership: Membership | None = None,
     ) -> None:
         self._store = store
+        self._access = access
         self._publish = publish
         self._deliver = deliver
         self._on_mail = on_mail
@@ -185,16 +197,14 @@ class LoomWriter(Actor):
         """Leases that could not be released; they are retried, because renewals would keep them for good."""
         self._last = ""
         """The entity that wrote last."""
-        self._thread = anyio.CapacityLimiter(1)
-        """A thread of its own, since the threads of a service may all wait for its writes."""
         self._is_forgetting = False
-        """Whether the thread forgets entities: nothing is written meanwhile."""
+        """Whether entities are being forgotten: nothing is written meanwhile."""
 
     async def init(self) -> None:
         """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
         if self._membership is not None:
             join = partial(cast("NodeTables", self._store).join, self.owner, self._ttl, self._membership.info)
-            await self._run_in_store(join)
+            await self._access.run_in_thread(join)
             self._membership.advance(Joined(self.owner))
             if self._store.expires:
                 self._renewal.start()
@@ -222,7 +232,9 @@ class LoomWriter(Actor):
                 mark_gone(self.owner)
 
     async def handle_call(
-        self, message: Append | Post | ReplaceTimers | Keep | Claim | Quarantine | Forget, caller: Caller
+        self,
+        message: Append | Post | ReplaceTimers | ChangeSubmission | Keep | Claim | Quarantine | Forget,
+        caller: Caller,
     ) -> Any:
         """Add a message to the group, and write the group when nothing else has arrived."""
         if isinstance(message, Append):
@@ -232,6 +244,9 @@ class LoomWriter(Actor):
         elif isinstance(message, ReplaceTimers):
             await self._settle()
             return await self._replace_timers(message.changes)
+        elif isinstance(message, ChangeSubmission):
+            await self._settle()
+            return await self._change_submission(message)
         elif isinstance(message, Keep):
             await self._settle()
             await self._attempt("a checkpoint could not be kept", partial(self._keep, message))
@@ -239,7 +254,7 @@ class LoomWriter(Actor):
         elif isinstance(message, Quarantine):
             await self._settle()
             self._leases.pop(message.entity_id, None)
-            await self._run_in_store(partial(self._store.quarantine, message.entity_id))
+            await self._access.write(partial(self._store.quarantine, message.entity_id))
             self._tokens.pop(message.entity_id, None)
             return None
         elif isinstance(message, Forget):
@@ -305,16 +320,21 @@ class LoomWriter(Actor):
         elif self._leases:
             self._store.renew(self.owner, self._ttl)
 
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The tokens of its leases, by the roots of the trees."""
+        return dict(self._tokens)
+
     def write_now(
         self, records: Sequence[Record], taken: Sequence[tuple[int, int]], outgoing: Sequence[Mail | Timer]
     ) -> bool:
         """Write an entity's records in the entity's own task; return False if they must be sent to this actor.
 
-        This saves an entity that writes alone the way to this actor and back. It is not done if the store blocks, if
-        this actor has work, which comes first, or if another entity wrote last: entities that write concurrently share
-        a group. Raises LoomError like the reply to a sent message.
+        This saves an entity that writes alone the way to this actor and back. It is not done if the write is postponed,
+        if this actor has work, which comes first, or if another entity wrote last: entities that write concurrently
+        share a group. Raises LoomError like the reply to a sent message.
         """
-        if not records or self._store.blocking:
+        if not records:
             return False
         entity, last = records[0].entity_id, self._last
         self._last = entity
@@ -325,8 +345,11 @@ class LoomWriter(Actor):
             return False
         post, timers = _split(len(records) - 1, outgoing) if outgoing else ((), ())
         began = time.perf_counter()
+        append = partial(self._store.append, records, self._tokens, taken=taken, post=post, timers=timers)
         try:
-            self._store.append(records, self._tokens, taken=taken, post=post, timers=timers)
+            self._access.attempt_to_write(append)
+        except Postponed:
+            return False
         except LoomError as error:
             self._note_failure(error)
             raise
@@ -377,14 +400,14 @@ class LoomWriter(Actor):
 
     async def _fetch(self, entity_id: str) -> None:
         try:
-            self._deliver(await self._run_in_store(partial(self._store.pending, entity_id, PAGE)))
+            self._deliver(await self._access.write(partial(self._store.pending, entity_id, PAGE)))
         except LoomError as error:  # the next poll of all mail finds it
             self._note_failure(error)
             _log.warning("mail could not be read", entity=entity_id, error=str(error))
 
     async def _attempt(self, what: str, work: Callable[[], None]) -> bool:
         try:
-            await self._run_in_store(work)
+            await self._access.write(work)
         except LoomError as error:  # a lease expires or is fenced by itself, and an entity loads without a checkpoint
             self._note_failure(error)
             _log.warning(what, error=str(error))
@@ -402,11 +425,9 @@ class LoomWriter(Actor):
         self._is_forgetting = True
         try:
             with anyio.CancelScope(shield=True):
-                tokens = dict(self._tokens)
-                finish = await anyio.to_thread.run_sync(
-                    begin_forget, self._store, message.wanted, tokens, message.is_loaded, limiter=self._thread
-                )
-                caller.reply(await self._run_in_store(finish))
+                begin = partial(begin_forget, self._store, message.wanted, self.tokens, message.is_loaded)
+                finish = await self._access.run_in_thread(begin)
+                caller.reply(await self._access.write(finish))
         except LoomError as error:
             caller.fail(error)
         finally:
@@ -415,7 +436,7 @@ class LoomWriter(Actor):
     async def _claim(self, message: Claim, caller: Caller) -> None:
         claim = partial(claim_lease, self._store, message.entity_id, self.owner, self._ttl, lift=message.lift)
         try:
-            lease = await self._run_in_store(claim)
+            lease = await self._access.write(claim)
         except LoomError as error:
             caller.fail(error)
             return
@@ -430,16 +451,14 @@ class LoomWriter(Actor):
         records, taken, post, timers = _join_group([caller.message for caller in group])
         began = time.perf_counter()
         try:
-            if records and self._store.blocking:
-                await self._run_in_store(
+            if records:
+                await self._access.write(
                     partial(self._store.append, records, self._tokens, taken=taken, post=post, timers=timers)
                 )
-            elif records:
-                self._store.append(records, self._tokens, taken=taken, post=post, timers=timers)
-        except Unsure as error:  # not retried: the records may be in the store already
+        except (Unsure, Locked) as error:  # not retried: it may be in the store already, or each would wait as long
             self._note_failure(error)
             for caller in group:
-                own = Unsure(str(error))  # one for each caller, which adds the id of its entity
+                own = type(error)(str(error))  # one for each caller, which adds the id of its entity
                 own.__cause__ = error
                 caller.fail(own)
         except LoomError as error:
@@ -474,7 +493,7 @@ class LoomWriter(Actor):
     async def _post(self, posts: list[Caller]) -> None:
         mails = [caller.message.mail for caller in posts]
         try:
-            rows = await self._run_in_store(partial(self._store.post, mails))
+            rows = await self._access.write(partial(self._store.post, mails))
         except LoomError as error:
             self._note_failure(error)
             for caller in posts:
@@ -493,7 +512,7 @@ class LoomWriter(Actor):
         self, changes: Sequence[TimerChange]
     ) -> list[list[MailRow] | Refusal | None] | CantripError:
         try:
-            results = await self._run_in_store(partial(self._store.replace_timers, changes))
+            results = await self._access.write(partial(self._store.replace_timers, changes))
         except CantripError as error:
             return error
         new: list[Pending] = []
@@ -505,13 +524,12 @@ class LoomWriter(Actor):
         self._deliver(new)
         return results
 
-    async def _run_in_store(self, work: Callable[[], T]) -> T:
-        if not self._store.blocking:
-            return work()
-        scope = anyio.CancelScope(shield=True)  # a thread completes its write, so its callers need the result
-        with scope:
-            done = await anyio.to_thread.run_sync(work, limiter=self._thread)
-        return done  # noqa: RET504  # mypy: a scope may end without its return
+    async def _change_submission(self, message: ChangeSubmission) -> bool | CantripError:
+        change = self._store.add_submission if message.is_new else self._store.drop_submission
+        try:
+            return await self._access.write(partial(change, message.row))
+        except CantripError as error:
+            return error
 
 
 def _join_group(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -10,6 +11,7 @@ import anyio
 from cantrip_actors.loom import Forgotten, Pruned, Retention, Store, Wanted, find_expired
 from cantrip_actors.loom.retention import NONE_PRUNED, OLDER, PRUNE, find_tenant, list_subtree
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from supervisors import Actor
 
@@ -25,6 +27,7 @@ _log = get_logger("cantrip_actors.runtime")
 
 async def prune(
     store: Store,
+    access: StoreAccess,
     retention: Retention,
     forget: Callable[[Wanted], Awaitable[Forgotten]],
     *,
@@ -32,16 +35,18 @@ async def prune(
     tenant: str | None = None,
 ) -> Pruned:
     """Forget expired entities, of all tenants or of one; with `dry_run` only list them."""
+
+    def find(after: str | None) -> tuple[list[str], str | None]:
+        expired, last = find_expired(store, retention, now, after)
+        expired = [one for one in expired if tenant is None or find_tenant(store, one) == tenant]
+        return [one for entity in expired for one in list_subtree(store, entity)] if dry_run else expired, last
+
     pruned, after, now = NONE_PRUNED, None, store.clock()
     while True:
-        if store.shared:
-            expired, after = await anyio.to_thread.run_sync(find_expired, store, retention, now, after)
-        else:  # its index is in memory, and changes with every append
-            expired, after = find_expired(store, retention, now, after)
-            await anyio.lowlevel.checkpoint()
-        expired = [one for one in expired if tenant is None or find_tenant(store, one) == tenant]
+        expired, after = await access.run(partial(find, after))
+        await anyio.lowlevel.checkpoint()
         if dry_run:
-            pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in list_subtree(store, entity))))
+            pruned = pruned.plus(Forgotten(tuple(expired)))
         elif expired:
             pruned = pruned.plus(await forget(Wanted(expired, PRUNE, OLDER, scrubs=False)))
         if after is None:
@@ -51,8 +56,15 @@ async def prune(
 class RetentionActor(Actor):
     """Prunes from time to time. It does not rewrite the loom: `Runtime.prune` and `compact` do that."""
 
-    def __init__(self, store: Store, retention: Retention, forget: Callable[[Wanted], Awaitable[Forgotten]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        access: StoreAccess,
+        retention: Retention,
+        forget: Callable[[Wanted], Awaitable[Forgotten]],
+    ) -> None:
         self._store = store
+        self._access = access
         self._retention = retention
         self._forget = forget
 
@@ -66,7 +78,7 @@ class RetentionActor(Actor):
         if message is not _LOOK:
             return
         try:
-            pruned = await prune(self._store, self._retention, self._forget)
+            pruned = await prune(self._store, self._access, self._retention, self._forget)
         except (LoomError, RuntimeClosed) as error:  # the next poll tries again
             _log.warning("the loom could not be pruned", error=str(error))
             return

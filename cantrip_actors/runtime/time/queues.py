@@ -22,8 +22,7 @@ from cantrip_actors.loom.lease import is_gone
 from cantrip_actors.machine.placement import Candidate, can_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.queues import PREFIX, Account, declare, decode_account, free, take
-from cantrip_actors.machine.schedule import make_firing_key
-from cantrip_actors.records.timers import FIRST, Timer
+from cantrip_actors.records.submissions import FIRST_SUBMISSION, SubmissionRow, make_submission_key
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.loom.core import Core
@@ -67,7 +66,7 @@ class QueueStatus(NamedTuple):
 class Claimed(NamedTuple):
     """The submissions that this runtime begins now, and the seconds until it polls again."""
 
-    timers: Sequence[Timer]
+    rows: Sequence[SubmissionRow]
     delay: float
 
 
@@ -174,7 +173,7 @@ class Queues:
         return [one for one, life in lives if (life is None and not store.is_held(one)) or _is_over(life)]
 
     async def claim(
-        self, prepare: Callable[[], Awaitable[object]], may_begin: Callable[[Timer], bool], *, has_news: bool
+        self, prepare: Callable[[], Awaitable[object]], may_begin: Callable[[SubmissionRow], bool], *, has_news: bool
     ) -> Claimed:
         """Take places for waiting submissions that this runtime may begin. Raises LoomError.
 
@@ -191,7 +190,7 @@ class Queues:
         accounts = [one for one in accounts if one.queue.name > self._last] + [
             one for one in accounts if one.queue.name <= self._last
         ]
-        taken: list[Timer] = []
+        taken: list[SubmissionRow] = []
         delay = math.inf
         for account in accounts:
             try:
@@ -200,8 +199,8 @@ class Queues:
                 if not taken:
                     raise
                 return Claimed(taken, POLL_INTERVAL)  # these have their places, so they begin
-            if claimed.timers:
-                taken += claimed.timers
+            if claimed.rows:
+                taken += claimed.rows
                 self._last = account.queue.name
             delay = min(delay, claimed.delay)
         return Claimed(taken, delay)
@@ -216,11 +215,11 @@ class Queues:
         if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
             names = [one.queue.name for one in accounts]
-            self._waiting = await self._core.in_store(lambda: {name: store.count_queued(name) for name in names})
+            self._waiting = await self._core.in_store(lambda: {name: store.count_submissions(name) for name in names})
         self.status = [_make_status(one, self._waiting.get(one.queue.name, 0), len(one.places)) for one in accounts]
         return accounts
 
-    async def _claim_of(self, account: Account, may_begin: Callable[[Timer], bool], now: float) -> Claimed:
+    async def _claim_of(self, account: Account, may_begin: Callable[[SubmissionRow], bool], now: float) -> Claimed:
         name = account.queue.name
         if self._aside.get(name, -math.inf) > now:
             return Claimed((), self._aside[name] - now)
@@ -228,7 +227,7 @@ class Queues:
         room = account.count_room(here)
         capacity = self._compute_capacity()
         if room <= 0 or capacity <= 0:
-            waits = await self._core.in_store(partial(self._core.store.has_due, math.inf, 1, name))
+            waits = await self._core.in_store(partial(self._core.store.has_submissions, name, 1))
             if not waits:
                 return Claimed((), math.inf)
             if await self._sweep(account, list(account.places), now):
@@ -250,9 +249,9 @@ class Queues:
             return Claimed(found, math.inf if are_all else 0)
         held = [one for one in ids if one in account.places and one not in taken]
         is_free = bool(held) and await self._sweep(account, held, now)
-        timers = [one for one, entity_id in zip(found, ids, strict=True) if entity_id in taken]
+        rows = [row for row, entity_id in zip(found, ids, strict=True) if entity_id in taken]
         is_full = account.count_room(here) <= len(taken)
-        return Claimed(timers, 0 if is_free else self._sweep_delay if is_full or held else POLL_INTERVAL)
+        return Claimed(rows, 0 if is_free else self._sweep_delay if is_full or held else POLL_INTERVAL)
 
     @property
     def _sweep_delay(self) -> float:
@@ -272,37 +271,34 @@ class Queues:
         membership = self._core.membership
         return 1 if membership is None else max(1, sum(not one.is_draining for one in membership.members))
 
-    def may_run(self, timer: Timer) -> bool:
+    def may_run(self, row: SubmissionRow) -> bool:
         """Return whether the cantrip of a submission is offered here, and falls to this node's release."""
-        assert timer.schedule is not None, "it is a submission"
-        cantrip = self._core.cantrips.find_offered(timer.schedule.name)
+        cantrip = self._core.cantrips.find_offered(row.cantrip)
         membership = self._core.membership
         if cantrip is None or membership is None:
             return cantrip is not None
         me = membership.own
-        one = Candidate(timer.id, cantrip.id, cantrip.name, may_move=True)
+        one = Candidate(row.id, cantrip.id, cantrip.name, may_move=True)
         return me is not None and can_run(me, one, membership.members)
 
-    async def _find(self, queue: str, may_begin: Callable[[Timer], bool]) -> tuple[list[Timer], bool, bool]:
+    async def _find(
+        self, queue: str, may_begin: Callable[[SubmissionRow], bool]
+    ) -> tuple[list[SubmissionRow], bool, bool]:
         """Return the first submissions of a queue that may begin here.
 
         Also return whether any waits, and whether those behind them were read.
         """
-        after = FIRST
+        after = FIRST_SUBMISSION
         while True:
-            read = partial(self._core.store.timers_due, math.inf, after=after, limit=PAGE, queue=queue)
-            page = await self._core.in_store(read)
-            found = [one for one in page if one.due is not None and may_begin(one) and self.may_run(one)]
-            if found or len(page) < PAGE:
-                return found, bool(page) or after != FIRST, len(page) < PAGE
+            page = await self._core.in_store(partial(self._core.store.submissions, queue, after=after, limit=PAGE))
+            rows = [row for row in page if may_begin(row) and self.may_run(row)]
+            if rows or len(page) < PAGE:
+                return rows, bool(page) or after != FIRST_SUBMISSION, len(page) < PAGE
             after = page[-1].position
 
-    def make_entity_id(self, timer: Timer) -> str:
+    def make_entity_id(self, row: SubmissionRow) -> str:
         """Return the id that the entity of a submission has or will have."""
-        schedule = timer.schedule
-        assert schedule is not None, "it is a submission"
-        assert schedule.next is not None, "it fires once"
-        return self._make_id(make_firing_key(timer.id, schedule.next), schedule.tenant)
+        return self._make_id(make_submission_key(row.key), row.tenant)
 
     async def _sweep(self, account: Account, entities: Sequence[str], now: float) -> bool:
         """Free the places of entities that are over, or that a dead process took; return whether there were any."""
@@ -358,7 +354,7 @@ def _read_status(store: Store) -> list[QueueStatus]:
     accounts = [decode_account(text) for text in store.accounts(PREFIX).values()]
     return [
         _make_status(
-            one, store.count_queued(one.queue.name), sum(not _is_over(store.life(entity)) for entity in one.places)
+            one, store.count_submissions(one.queue.name), sum(not _is_over(store.life(entity)) for entity in one.places)
         )
         for one in sorted(accounts, key=lambda one: one.queue.name)
     ]

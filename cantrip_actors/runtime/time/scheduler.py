@@ -1,10 +1,10 @@
-"""The scheduler: it carries out due timers, for entities and for schedules.
+"""The scheduler: it carries out due timers, for entities and for schedules, and begins submissions.
 
 All timers are rows of the loom, and the scheduler keeps only the time when the next one is due: a waiting timer costs
 no task. A firing replaces its row and posts its mail in one transaction of the store, together with others that are
 due, and only if the row has not changed since it was read. So it happens once, in any process. A firing that
 casts an entity first begins it with the firing's key, and then replaces the row: if it is repeated after a crash, it
-finds the entity.
+finds the entity. Submissions are rows of another table, and begin in the same way as soon as there is room for them.
 
 A firing that is not possible now is set aside and tried again every `RETRY` seconds: no cantrip or entity of that name
 is known here, an inbox is full, or the previous firing has to end first.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -22,16 +23,18 @@ import anyio
 
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.loom.nodes import NodeRow
+from cantrip_actors.loom.store import NextDue
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.schedule import make_firing_key, plan_step
 from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.submissions import FIRST_SUBMISSION, SubmissionRow
 from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.instrument import Fired
 from cantrip_actors.runtime.loom.core import NOT_OPEN, Core
-from cantrip_actors.runtime.loom.loom_writer import ReplaceTimers, TimerChange, is_outage
+from cantrip_actors.runtime.loom.loom_writer import ChangeSubmission, ReplaceTimers, TimerChange, is_outage
 from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.nodes.placing import count_nodes_before, has_room_here, may_cast_here
@@ -50,9 +53,6 @@ LONGEST: Final = 60.0
 SOON: Final = 0.001
 """Extra seconds of sleep, because clocks are read with rounding errors."""
 
-SUBMITTED: Final = Due(math.nextafter(0, 1))
-"""The position after all submissions (`submissions`)."""
-
 GAP: Final = 0.05
 """The least seconds between two polls if something was due; timers due in between are fired together."""
 
@@ -69,13 +69,16 @@ _log = get_logger("cantrip_actors.runtime")
 
 
 class Casts(Protocol):
-    """Begins and ends the entities of schedules that cast."""
+    """Begins and ends the entities of submissions, and of schedules that cast."""
 
     def make_id(self, key: str, tenant: str = "") -> str:
         """Return the id of the entity that begins with a key."""
 
     async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
         """Cast an entity for a schedule, unless the one with this key has begun. Raises Withdrawn if it was removed."""
+
+    async def begin_submission(self, cantrip: Cantrip, row: SubmissionRow) -> None:
+        """Cast the entity of a submission, unless it has begun. Raises Withdrawn if it was withdrawn."""
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity."""
@@ -90,7 +93,7 @@ class Scheduler:
         self.casts = casts
         self.queues = Queues(core, queues, casts.make_id, self.wake)
         self._failed: dict[str, float] = {}
-        """The submissions to queues that could not be begun, and when they are tried again."""
+        """The submissions to queues that could not begin, and when they are tried again."""
         self.actor: ActorRef[Any] = ActorRef()
         self.next = math.inf
         """The time of day when the next timer is due, or one that was set aside is retried."""
@@ -100,10 +103,16 @@ class Scheduler:
         """The time of day when everything is tried again."""
         self._has_news = False
         """Whether a timer was set that may be due before `_carried_out_until`."""
+        self._lacks_room = False
+        """Whether submissions without a queue wait because this node has no room for them."""
         self._casting: set[str] = set()
         """The ids of the schedules whose firings are being cast."""
+        self._beginning: set[str] = set()
+        """The ids of the submissions whose entities are beginning."""
+        self._waits = False
+        """Whether a submission without a queue waited at the last look."""
         self._begins_queued_first = False
-        """Whether the next poll begins queued submissions before the others: the two kinds alternate."""
+        """Whether the next poll begins queued submissions before other casts: the two kinds alternate."""
         self.has_fired = False
         """Whether something was due at the last poll."""
         self._nodes: Sequence[NodeRow] = ()
@@ -150,40 +159,78 @@ class Scheduler:
         delay = await self._begin_queued(now, start_soon, has_news) if is_first else math.inf
         if self._has_news or now >= self._retry_at:
             self._has_news, self._carried_out_until, self._retry_at = False, -math.inf, math.inf
-        first = self.next if self.next <= now else await self._find_first_after(self._carried_out_until)
-        if first <= now:
-            self.has_fired |= await self._carry_out(now, start_soon)
-            if self._casting:  # meanwhile others may submit casts that are due before `_carried_out_until`
+        if self.next > now or has_news:
+            self.next, self._waits = await self._look()
+        if self.next <= now or self._has_submissions:
+            self.has_fired |= await self._begin_unqueued(now, start_soon)
+            self.has_fired |= self.next <= now and await self._carry_out(now, start_soon)
+            if self._casting or self._beginning:  # meanwhile others may submit, or set a timer that is due earlier
                 self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
             self._carried_out_until = -math.inf if self._retry_at == math.inf else now
-            first = await self._find_first_after(self._carried_out_until)
+            self.next, self._waits = await self._look()
         if not is_first:
             delay = await self._begin_queued(now, start_soon, has_news)
-        self.next = min(first, self._retry_at, now + delay)
+        if self._has_submissions:
+            delay = min(delay, POLL_INTERVAL) if self._lacks_room else 0.0
+        self.next = min(self.next, self._retry_at, now + delay)
+
+    async def _look(self) -> NextDue:
+        """Return when the next timer is due that was not set aside, and whether a submission without a queue waits."""
+        return await self._core.in_store(partial(self._core.store.next_due, self._carried_out_until))
+
+    @property
+    def _has_submissions(self) -> bool:
+        """Whether submissions without a queue wait that were not set aside, but for a lack of room."""
+        return self._waits and (self._lacks_room or self._carried_out_until == -math.inf)
 
     async def _begin_queued(self, now: float, start_soon: Callable[..., object], has_news: bool) -> float:  # one caller
         """Begin the submissions that their queues admit; return the seconds until the next poll."""
         claimed = await self.queues.claim(self._learn_nodes, partial(self._may_begin, now), has_news=has_news)
-        for timer in claimed.timers:
-            self._casting.add(timer.id)
+        for row in claimed.rows:
+            self._beginning.add(row.id)
             self.has_fired = True
-            start_soon(self._cast_queued, timer, now)
+            start_soon(self._begin_in_queue, row, now)
             self._begins_queued_first = False
         return claimed.delay
 
-    def _may_begin(self, now: float, timer: Timer) -> bool:
-        """Return whether a submission to a queue is not being begun, is not set aside, and is not left to nodes."""
-        if self._failed.get(timer.id, -math.inf) > now or timer.id in self._casting:
+    def _may_begin(self, now: float, row: SubmissionRow) -> bool:
+        """Return whether a submission to a queue is not beginning, is not set aside, and is not left to nodes."""
+        if self._failed.get(row.id, -math.inf) > now or row.id in self._beginning:
             return False
-        self._failed.pop(timer.id, None)
-        return not self._is_left_to_node(timer)
+        self._failed.pop(row.id, None)
+        return not self._is_served_by_node(row.cantrip)
 
-    async def _find_first_after(self, time: float) -> float:
-        """Return when the first timer after a time is due."""
-        found = await self._core.in_store(
-            partial(self._core.store.timers_due, math.inf, after=_make_due_after(time), limit=1)
-        )
-        return found[0].position.due if found else math.inf
+    async def _begin_unqueued(self, now: float, start_soon: Callable[..., object]) -> bool:
+        """Begin the submissions without a queue that fall to this runtime; return whether any waited."""
+        after, core = FIRST_SUBMISSION, self._core
+        while self._has_submissions:
+            self._lacks_room = not has_room_here(core)
+            if self._lacks_room:
+                break
+            page = await core.in_store(partial(core.store.submissions, "", after=after, limit=PAGE))
+            if page:
+                await self._learn_nodes()
+                after = page[-1].position
+            for row in page:
+                if row.id not in self._beginning and self._admits(row.id, row.cantrip, now):
+                    self._beginning.add(row.id)
+                    self._begins_queued_first = True
+                    start_soon(self._begin, row, now)
+            if len(page) < PAGE:
+                break
+            await anyio.lowlevel.checkpoint()
+        return after != FIRST_SUBMISSION
+
+    def _admits(self, id: str, name: str, now: float) -> bool:
+        """Return whether this runtime casts a cantrip for a submission or a schedule; otherwise set that aside."""
+        cantrip = self._core.cantrips.find_offered(name)
+        if cantrip is None or self._is_served_by_node(name):
+            self._retry_at = min(self._retry_at, now + RETRY)
+            return False
+        is_admitted = may_cast_here(self._core, id, cantrip)
+        if not is_admitted:
+            self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
+        return is_admitted
 
     async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> bool:
         """Fire the due timers; return whether there was anything."""
@@ -195,26 +242,19 @@ class Scheduler:
             await self._learn_nodes()
             mailing: list[Timer] = []
             for timer in page:
-                if self._is_left_to_node(timer):
-                    is_cast = timer.schedule is not None and timer.schedule.to == "cantrip"
-                    self._retry_at = min(self._retry_at, now + (RETRY if is_cast else POLL_INTERVAL * SELDOM))
-                elif timer.schedule is None or timer.schedule.to == "entity":
-                    if now - timer.position.due >= POLL_INTERVAL * count_nodes_before(self._core, timer.id):
-                        mailing.append(timer)
-                    else:
-                        self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
-                elif (cantrip := self._core.cantrips.find_offered(timer.schedule.name)) is None:
-                    self._retry_at = min(self._retry_at, now + RETRY)
-                elif timer.id not in self._casting and not may_cast_here(self._core, timer.id, cantrip):
+                if timer.schedule is not None and timer.schedule.to == "cantrip":
+                    if timer.id not in self._casting and self._admits(timer.id, timer.schedule.name, now):
+                        self._casting.add(timer.id)
+                        self._begins_queued_first = True
+                        start_soon(self._cast, timer, now)
+                elif self._is_left_to_node(timer):
+                    self._retry_at = min(self._retry_at, now + POLL_INTERVAL * SELDOM)
+                elif now - timer.position.due >= POLL_INTERVAL * count_nodes_before(self._core, timer.id):
+                    mailing.append(timer)
+                else:
                     self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
-                elif timer.id not in self._casting:
-                    self._casting.add(timer.id)
-                    self._begins_queued_first = True
-                    start_soon(self._cast, timer, now)
             await self._fire_together(mailing, now)
             after = page[-1].position
-            if after < SUBMITTED and not has_room_here(self._core):
-                after = SUBMITTED  # submissions that wait for room are read again when there may be some
             await anyio.lowlevel.checkpoint()
         return after > _make_due_after(self._carried_out_until)
 
@@ -238,9 +278,11 @@ class Scheduler:
             assert timer.mail is not None, "a timer of an entity has mail"
             return living.get(timer.mail.entity_id) is None
         name = scope_name(schedule.tenant, schedule.name)
-        if schedule.to == "entity":
-            return living.find_named(name) is None and living.get(schedule.name) is None
-        return any(schedule.name in one.info.names for one in self._nodes)
+        return living.find_named(name) is None and living.get(schedule.name) is None
+
+    def _is_served_by_node(self, name: str) -> bool:
+        """Return whether a cast is left to a node of the cluster: this runtime is not one, and a node serves it."""
+        return any(name in node.info.names for node in self._nodes)
 
     async def _cast(self, timer: Timer, now: float) -> None:
         try:
@@ -249,16 +291,36 @@ class Scheduler:
             self._casting.discard(timer.id)
         self.actor.send(_WAKE)
 
-    async def _cast_queued(self, timer: Timer, now: float) -> None:
-        """Cast the entity of a submission that has its place; give the place back if that is not possible."""
-        entity_id = self.queues.make_entity_id(timer)
-        self._failed[timer.id] = now + RETRY
+    async def _begin_in_queue(self, row: SubmissionRow, now: float) -> None:
+        """Begin the entity of a submission that has its place; give the place back if that is not possible."""
+        entity_id = self.queues.make_entity_id(row)
+        self._failed[row.id] = now + RETRY
         try:
-            await self._cast(timer, now)
+            await self._begin(row, now)
             if await self._core.in_store(partial(self._core.loom.has_begun, entity_id)):
-                self._failed.pop(timer.id, None)
+                self._failed.pop(row.id, None)
         finally:
-            self.queues.leave(timer.queue, entity_id)
+            self.queues.leave(row.queue, entity_id)
+
+    async def _begin(self, row: SubmissionRow, now: float) -> None:
+        """Begin the entity of a submission, and remove the submission; set it aside if that is not possible now."""
+        cantrip = self._core.cantrips.find_offered(row.cantrip)
+        try:
+            if cantrip is None:
+                self._retry_at = min(self._retry_at, now + RETRY)
+            else:
+                with suppress(KeyUsed):  # it has begun, with another version of the cantrip
+                    await self.casts.begin_submission(cantrip, row)
+                await self.drop_submission(row)
+        except (RuntimeClosed, Withdrawn):
+            pass
+        except CantripError as error:
+            why = f"{type(error).__name__}: {self._core.guard.redact_error(error)}"
+            _log.warning("a submission could not begin", submission=row.id, error=why)
+            self._retry_at = min(self._retry_at, now + RETRY)
+        finally:
+            self._beginning.discard(row.id)
+        self.actor.send(_WAKE)
 
     async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]], now: float) -> None:
         """Fire a timer as often as it is due; set it aside if that is not possible now."""
@@ -306,7 +368,7 @@ class Scheduler:
                 if isinstance(result, CantripError):
                     alone.append(before)
                 elif result is not None:  # otherwise another process was faster
-                    self._note_fired(before, now, firing.fires)
+                    self._note_fired(now, firing.fires)
                     if after is not None and after.due is not None and after.due <= now:
                         alone.append(after)
         else:
@@ -329,7 +391,7 @@ class Scheduler:
     async def _fire_mail(self, timer: Timer, now: float) -> Timer | None:
         """Post the mail of an entity's timer, or of a schedule for an entity; return the new row."""
         firing = await self._core.in_store(partial(self._plan_mail, timer, now))
-        self._note_fired(timer, now, firing.fires)
+        self._note_fired(now, firing.fires)
         if firing.change.new == timer:
             return timer
         return await self._replace(timer, firing.change.new, firing.change.post)
@@ -356,9 +418,9 @@ class Scheduler:
             mail.append(self._inboxes.make_mail(entity_id, "timer", body, key=key, sender=who, root=entity_id))
         return _Firing(TimerChange(timer, what.becomes, mail), what.fires)
 
-    def _note_fired(self, timer: Timer, now: float, due: float | None) -> None:
-        """Report how late a firing is. A submission is never late: it begins when there is room."""
-        if self._core.instrument is not None and due is not None and timer.position > SUBMITTED:
+    def _note_fired(self, now: float, due: float | None) -> None:
+        """Report how late a firing is."""
+        if self._core.instrument is not None and due is not None:
             self._core.instrument.noted(Fired(max(0.0, now - due)))
 
     def _address(self, schedule: Scheduled, now: float) -> str:
@@ -399,7 +461,7 @@ class Scheduler:
         if what.stops_last and last is not None:
             await self.casts.stop(last, STOPPED)
         if what.fires is not None:
-            self._note_fired(timer, now, what.fires)
+            self._note_fired(now, what.fires)
             try:
                 await self.casts.fire(cantrip, timer, make_firing_key(timer.id, what.fires))
             except KeyUsed:  # it has begun, with another version of the cantrip
@@ -445,7 +507,7 @@ class Scheduler:
             raise result
         return result
 
-    async def _call(self, message: ReplaceTimers) -> Any:
+    async def _call(self, message: ReplaceTimers | ChangeSubmission) -> Any:
         try:
             found = await self._core.writer.call(message)
         except NotRunning as gone:
@@ -454,14 +516,34 @@ class Scheduler:
             raise found
         return found
 
-    async def check_room(self, place: float, queue: str, most: int) -> None:
-        """Raise QueueFull if too many submissions wait before a place."""
-        if await self._core.in_store(partial(self._core.store.has_due, place, most, queue)):
-            where = f'in the queue "{queue}"' if queue else "for a node"
+    # Submissions
+
+    async def check_room(self, row: SubmissionRow, most: int) -> None:
+        """Raise QueueFull if so many submissions of at least this priority wait that this one would be too many."""
+        if await self._core.in_store(partial(self._core.store.has_submissions, row.queue, most, row.priority)):
+            where = f'in the queue "{row.queue}"' if row.queue else "for a node"
             raise QueueFull(
                 f"{most} submissions of this priority or a higher one wait {where}: no more are accepted, submit it "
                 "again later"
             )
+
+    async def find_submission(self, id: str) -> SubmissionRow | None:
+        """Return the submission with that id; None if none waits."""
+        return await self._core.in_store(partial(self._core.store.find_submission, id))
+
+    async def submit(self, row: SubmissionRow) -> bool:
+        """Add a submission, and let all processes look for it; return False if one with its id waits."""
+        is_new = await self._call(ChangeSubmission(row, is_new=True))
+        if is_new:
+            self._inboxes.notify_processes()
+            self.wake()
+        return bool(is_new)
+
+    async def drop_submission(self, row: SubmissionRow) -> bool:
+        """Remove a submission; return False if exactly this one does not wait any more."""
+        return bool(await self._call(ChangeSubmission(row, is_new=False)))
+
+    # Schedules
 
     async def find(self, id: str) -> Timer | None:
         """Return the row of a schedule; None if it does not exist."""

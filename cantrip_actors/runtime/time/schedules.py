@@ -161,7 +161,7 @@ class Schedules:
 
     def list_all(self, tenant: str | None) -> list[Schedule]:
         """Return the schedules of a tenant, or of all, by their ids."""
-        rows = (row for row in self._tree.store.timers() if row.is_of_schedule)
+        rows = self._tree.store.timers()
         return [Schedule(self._tree, row) for row in rows if row.schedule and tenant in (None, row.schedule.tenant)]
 
     async def add(

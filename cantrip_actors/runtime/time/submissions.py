@@ -1,24 +1,22 @@
 """Submissions: casts that any node may begin, made by `Runtime.submit`.
 
-A submission is a schedule that is due at once and fires once, with a key derived from its own key. So one node begins
-it once, and a repeated submission finds the same entity, before or after that. Timers are read in the order in which
-they are due, so a submission's priority decides when it is due. One with a queue waits there, in the same order, until
-the bounds of the queue let it begin (`queues.py`).
+A submission is a row of the loom until its entity has begun. The entity's id is made from the submission's key, so one
+node begins it once, and a repeated submission finds the same entity, before or after that. It waits in a queue, whose
+bounds let it begin (`queues.py`), or without one until this runtime, or a node, has room (`scheduler.py`).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import anyio
 
 from cantrip_actors.loom import KeyUsed, Loom
 from cantrip_actors.machine.project import find_first_intent
-from cantrip_actors.machine.schedule import make_firing_key
 from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.records.submissions import HIGHEST, SubmissionRow, make_submission_key
 from cantrip_actors.records.tenant import scope_name
-from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.entity.cells import make_begin
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
@@ -30,27 +28,15 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.entity.beginnings import Beginnings
     from cantrip_actors.runtime.tree import Tree
 
-DUE: Final = 0.0
-"""The time that it fires for: long ago, and the same for every repetition."""
-
-HIGHEST: Final = 100
-"""The highest priority; the lowest is its negative."""
-
-_STEP: Final = 1e10
-"""Seconds by which a priority is due before the next lower one: longer than any difference of times of day."""
-
 
 class Submission:
     """A cast that is durable, and begins on some node. `entity_id` is the id that its entity has or will have."""
 
-    def __init__(
-        self, tree: Tree, beginnings: Beginnings, timer_id: str, entity_id: str, key: str, *, is_new: bool = True
-    ) -> None:
+    def __init__(self, tree: Tree, beginnings: Beginnings, key: str, tenant: str, *, is_new: bool = True) -> None:
         self._tree = tree
         self._beginnings = beginnings
-        self.timer_id = timer_id
-        """The id of the schedule that it waits as."""
-        self.entity_id = entity_id
+        self._id = scope_name(tenant, key)
+        self.entity_id = beginnings.make_id(make_submission_key(key), tenant)
         self.key = key
         self.is_new = is_new
         """Whether this call made it; otherwise an earlier one with its key did."""
@@ -67,7 +53,7 @@ class Submission:
         """
         tree = self._tree
         while True:
-            waits = await tree.scheduler.find(self.timer_id) is not None  # read first: it goes after the beginning
+            waits = await self.is_waiting()  # read first: it goes after the beginning
             if await _has_begun(tree, self.entity_id):  # another process begins it
                 return await Entity(tree, self.entity_id).episode()
             if not waits:
@@ -84,7 +70,11 @@ class Submission:
         RuntimeClosed, LoomError.
         """
         self._tree.check_open()
-        return await self._beginnings.withdraw(self.entity_id, self.timer_id)
+        return await self._beginnings.withdraw(self.entity_id, self._id)
+
+    async def is_waiting(self) -> bool:
+        """Return whether it waits: it was not withdrawn, and its entity has not begun, or is just beginning."""
+        return await self._tree.scheduler.find_submission(self._id) is not None
 
     def __repr__(self) -> str:
         return f"<Submission {self.key!r} of entity {self.entity_id}>"
@@ -112,46 +102,38 @@ async def submit(
     bounds = None if queue == "" else await tree.scheduler.queues.get_bounds(queue)
     most = (bounds and bounds.max_waiting) or tree.limits.max_submitted
     key = key or tree.make_moment().fresh
-    made = _make_handle(tree, beginnings, key, tenant)
-    id = made.timer_id
-    rule = Rule(at=DUE)
     trace = None if tree.instrument is None else tree.instrument.trace()
-    schedule = Scheduled(
-        to="cantrip", name=name, intent=text, rule=rule, created=DUE, next=DUE, tenant=tenant, trace=trace, queue=queue
+    at = round(tree.read_time_of_day(), 3)
+    row = tree.guard.redact_submission(
+        SubmissionRow(
+            key=key, cantrip=name, intent=text, at=at, priority=priority, tenant=tenant, queue=queue, trace=trace
+        )
     )
-    row = tree.guard.redact_timer(
-        Timer(id=id, due=_compute_place(tree.read_time_of_day(), priority), schedule=schedule)
-    )
-    assert row.schedule is not None
-    old = await tree.scheduler.find(id)
-    has_begun = await _has_begun(tree, made.entity_id)
+    submission = Submission(tree, beginnings, key, tenant, is_new=False)
+    old = await tree.scheduler.find_submission(row.id)
+    has_begun = await _has_begun(tree, submission.entity_id)
     if old is None and not has_begun:
-        await tree.scheduler.check_room(row.position.due, queue, most)
-        made.is_new = await tree.scheduler.replace(None, row)
-        if not made.is_new:
-            old = await tree.scheduler.find(id)  # submitted at the same moment by another process
-            has_begun = await _has_begun(tree, made.entity_id)
+        await tree.scheduler.check_room(row, most)
+        submission.is_new = await tree.scheduler.submit(row)
+        if not submission.is_new:
+            old = await tree.scheduler.find_submission(row.id)  # submitted at the same moment by another process
+            has_begun = await _has_begun(tree, submission.entity_id)
     if has_begun:
-        begun, in_queue = await tree.in_store(partial(_read_begun, tree.loom, made.entity_id))
-        is_same = begun is not None and begun.intent == row.schedule.intent and in_queue == queue
+        intent_record, in_queue = await tree.in_store(partial(_read_begun, tree.loom, submission.entity_id))
+        is_same = intent_record is not None and intent_record.intent == row.intent and in_queue == queue
     else:
-        is_same = old is None or (old.schedule is not None and _get_content(old.schedule) == _get_content(row.schedule))
+        is_same = old is None or (old.cantrip, old.intent, old.queue) == (row.cantrip, row.intent, row.queue)
     if not is_same:
         raise KeyUsed(f"key {key!r} was used to submit something else: use another key")
-    return made
+    return submission
 
 
 async def find_submission(tree: Tree, beginnings: Beginnings, key: str, tenant: str) -> Submission | None:
     """Return the submission with a key, if it waits or has begun. Raises as `Runtime.submission`."""
     tree.check_open()
-    found = _make_handle(tree, beginnings, check_name("key", key), tenant)
-    waits = await tree.scheduler.find(found.timer_id) is not None  # read first: it goes after the beginning
-    return found if waits or await _has_begun(tree, found.entity_id) else None
-
-
-def _make_handle(tree: Tree, beginnings: Beginnings, key: str, tenant: str) -> Submission:
-    id = scope_name(tenant, f"submit:{key}")
-    return Submission(tree, beginnings, id, beginnings.make_id(make_firing_key(id, DUE), tenant), key, is_new=False)
+    submission = Submission(tree, beginnings, check_name("key", key), tenant, is_new=False)
+    waits = await submission.is_waiting()  # read first: it goes after the beginning
+    return submission if waits or await _has_begun(tree, submission.entity_id) else None
 
 
 async def _has_begun(tree: Tree, entity_id: str) -> bool:
@@ -161,12 +143,3 @@ async def _has_begun(tree: Tree, entity_id: str) -> bool:
 def _read_begun(loom: Loom, entity_id: str) -> tuple[IntentGiven | None, str]:
     """Return the first intent of a submission's entity, and the queue that it began from."""
     return find_first_intent(loom.records(entity_id)), loom.header(entity_id).queue
-
-
-def _get_content(schedule: Scheduled) -> tuple[str, str, str]:
-    return schedule.name, schedule.intent, schedule.queue
-
-
-def _compute_place(now: float, priority: int) -> float:
-    """Return when a submission is due, which is its place among them: before all times of day, and so at once."""
-    return round(now, 3) - (priority + HIGHEST + 1) * _STEP

@@ -1,4 +1,4 @@
-"""The mail of a memory or JSONL loom, in memory."""
+"""The mail of a loom in memory: what waits in each inbox, and the keys of what was taken."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from cantrip_actors.loom.erasure import make_blank_key
 from cantrip_actors.loom.rules import Plan, Waiting
 from cantrip_actors.records.mail import MailRow
 
 
-class Inboxes:
+class MailIndex:
     """All mail of a loom. Taking and counting is O(1)."""
 
     def __init__(self) -> None:
@@ -24,15 +23,15 @@ class Inboxes:
         """For each entity with waiting mail, and each lane: the lines by their numbers. (Not a dict: removing from the
         front of one makes it slow.)"""
 
-    def find_mail_row(self, no: int) -> MailRow | None:
+    def find_waiting(self, no: int) -> MailRow | None:
         """Return the mail with that number, if it waits."""
         return self._waiting.get(no)
 
     def list_pending(self, entity: str, limit: int) -> list[tuple[int, bytes]]:
         """Return numbers and lines of waiting mail, control lane first."""
         control, intents = self._lanes.get(entity, ((), ()))
-        found = [(no, control[no]) for no in islice(control, limit)]
-        return found + [(no, intents[no]) for no in islice(intents, limit - len(found))]
+        pending = [(no, control[no]) for no in islice(control, limit)]
+        return pending + [(no, intents[no]) for no in islice(intents, limit - len(pending))]
 
     def list_waiting_after(self, no: int) -> list[MailRow]:
         """Return the waiting mail with a higher number, in order."""
@@ -53,16 +52,16 @@ class Inboxes:
         for row in sorted(self.rows.values()):
             yield row, b"" if row.taken is not None else self._lanes[row.entity_id][row.lane][row.no]
 
-    def forget(self, row: MailRow) -> None:
-        """Remove a taken mail."""
-        del self.rows[row.entity_id, row.key]
+    def replace(self, row: MailRow, taken: MailRow) -> None:
+        """Put a row of taken mail in the place of another one."""
+        self.remove(row.entity_id, row.key)
+        self.add(taken, b"")
 
-    def forget_content(self, row: MailRow, number: int) -> None:
-        """Reduce a mail to its number, marked as taken by the record with that number."""
-        if row.taken is None:
-            self.take(row, number)
-        self.forget(row)
-        self.add(row._replace(key=make_blank_key(row.no), digest=b"", taken=number), b"")
+    def remove(self, entity: str, key: str) -> None:
+        """Remove a mail, if it exists."""
+        row = self.rows.pop((entity, key), None)
+        if row is not None and row.taken is None:
+            self._dequeue(row)
 
     def add(self, row: MailRow, line: bytes) -> None:
         """Add a mail, which waits unless its row says that it was taken."""
@@ -73,13 +72,22 @@ class Inboxes:
             self._lanes.setdefault(row.entity_id, (OrderedDict(), OrderedDict()))[row.lane][row.no] = line
 
     def take(self, row: MailRow, number: int) -> None:
-        """Mark a mail as taken."""
+        """Mark a mail as taken by the record with that number."""
+        self._dequeue(row)
+        self.rows[row.entity_id, row.key] = row._replace(taken=number)
+
+    def take_all(self, entity: str, number: int) -> None:
+        """Mark all waiting mail of an entity as taken by the record with that number."""
+        for lane in self._lanes.get(entity, ()):
+            for no in list(lane):
+                self.take(self._waiting[no], number)
+
+    def _dequeue(self, row: MailRow) -> None:
         del self._waiting[row.no]
         lanes = self._lanes[row.entity_id]
         del lanes[row.lane][row.no]
         if not any(lanes):
             del self._lanes[row.entity_id]
-        self.rows[row.entity_id, row.key] = row._replace(taken=number)
 
     def apply(self, made: Plan) -> None:
         """Add the written mail."""
@@ -88,6 +96,4 @@ class Inboxes:
         for row, number in made.taken.values():
             self.take(row, number)
         for tree, number in made.emptied:
-            for lane in self._lanes.get(tree.root, ()):
-                for no in list(lane):
-                    self.take(self._waiting[no], number)
+            self.take_all(tree.root, number)
