@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
 
 from cantrip_actors.loom import MemoryStore, Store
+from cantrip_actors.loom.store import Postponed
 from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.terms.arguments import check_kind, check_whole
 from cantrip_actors.terms.errors import LoomError
@@ -28,10 +29,10 @@ __all__ = ["Crash", "Crashed", "Process", "Stuck", "Survived", "run_with_crashes
 
 T = TypeVar("T")
 
-_COUNTED = ("append", "post", "replace_timers")
-"""The methods of a store that write records, mail and timers."""
+_COUNTED = ("append", "post", "replace_timers", "add_submission", "drop_submission")
+"""The methods of a store that write records, mail, timers and submissions."""
 _OTHER = (
-    *("claim", "renew", "release", "release_if_empty", "change_account", "join", "beat", "leave"),
+    *("claim", "renew", "release", "release_if_empty", "quarantine", "change_account", "join", "beat", "leave"),
     *("keep_checkpoint", "prepare_forget", "drop_unused_blobs", "expire_mail", "scrub"),
 )
 """The other methods with which a store writes."""
@@ -42,7 +43,8 @@ class Crash:
     """A crash of the process at one of its writes.
 
     Args:
-        write: which write of records, mail or timers it is, from 1 on, counted from the start of the process.
+        write: which write of records, mail, timers or a submission it is, from 1 on, counted from the start of the
+            process.
         recorded: whether the loom has this write. Its caller gets an error in either case.
 
     Raises:
@@ -100,7 +102,7 @@ class Process:
 
     def _open(self, opening: Callable[[], Store]) -> Store:
         store = opening()
-        if isinstance(store, MemoryStore):
+        if type(store) is MemoryStore:  # and none with a file
             if self._opened == len(self._memories):
                 self._memories.append(store)
             store = self._memories[self._opened]
@@ -121,17 +123,28 @@ class Process:
         def guarded(*args: Any, **named: Any) -> Any:
             if self.has_crashed:
                 raise Crashed(_CRASHED)
+            crash = None
             if name in _COUNTED:
                 self.writes += 1
                 if self._crash is not None and self.writes == self._crash.write:
-                    self.has_crashed = True
-                    self._end()
-                    if self._crash.recorded:
-                        write(*args, **named)
-                    raise Crashed(_CRASHED)
-            return write(*args, **named)
+                    crash = self._crash
+            if crash is not None and not crash.recorded:
+                self._die()
+            try:
+                result = write(*args, **named)
+            except Postponed:  # nothing is written: the same write follows in a thread
+                self.writes -= name in _COUNTED
+                raise
+            if crash is not None:
+                self._die()
+            return result
 
         return guarded
+
+    def _die(self) -> NoReturn:
+        self.has_crashed = True
+        self._end()
+        raise Crashed(_CRASHED)
 
 
 _CRASHED = "the process has crashed at this write, because its test says so"

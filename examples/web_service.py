@@ -22,12 +22,12 @@ from cantrip_actors import (
     CantripError,
     Circle,
     Entity,
+    EntityEndedEvent,
     EntityEvent,
     Injected,
     InvalidIntent,
     Invocation,
     LoomError,
-    MissedEvent,
     Runtime,
     RuntimeClosed,
     StepCompleteEvent,
@@ -116,41 +116,32 @@ async def events(request: Request) -> Response:
     """Send the turns of a run after `Last-Event-ID`, as they come, and its final state."""
     runtime: Runtime = request.state.runtime
     entity = runtime.find(request.path_params["run"])
-    last = request.headers.get("last-event-id", "")
-    story = follow(runtime, entity, int(last) if last.isdecimal() else 0)
-    return StreamingResponse(story, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+    feed = entity.events(after=request.headers.get("last-event-id") or "0")
+    lines = follow(runtime, entity, feed)
+    return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
 
-async def follow(runtime: Runtime, entity: Entity, last: int) -> AsyncIterator[str]:
-    """Yield server-sent events from the loom, which misses none; the runtime's events only say when to read again."""
-    news = entity.events()  # subscribe before the loom is read, so that no turn is missed
-    over = False
+async def follow(runtime: Runtime, entity: Entity, feed: AsyncIterator[EntityEvent]) -> AsyncIterator[str]:
+    """Yield server-sent events: the turns among the entity's events, which come from the loom, and its end."""
     while True:
-        begun = runtime.loom.has(entity.id)
-        over = over or (begun and runtime.loom.is_over(entity.id))
-        for turn in runtime.loom.turns(entity.id)[last:] if begun else ():
-            last = turn.sequence
-            yield format_event("turn", {"said": turn.content, "saw": turn.observation}, last)
-        if over:
-            yield format_event("end", {"state": runtime.loom.state(entity.id)}, last)
-            return
+        event = None
         with anyio.move_on_after(QUIET) as quiet:
-            over = not await wait_for_turn(news)
-        if quiet.cancelled_caught:
+            event = await anext(feed, None)
+        if isinstance(event, StepCompleteEvent):
+            turn = runtime.loom.turn(event.turn_id)
+            yield format_event("turn", {"said": turn.content, "saw": turn.observation}, event.id)
+        elif isinstance(event, EntityEndedEvent):
+            yield format_event("end", {"state": runtime.loom.state(entity.id)}, event.id)
+            return
+        elif quiet.cancelled_caught:
             yield ": still here\n\n"
+        elif event is None:
+            return
 
 
-async def wait_for_turn(news: AsyncIterator[EntityEvent]) -> bool:
-    """Wait for another turn; return False if the entity has ended."""
-    async for event in news:
-        if isinstance(event, (StepCompleteEvent, MissedEvent)):
-            return True
-    return False
-
-
-def format_event(kind: str, data: object, number: int) -> str:
+def format_event(kind: str, data: object, id: str) -> str:
     """Return one event in the format of the wire."""
-    return f"id: {number}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"
+    return f"id: {id}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
 async def stop(request: Request) -> Response:

@@ -99,10 +99,10 @@ class Actor:
         cls.has_snapshot = cls.snapshot is not Actor.snapshot
 
     async def init(self) -> Any:
-        """Initialise. The supervisor continues only when this returns (S-01).
+        """Initialise. The supervisor continues only when this returns.
 
-        Raising makes the start fail; raising `Ignore` says that the actor is not needed now (S-06). `start_child_info`
-        returns its result to the caller (S-08).
+        Raising makes the start fail; raising `Ignore` says that the actor is not needed now. `start_child_info`
+        returns its result to the caller.
         """
 
     async def handle_call(self, message: Any, caller: Caller) -> Any:

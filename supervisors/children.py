@@ -14,7 +14,7 @@ started that child. The ordered children of a static supervisor are in `supervis
 | ends or crashes by itself | `Shutdown(ParentEnded(reason))`, after its `terminate`              |
 | is killed                | a kill, at once                                                      |
 
-They are stopped last started first, each gone before the next is asked (S-34), or all at once (S-36).
+They are stopped last started first, each gone before the next is asked, or all at once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ChildInfo:
 
 @dataclass(frozen=True, slots=True)
 class ChildCounts:
-    """The result of `count_children`: known specs, running children, and how many of each type (S-43)."""
+    """The result of `count_children`: known specs, running children, and how many of each type."""
 
     specs: int
     active: int
@@ -117,7 +117,7 @@ class ChildRecord:
 
     @property
     def shutdown(self) -> ShutdownTime:
-        """Its shutdown time: the spec's, or the default (S-11)."""
+        """Its shutdown time: the spec's, or the default."""
         if self.spec.shutdown is not None:
             return self.spec.shutdown
         return math.inf if self.is_host else DEFAULT_SHUTDOWN
@@ -141,7 +141,7 @@ class ChildRecord:
             self.retry = None
 
     def restart_later(self, delay: float, retry: Callable[[ChildRecord], object]) -> None:
-        """Call `retry` after `delay` seconds, and never in place: what waits goes first (S-32)."""
+        """Call `retry` after `delay` seconds, and never in place: what waits goes first."""
         self.cancel_restart()
         system = self.parent.system
         if system.sinks and self.ref is not None:
@@ -242,7 +242,7 @@ class ChildGroup(abc.ABC):
         return not (self._is_closed or self._me.stop_reason is not None or self._me.is_over)
 
     def close(self) -> None:
-        """Start and restart no more children (S-37)."""
+        """Start and restart no more children."""
         self._is_closed = True
         for record in self.records.values():
             record.cancel_restart()
@@ -272,7 +272,7 @@ class ChildGroup(abc.ABC):
                 await stop(reason)
 
     async def _stop_in_order(self, reason: ExitReason) -> None:
-        """Stop all children, last started first, each gone before the next is asked (S-34)."""
+        """Stop all children, last started first, each gone before the next is asked."""
         while self.records:
             key, record = next(reversed(self.records.items()))
             if record.incarnation is not None:
@@ -282,13 +282,13 @@ class ChildGroup(abc.ABC):
             self.records.pop(key, None)
 
     async def _stop_at_once(self, reason: ExitReason) -> None:
-        """Stop all children at once, each within its own grace: this takes as long as the slowest (S-36)."""
+        """Stop all children at once, each within its own grace: this takes as long as the slowest."""
         for incarnation in self.incarnations():
             incarnation.shut_down(reason)
         await self._stop_in_order(reason)
 
     def count_restart(self, record: ChildRecord) -> ExitReason | None:
-        """Count a restart attempt, successful or not (S-28); return a reason to end if there were too many (S-31)."""
+        """Count a restart attempt, successful or not; return a reason to end if there were too many."""
         reason, now = record.last_exit or NORMAL, self.system.now()
         self._window = self._window.add(now)
         if not self._window.exceeded:
@@ -350,17 +350,17 @@ class Children(ChildGroup):
         """Start a child and wait until it is up. If this is cancelled meanwhile, the child is ended again.
 
         Returns:
-            its ref; not `alive` if the child raised `Ignore` (S-07).
+            its ref; not `alive` if the child raised `Ignore`.
 
         Raises:
-            StartFailed: its start failed (S-09).
-            SpecError: the spec does not fit (S-12, S-45).
+            StartFailed: its start failed.
+            SpecError: the spec does not fit.
             ShuttingDown: the actor is ending.
         """
         return (await self.start_info(spec))[0]
 
     async def start_info(self, spec: ChildSpec[Any]) -> tuple[ActorRef, Any]:
-        """Like `start`, but also return what `init` returned, which is not stored (S-08)."""
+        """Like `start`, but also return what `init` returned, which is not stored."""
         check_child(spec, "never")
         await self.wait_until_open()
         if not self.is_open:
@@ -399,7 +399,7 @@ class Children(ChildGroup):
         if record is not None:
             await self._stop(record, reason)
         elif not isinstance(ref, ActorRef) or identify(ref).outcome is None:
-            raise ChildNotFound(ref)  # one that has ended is fine, whose child it was does not matter (S-42)
+            raise ChildNotFound(ref)  # one that has ended is fine, whose child it was does not matter
 
     async def stop_all(self, reason: ExitReason = SHUTDOWN) -> None:
         """Stop the children that there are, last started first, each within its grace.
@@ -457,7 +457,7 @@ class Children(ChildGroup):
         record.retire()
 
     def _handle_failed_start(self, record: ChildRecord, failure: ExitReason) -> None:
-        """Forget a child whose first start failed (S-09), or that raised `Ignore` (S-07); else try again later."""
+        """Forget a child whose first start failed, or that raised `Ignore`; else try again later."""
         if record.restarts == 0 or isinstance(failure, Normal):
             self._forget(record)
             return
@@ -480,7 +480,7 @@ class Children(ChildGroup):
 
     async def _stop(self, record: ChildRecord, reason: ExitReason) -> None:
         if record.incarnation is None:
-            self._forget(record)  # this cancels its restart (S-33)
+            self._forget(record)  # this cancels its restart
         else:
             record.incarnation.shut_down(reason)
             await record.incarnation.reach(LifePhase.GONE)
@@ -494,7 +494,7 @@ def _refuse_start() -> NoReturn:
 
 
 def report_start(incarnation: Incarnation) -> None:
-    """Report that it is up. A temporary child will not be started again, so its `start` is released (S-18)."""
+    """Report that it is up. A temporary child will not be started again, so its `start` is released."""
     record, system = incarnation.child, incarnation.system
     if record.spec.restart == "temporary":
         record.spec = replace(record.spec, start=_refuse_start)
@@ -522,7 +522,7 @@ def report_end(incarnation: Incarnation) -> None:
 
 
 def _is_expected(incarnation: Incarnation) -> bool:
-    """Return whether the host asked for this end or the restart type allows it: no error report (S-37, S-52)."""
+    """Return whether the host asked for this end or the restart type allows it: no error report."""
     reason, spec = incarnation.reason, incarnation.child.spec
     is_permanent = spec.restart == "permanent"
     if incarnation.stopped_by_parent:

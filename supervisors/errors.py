@@ -82,7 +82,7 @@ class Failed(SupervisorsError):
 
 
 class SpecError(SupervisorsError, ValueError):
-    """A child spec or a supervisor's flag is wrong. `what` is the name of the field (S-12)."""
+    """A child spec or a supervisor's flag is wrong. `what` is the name of the field."""
 
     def __init__(self, what: str, text: str) -> None:
         super().__init__(f"{what}: {text}")
@@ -103,7 +103,7 @@ class ManagementError(SupervisorsError):
 
 
 class StartFailed(ManagementError):
-    """The child's start failed, and the child was removed again (S-09, S-41)."""
+    """The child's start failed, and the child was removed again."""
 
     def __init__(self, child: object, reason: ExitReason) -> None:
         self.text = f"failed to start: {reason}"
@@ -112,7 +112,7 @@ class StartFailed(ManagementError):
 
 
 class AlreadyStarted(ManagementError, text="runs already"):
-    """A child with this id is running: `ref` (S-10)."""
+    """A child with this id is running: `ref`."""
 
     def __init__(self, child: object, ref: ActorRef) -> None:
         super().__init__(child)
@@ -120,23 +120,23 @@ class AlreadyStarted(ManagementError, text="runs already"):
 
 
 class AlreadyPresent(ManagementError, text="is there already, not running"):
-    """A child with this id is stopped or being restarted (S-10)."""
+    """A child with this id is stopped or being restarted."""
 
 
 class ChildNotFound(ManagementError, text="is not known here"):
-    """No child has this id or ref (S-40 ... S-42)."""
+    """No child has this id or ref."""
 
 
 class ChildRunning(ManagementError, text="is running"):
-    """Not possible while the child runs (S-41, S-42)."""
+    """Not possible while the child runs."""
 
 
 class ChildRestarting(ManagementError, text="is being restarted"):
-    """Not possible while the child is being restarted (S-41, S-42)."""
+    """Not possible while the child is being restarted."""
 
 
 class NotForDynamic(ManagementError, text="belongs to a dynamic supervisor, which keeps no stopped children"):
-    """A dynamic supervisor keeps no spec to restart or delete (S-42)."""
+    """A dynamic supervisor keeps no spec to restart or delete."""
 
 
 class TooManyChildren(ManagementError, text="is one too many: max_children is reached"):

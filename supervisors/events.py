@@ -2,7 +2,7 @@
 
 Events are for observation only: a sink is called synchronously, after the fact, and its exceptions are ignored.
 `EventStream` is a sink to iterate over. `Reports`, the default sink of a system, writes one record for each failure,
-with the child's name, path and spec (S-52): to structlog, or to `logging` where structlog is not installed. Expected
+with the child's name, path and spec: to structlog, or to `logging` where structlog is not installed. Expected
 ends (a child that was asked to end, a temporary one that is done) are not recorded; progress (`Started`) is recorded
 only on request.
 
@@ -62,7 +62,7 @@ class StartFailedEvent(ChildEvent):
 
 @dataclass(frozen=True, slots=True)
 class Exited(ChildEvent):
-    """An incarnation ended. `expected`: its supervisor asked for it, or its restart type allows it (S-37, S-52).
+    """An incarnation ended. `expected`: its supervisor asked for it, or its restart type allows it.
 
     `call` is the type of the message of a call that it had in hand, if any; `kind` is the class of the actor, and
     `restarts` how often this identity had been restarted. `recent_restarts` is how many restarts of any child its
@@ -87,7 +87,7 @@ class Restarting(ChildEvent):
 
 @dataclass(frozen=True, slots=True)
 class GaveUpEvent(ChildEvent):
-    """Restarts were too frequent: the supervisor `ref` ends (S-31). `spec` and `reason` are those of the last child."""
+    """Restarts were too frequent: the supervisor `ref` ends. `spec` and `reason` are those of the last child."""
 
     reason: ExitReason
 

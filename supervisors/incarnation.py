@@ -153,7 +153,7 @@ class Incarnation:
         return self.phase >= LifePhase.GONE
 
     def shut_down(self, reason: ExitReason) -> None:
-        """Ask it to end, and kill it when its time is over (S-35)."""
+        """Ask it to end, and kill it when its time is over."""
         if self.stopped_by_parent:
             return
         self.stopped_by_parent = True
@@ -281,7 +281,7 @@ class Incarnation:
     def signal(self, ref: ActorRef | None, reason: ExitReason) -> None:
         """Handle an exit signal: an `exit` call, or the end of a linked actor.
 
-        A supervisor reports and ignores the end of a linked actor (S-39).
+        A supervisor reports and ignores the end of a linked actor.
         """
         if self.actor.trap_exit or (self.actor.is_supervisor and ref is not None):
             self.identity.box.put_urgent((INFO, Exit(ref, reason)))

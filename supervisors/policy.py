@@ -1,7 +1,7 @@
 """The decisions of a supervisor, as pure functions over frozen data: no clock, no I/O, no event loop, no actor.
 
-Rules of this module: every decision of `supervisor.erl` that S-14 ... S-33 and S-45 ... S-48 specify is here; time and
-chance are arguments; nothing here knows tasks. `supervisor.py` and `dynamic.py` carry the decisions out.
+Rules of this module: every decision of `supervisor.erl` is here; time and
+chance are arguments; nothing here knows tasks. `supervisor.py` carries the decisions out.
 
 Theory of operation. A child's exit raises two questions. *Is the child restarted?* `decide_after_exit` answers it, a
 table over restart type and reason. If so, *is one more restart allowed?* The `RestartWindow` answers that. If it is,
@@ -13,8 +13,8 @@ table over restart type and reason. If so, *is one more restart allowed?* The `R
 | rest_for_one | those after it, last first     | the failed child, those after it |
 | one_for_all  | all others, last first         | all                             |
 
-A failed start raises the second question again (S-28), and the child that failed to start takes the place of the failed
-child (S-23, S-24).
+A failed start raises the second question again, and the child that failed to start takes the place of the failed
+child.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RestartVerdict(enum.Enum):
 
 
 def decide_after_exit(restart: Restart, reason: ExitReason) -> RestartVerdict:
-    """Return what happens to a child that ended by itself (S-14, S-15, S-16)."""
+    """Return what happens to a child that ended by itself."""
     if restart == "permanent":
         return RestartVerdict.RESTART
     if restart == "temporary":
@@ -52,7 +52,7 @@ def decide_after_exit(restart: Restart, reason: ExitReason) -> RestartVerdict:
 
 
 def should_end_supervisor(auto_shutdown: AutoShutdown, *, significant: bool, others_active: bool) -> bool:
-    """Return whether the end of a child that is not restarted ends its supervisor (S-46, S-47).
+    """Return whether the end of a child that is not restarted ends its supervisor.
 
     Args:
         auto_shutdown: the supervisor's flag.
@@ -73,7 +73,7 @@ class RestartPlan:
 
 
 def plan(strategy: Strategy, children: Sequence[Hashable], failed: Hashable) -> RestartPlan:
-    """Return what the strategy stops and starts after a failure (S-19, S-20, S-21).
+    """Return what the strategy stops and starts after a failure.
 
     Args:
         strategy: the supervisor's strategy.
@@ -99,12 +99,12 @@ _MOST_COUNTED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RestartWindow:
-    """The recent restarts: a sliding window, one for a whole supervisor (S-26).
+    """The recent restarts: a sliding window, one for a whole supervisor.
 
-    A restart exactly `period` seconds old still counts (S-27).
+    A restart exactly `period` seconds old still counts.
 
     Args:
-        max_restarts: how many are allowed within `period`; one more is fatal. With 0 the first one is fatal (S-30).
+        max_restarts: how many are allowed within `period`; one more is fatal. With 0 the first one is fatal.
             `math.inf` for no limit.
         period: seconds.
         times: the times of the counted restarts, oldest first.
@@ -131,7 +131,7 @@ class RestartWindow:
 
     @property
     def exceeded(self) -> bool:
-        """Whether there were more than `max_restarts`, so that the supervisor gives up (S-31)."""
+        """Whether there were more than `max_restarts`, so that the supervisor gives up."""
         return len(self.times) > self.max_restarts
 
 

@@ -10,7 +10,7 @@ reason.
 | `Killed()`    | it was killed, at once or after its grace                   | yes      |
 | `Crash(exc)`  | any other exception left it                                 | yes      |
 
-An abnormal end restarts a transient child (S-15) and is reported as an error (S-52).
+An abnormal end restarts a transient child and is reported as an error.
 """
 
 from __future__ import annotations
@@ -98,28 +98,28 @@ class _BecauseOf:
 
 
 class FailedToStart(_BecauseOf):
-    """A supervisor ended because a child did not start when it began (S-03)."""
+    """A supervisor ended because a child did not start when it began."""
 
     __slots__ = ()
     text = "child {} failed to start: {}"
 
 
 class GaveUp(_BecauseOf):
-    """A supervisor ended because restarts were too frequent (S-31). `reason` is that of the child's last exit."""
+    """A supervisor ended because restarts were too frequent. `reason` is that of the child's last exit."""
 
     __slots__ = ()
     text = "too many restarts, the last of child {}: {}"
 
 
 class SignificantEnded(_BecauseOf):
-    """A supervisor ended because its significant child did (S-46). `reason` is that of the child."""
+    """A supervisor ended because its significant child did. `reason` is that of the child."""
 
     __slots__ = ()
     text = "significant child {} ended: {}"
 
 
 class RestartedWith(_BecauseOf):
-    """A child was stopped because the strategy restarts it with a sibling that ended for `reason` (S-19)."""
+    """A child was stopped because the strategy restarts it with a sibling that ended for `reason`."""
 
     __slots__ = ()
     text = "restarted with child {}: {}"
@@ -168,11 +168,11 @@ class Stop(Exception):
 
 
 class Ignore(Exception):
-    """Raise it in `init` if the actor is not needed now; this is not a failure (S-05 ... S-07)."""
+    """Raise it in `init` if the actor is not needed now; this is not a failure."""
 
 
 def is_abnormal(reason: ExitReason) -> bool:
-    """Return whether a transient child is restarted after this reason (S-15)."""
+    """Return whether a transient child is restarted after this reason."""
     return isinstance(reason, Crash | Killed)
 
 

@@ -170,7 +170,7 @@ class BoundedWork:
 CANCELLED = Shutdown("cancelled")
 
 #: Called at an actor's end with the reason, and whether it will not be restarted.
-Notify = Callable[[ExitReason, bool], object]
+NotifyExit = Callable[[ExitReason, bool], object]
 
 
 @dataclass(slots=True, eq=False)
@@ -185,7 +185,7 @@ class ActorIdentity:
     reason: ExitReason | None = None  # why its last incarnation ended
     outcome: Outcome | None = None  # once it will not be restarted
     state: Any = None  # the result of the last incarnation's `snapshot`, for the next one
-    _watchers: list[tuple[object, bool, Notify]] | None = None
+    _watchers: list[tuple[object, bool, NotifyExit]] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -203,7 +203,7 @@ class ActorIdentity:
     def end_incarnation(self, reason: ExitReason, *, was_ignored: bool) -> None:
         """Note the end of an incarnation; it is not known yet whether there will be another.
 
-        A start that was ignored does not hide the reason of an end before it (S-07).
+        A start that was ignored does not hide the reason of an end before it.
         """
         self.incarnation = None
         self.box.waiter = None
@@ -235,7 +235,7 @@ class ActorIdentity:
         for _, _, notify in due:
             notify(reason, final)
 
-    def watch(self, watcher: object, notify: Notify, *, final: bool) -> None:
+    def watch(self, watcher: object, notify: NotifyExit, *, final: bool) -> None:
         """Call `notify` once, at the end of an incarnation, or with `final` when there will be no other."""
         if self._watchers is None:
             self._watchers = []
@@ -482,7 +482,7 @@ def identify(ref: ActorRef) -> ActorIdentity:
 
 
 class SupervisorRef(ActorRef[Any]):
-    """A reference to a supervisor, with its management calls (S-06 ... S-10, S-40 ... S-43, S-51).
+    """A reference to a supervisor, with its management calls.
 
     They raise `ManagementError`s and the errors of `call`.
     """
@@ -504,24 +504,24 @@ class SupervisorRef(ActorRef[Any]):
 
         Returns:
             its ref: an `ActorRef`, or a `SupervisorRef` for a supervisor. Not `alive` if the child raised `Ignore`
-            (S-06).
+           .
 
         Raises:
-            StartFailed: its start failed, and the child was removed again (S-09).
-            AlreadyStarted: a child with this id runs (S-10).
-            AlreadyPresent: a child with this id is known (S-10).
-            SpecError: the spec does not fit (S-12, S-45).
+            StartFailed: its start failed, and the child was removed again.
+            AlreadyStarted: a child with this id runs.
+            AlreadyPresent: a child with this id is known.
+            SpecError: the spec does not fit.
             TooManyChildren: the dynamic supervisor has `max_children`.
             ShuttingDown: the supervisor is ending.
         """
         return (await self._manage("start_child", arguments, keywords))[0]
 
     async def start_child_info(self, /, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
-        """Like `start_child`, but also return what `init` returned, which is not stored (S-08)."""
+        """Like `start_child`, but also return what `init` returned, which is not stored."""
         return await self._manage("start_child", arguments, keywords)  # type: ignore[no-any-return]
 
     async def terminate_child(self, target: object, reason: ExitReason = SHUTDOWN) -> None:
-        """Stop a child and wait until it has ended. Its spec is kept, unless it is temporary (S-40).
+        """Stop a child and wait until it has ended. Its spec is kept, unless it is temporary.
 
         Args:
             target: its id or its ref; a dynamic supervisor accepts only refs.
@@ -535,7 +535,7 @@ class SupervisorRef(ActorRef[Any]):
         await self._manage("terminate_child", target, reason)
 
     async def restart_child(self, target: object) -> Any:
-        """Start a stopped child, with its spec, and return its ref (S-41).
+        """Start a stopped child, with its spec, and return its ref.
 
         Raises:
             StartFailed: its start failed; it stays stopped.
@@ -546,23 +546,23 @@ class SupervisorRef(ActorRef[Any]):
         return (await self.restart_child_info(target))[0]
 
     async def restart_child_info(self, target: object) -> tuple[Any, Any]:
-        """Like `restart_child`, but also return what `init` returned (S-08)."""
+        """Like `restart_child`, but also return what `init` returned."""
         return await self._manage("restart_child", target)  # type: ignore[no-any-return]
 
     async def delete_child(self, target: object) -> None:
-        """Delete the spec of a stopped child (S-42). Raises the errors of `restart_child`."""
+        """Delete the spec of a stopped child. Raises the errors of `restart_child`."""
         await self._manage("delete_child", target)
 
     async def which_children(self) -> list[ChildInfo]:
-        """Return all known children, in start order (S-43). OTP lists static ones newest first."""
+        """Return all known children, in start order. OTP lists static ones newest first."""
         return await self._manage("which_children")  # type: ignore[no-any-return]
 
     async def count_children(self) -> ChildCounts:
-        """Return the numbers of children; those being restarted count, but not as active (S-43)."""
+        """Return the numbers of children; those being restarted count, but not as active."""
         return await self._manage("count_children")  # type: ignore[no-any-return]
 
     async def reconfigure(self, config: Actor) -> None:
-        """Change the children and the flags of the running supervisor, without stopping any child (S-51).
+        """Change the children and the flags of the running supervisor, without stopping any child.
 
         Children with a known id continue, and their new spec applies from their next start; new ones are added but not
         started (`restart_child` does that); missing ones stay. A wrong configuration raises where it is created, and

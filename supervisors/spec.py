@@ -1,6 +1,6 @@
 """Child specs, and the checks that refuse a wrong spec before anything starts.
 
-Pure data and pure checks: S-11 (defaults), S-12 and S-13 (refusals, each with its own `SpecError.what`), S-45.
+Pure data and pure checks. Each refusal has a `SpecError.what` of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ChildType: TypeAlias = Literal["worker", "supervisor"]
 
 A_co = TypeVar("A_co", bound="Actor", covariant=True)
 
-#: Seconds that a worker has to end after it is asked to (S-11).
+#: Seconds that a worker has to end after it is asked to.
 DEFAULT_SHUTDOWN = 5.0
 
 
@@ -99,7 +99,7 @@ def check_shutdown(shutdown: object) -> None:
 
 
 def check_intensity(max_restarts: object, period: object) -> None:
-    """Refuse a wrong limit of restarts (S-12).
+    """Refuse a wrong limit of restarts.
 
     Raises:
         SpecError: `max_restarts` or `period`.
@@ -112,7 +112,7 @@ def check_intensity(max_restarts: object, period: object) -> None:
 
 
 def check_flags(strategy: object, max_restarts: object, period: object, auto_shutdown: object) -> None:
-    """Refuse wrong flags of a supervisor (S-12).
+    """Refuse wrong flags of a supervisor.
 
     Raises:
         SpecError: `strategy`, `max_restarts`, `period` or `auto_shutdown`.
@@ -150,7 +150,7 @@ _BACKOFF_BOUNDS = (
 
 
 def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:
-    """Refuse a child that does not fit its supervisor (S-12, S-45).
+    """Refuse a child that does not fit its supervisor.
 
     Raises:
         SpecError: `children` if it is not a spec, `significant` if the supervisor never shuts down for a significant
@@ -163,7 +163,7 @@ def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:
 
 
 def check_children(children: object, auto_shutdown: AutoShutdown) -> list[ChildSpec[Any]]:
-    """Return the children of a static supervisor; refuse those that do not fit it or each other (S-12).
+    """Return the children of a static supervisor; refuse those that do not fit it or each other.
 
     Raises:
         SpecError: as `check_child`, and `id` if two children have the same.

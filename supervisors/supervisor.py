@@ -4,12 +4,12 @@ The *static* one has an ordered list of children, started one at a time, and a s
 decisions of `policy.py` in the manner of `supervisor.erl`: one loop handles exits, retries and requests in turn and
 completes each. Everything else relies on these order invariants:
 
-- a child is started only when the one before it is up (S-01), and stopped only when the one after it has ended (S-34);
+- a child is started only when the one before it is up, and stopped only when the one after it has ended;
 - exits and requests are in one queue, as in a process' mailbox: a child that is to be terminated, and ends before that,
   is not restarted;
 - an exit belongs to the incarnation that ended; the exit of one that was stopped on purpose, or replaced since, is
-  ignored (S-37, S-38);
-- a failed start is tried again after the waiting requests, never in place (S-32).
+  ignored;
+- a failed start is tried again after the waiting requests, never in place.
 
 The loop waits only for its own mailbox: to stop a supervisor, the reason is stored in its incarnation and it is woken.
 Unlike OTP's, it can be interrupted: if it is asked to stop while a child's `init` hangs, it stops that child too.
@@ -128,7 +128,7 @@ class Supervisor(Actor):
         auto_shutdown: whether the end of significant children ends it: `never`, `any_significant`, `all_significant`.
 
     Raises:
-        SpecError: before anything is started (S-12).
+        SpecError: before anything is started.
     """
 
     has_children = True
@@ -155,7 +155,7 @@ class Supervisor(Actor):
         self.period = period
 
     async def init(self) -> None:
-        """Start the children in their order; if one fails, the others are stopped again and the start fails (S-03)."""
+        """Start the children in their order; if one fails, the others are stopped again and the start fails."""
         for spec in self.specs:
             self.children.records[spec.id] = ChildRecord(self.children, spec)
         for record in list(self.children.records.values()):
@@ -195,7 +195,7 @@ class Supervisor(Actor):
             if not item.abandoned:
                 await self._answer(item, item.message)
         else:
-            self.system.report_dead_letter(self.ref, item[1])  # it understands no messages (S-39)
+            self.system.report_dead_letter(self.ref, item[1])  # it understands no messages
 
     async def _answer(self, caller: Caller, request: Any) -> None:
         self._me.current, self._me.took_at = caller, self.system.now()
@@ -228,13 +228,13 @@ class Supervisor(Actor):
         return NORMAL if incarnation.was_ignored else incarnation.reason
 
     def _retire(self, record: ChildRecord) -> None:
-        """Note that there will be no further incarnation; forget a temporary child (S-06, S-16, S-17, S-40)."""
+        """Note that there will be no further incarnation; forget a temporary child."""
         record.retire()
         if record.spec.restart == "temporary":
             del self.children.records[record.spec.id]
 
     async def _stop(self, record: ChildRecord, reason: ExitReason) -> None:
-        """Stop the child, if it runs, and wait until it has ended or is given up (S-35)."""
+        """Stop the child, if it runs, and wait until it has ended or is given up."""
         incarnation = record.incarnation
         record.cancel_restart()
         if incarnation is not None:
@@ -280,7 +280,7 @@ class Supervisor(Actor):
                 records[id].incarnation = None
         for id in todo.start:
             sibling = records.get(id)
-            if sibling is None:  # a temporary child, which was forgotten (S-17)
+            if sibling is None:  # a temporary child, which was forgotten
                 continue
             sibling.restarts += 1
             failure = await self._start(sibling)
@@ -319,7 +319,7 @@ class Supervisor(Actor):
         return await self._start_on_request(self._find_stopped(target))
 
     async def _start_on_request(self, record: ChildRecord) -> StartResult:
-        """Start a child for a caller. A failure is raised there, and does not count as a restart (S-09, S-29, S-41)."""
+        """Start a child for a caller. A failure is raised there, and does not count as a restart."""
         failure = await self._start(record)
         if failure is None:
             assert record.incarnation is not None
@@ -341,7 +341,7 @@ class Supervisor(Actor):
         del self.children.records[self._find_stopped(target).spec.id]
 
     def reconfigure(self, config: Actor) -> None:
-        """Adopt the children and the flags of another supervisor, which was not started (S-51)."""
+        """Adopt the children and the flags of another supervisor, which was not started."""
         if not isinstance(config, Supervisor):
             raise SpecError("config", f"{self.ref!r} is a Supervisor, and so has to be its configuration: {config!r}")
         group = self.children
@@ -390,7 +390,7 @@ class DynamicSupervisor(Actor):
         period: seconds.
 
     Raises:
-        SpecError: before anything is started (S-12, S-13, S-45).
+        SpecError: before anything is started.
     """
 
     has_children = True
@@ -419,7 +419,7 @@ class DynamicSupervisor(Actor):
         self.period = period
 
     async def handle_call(self, message: Any, caller: Caller) -> Any:
-        """Refuse a call: it understands no messages (S-39)."""
+        """Refuse a call: it understands no messages."""
         caller.fail(SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {message!r}"))
 
     async def handle_info(self, message: Any) -> None:
@@ -456,7 +456,7 @@ class DynamicSupervisor(Actor):
         await self.children.stop(target, reason)
 
     def restart_child(self, target: object) -> None:
-        """Refuse: there are no stopped children (S-42)."""
+        """Refuse: there are no stopped children."""
         raise NotForDynamic(target)
 
     delete_child = restart_child
@@ -467,7 +467,7 @@ class DynamicSupervisor(Actor):
         return counts if self.template is None else replace(counts, specs=1)
 
     def reconfigure(self, config: Actor) -> None:
-        """Adopt the template and the limits of another supervisor, which was not started (S-51)."""
+        """Adopt the template and the limits of another supervisor, which was not started."""
         if not isinstance(config, DynamicSupervisor):
             wrong = f"{self.ref!r} is a DynamicSupervisor, and so has to be its configuration: {config!r}"
             raise SpecError("config", wrong)

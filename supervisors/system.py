@@ -79,7 +79,7 @@ class ActorSystem:
         on_end: called once when all actors have ended, also if the event loop is torn down. It must not raise.
 
     Raises:
-        SpecError: an argument is wrong; `what` names it (S-12).
+        SpecError: an argument is wrong; `what` names it.
     """
 
     def __init__(

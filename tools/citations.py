@@ -29,8 +29,6 @@ CEILINGS: Mapping[str, int] = {
     "cantrip_actors.loom": 23,
     "cantrip_actors.machine": 17,
     "cantrip_actors.runtime": 38,
-    "cantrip_actors.stream": 6,
-    "supervisors": 119,
 }
 """How many ids of working papers a package, or the pages of a folder, may still cite."""
 

@@ -34,10 +34,9 @@ SHARED: Mapping[str, str] = {
 """Public names that two packages have, and why."""
 
 PENDING = (
-    "Account Backend Began Caller Checkpoint Child Closed Compacted Connection Conversation Decided Decision Entry"
-    " Episode Fact Failed Fetch Finished Folded GaveUp Inboxes Known Limits Message Observed Outcome Overlap Parent"
-    " Phase Place Plan Portal Problem Query Record Recovered Refusal Remember Request Retry Rule Said Sandbox"
-    " Shutdown Snapshot StartFailed State Status Step Suspended Timer Tree Turn Verdict Waiting _Known _Text"
+    "Account Checkpoint Connection Conversation Decided Decision Entry Episode Failed Fetch Folded Limits Message"
+    " Outcome Overlap Place Plan Query Record Refusal Remember Rule Said Sandbox Shutdown Snapshot State Status Step"
+    " Suspended Tree Turn _Known"
 )
 """Names that two classes still have."""
 
@@ -46,12 +45,10 @@ LIMIT = 0.01
 """The share of bindings with a vague name that a package may have."""
 
 CEILINGS: Mapping[str, int] = {
-    "cantrip_actors.http": 23,
     "cantrip_actors.loom": 283,
     "cantrip_actors.machine": 70,
     "cantrip_actors.observe": 76,
     "cantrip_actors.runtime": 253,
-    "cantrip_actors.stream": 25,
 }
 """Packages above the limit: how many bindings with a vague name each may have."""
 

@@ -1,8 +1,9 @@
 """Only the fold and the projections look at kinds of records.
 
 The meaning of a record is decided in one place: `machine/evolve.py` applies it to a state, `machine/project/` answers
-questions about it. Code elsewhere that asks a record for its class (`isinstance`, `match`/`case`, `type(record) is …`)
-decides it a second time. ``python -m tools.record_kinds`` checks it, as part of ``make lint``.
+questions about it, `stream/reading.py` shows it to users. Code elsewhere that asks a record for its class
+(`isinstance`, `match`/`case`, `type(record) is …`) decides it a second time.
+``python -m tools.record_kinds`` checks it, as part of ``make lint``.
 """
 
 import ast
@@ -15,7 +16,12 @@ from tools.layers import ROOT
 
 MODULE = "cantrip_actors.records.records"
 KINDS = frozenset(cls.__name__ for cls in get_args(records.Record))
-ALLOWED = ("cantrip_actors/machine/evolve.py", "cantrip_actors/machine/project/", "cantrip_actors/records/")
+ALLOWED = (
+    "cantrip_actors/machine/evolve.py",
+    "cantrip_actors/machine/project/",
+    "cantrip_actors/records/",
+    "cantrip_actors/stream/reading.py",
+)
 """The modules that decide what a kind of record means, or define it."""
 
 

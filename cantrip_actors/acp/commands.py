@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from cantrip_actors import Usage
+from cantrip_actors import EntityStartedEvent, StepCompleteEvent, Usage
 from cantrip_actors.acp.session import EditorSession
 from cantrip_actors.acp.updates import title_of
+from cantrip_actors.stream.reading import read_events
 
 
 class _Command(NamedTuple):
@@ -58,15 +59,13 @@ async def _undo(session: EditorSession, _: str) -> str:
 
 def _find_first_turn_of_last_intent(session: EditorSession) -> str:
     """Return the id of the first turn that followed the newest intent."""
-    from cantrip_actors.machine.project import Story
-
     first = ""
     is_next = True
-    for event in Story().add_all(session.runtime.loom.records(session.entity_id)):
-        if event.kind in ("entity", "intent"):
+    for event in read_events(session.runtime.loom.records(session.entity_id)):
+        if isinstance(event, EntityStartedEvent):
             is_next = True
-        elif event.kind == "turn" and is_next:
-            first, is_next = getattr(event.value, "id", ""), False
+        elif isinstance(event, StepCompleteEvent) and is_next:
+            first, is_next = event.turn_id, False
     return first
 
 

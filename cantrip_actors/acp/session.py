@@ -27,6 +27,7 @@ from cantrip_actors import (
     Receipt,
     Request,
     Runtime,
+    StepCompleteEvent,
     UnknownRequest,
     Withdrawn,
 )
@@ -37,22 +38,23 @@ from cantrip_actors.acp.prompts import EditorPrompt
 from cantrip_actors.acp.server_prompts import ServerPrompts
 from cantrip_actors.acp.updates import (
     Update,
+    UpdateReplay,
     chunk_of,
     kind_of,
     make_chunk,
     program_of,
-    replay_event,
     stop_reason,
     title_of,
     tool_update,
 )
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.machine.project import Story, find_first_intent
+from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.terms.messages import as_text
 
 KEY: Final = "acp:"
@@ -281,13 +283,13 @@ class EditorSession:
         """Send the whole history of the session as updates."""
         turns, logs = await self.runtime.read(self._read_history)
         for records in logs:
-            story, waiting = Story(), list[Update]()
-            for event in story.add_all(records):
-                if event.kind == "turn" and getattr(event.value, "id", None) not in turns:
+            log, replay, waiting = EventLog(), UpdateReplay(), list[Update]()
+            for event in log.add_all(records):
+                if isinstance(event, StepCompleteEvent) and event.turn_id not in turns:
                     waiting.clear()  # the session went back to before this turn, and so to before its intent
                     break
-                waiting += replay_event(event)
-                if event.kind == "turn":
+                waiting += replay.add(event, log.turn)
+                if isinstance(event, StepCompleteEvent):
                     await self._tell_all(waiting)
                     waiting.clear()
             await self._tell_all(waiting)

@@ -1,12 +1,23 @@
-"""The updates that an editor shows of an entity: from upserts while it runs, from turns afterwards. Pure."""
+"""The updates that an editor shows of an entity: from upserts while it runs, from its log afterwards. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cantrip_actors import Episode
-from cantrip_actors.machine.project import StoryEvent, find_last_metadata
+from cantrip_actors import (
+    EntityEvent,
+    EntityStartedEvent,
+    Episode,
+    FinalResponseEvent,
+    SteeredEvent,
+    StepCompleteEvent,
+    TextEvent,
+    ThinkingEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from cantrip_actors.machine.project import find_last_metadata
 from cantrip_actors.observe import ToolCallUpsert
 from cantrip_actors.observe.segments import Piece
 from cantrip_actors.records.records import Record
@@ -109,56 +120,65 @@ def _make_block(text: str) -> dict[str, Any]:
     return {"type": "content", "content": {"type": "text", "text": text}}
 
 
-def replay_event(event: StoryEvent) -> Iterator[Update]:
-    """Yield the updates for a durable event of a thread."""
-    value: Any = event.value
-    match event.kind:
-        case "entity":
-            yield make_chunk("user_message_chunk", value.intent.intent, f"{event.number}")
-        case "intent":
-            yield make_chunk("user_message_chunk", value.intent, f"{event.number}")
-        case "steer":
-            yield make_chunk("user_message_chunk", value.text, f"{event.number}")
-        case "turn":
-            yield from _turn(value)
-        case _:
-            pass
+class UpdateReplay:
+    """Turns the events of a log into updates."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, ToolCallEvent] = {}
+        """The calls without a result, by id."""
+        self._text = ""
+        """The text of the turn's utterance."""
+
+    def add(self, event: EntityEvent, turn: Turn | None) -> Iterator[Update]:
+        """Yield the updates of an event; `turn` is the one that it completes."""
+        match event:
+            case EntityStartedEvent():
+                yield make_chunk("user_message_chunk", event.intent, event.id)
+            case SteeredEvent():
+                yield make_chunk("user_message_chunk", event.text, event.id)
+            case ThinkingEvent():
+                yield make_chunk("agent_thought_chunk", event.text, f"{event.turn_id}:thinking")
+            case TextEvent(is_code=False):
+                self._text = event.text
+                yield make_chunk("agent_message_chunk", event.text, f"{event.turn_id}:message")
+            case ToolCallEvent() if event.gate != "done":
+                self._calls[event.tool_call_id] = event
+                yield tool_call(_name_call(event), event.gate, event.args or {}, "in_progress")
+            case ToolResultEvent() if event.tool_call_id in self._calls:
+                call = self._calls.pop(event.tool_call_id)
+                yield _finish_call(call, as_text(event.result), is_error=event.is_error)
+            case StepCompleteEvent():
+                if event.terminated or event.truncated:
+                    yield from (_finish_call(call, "", is_error=True) for call in self._calls.values())
+                    self._calls.clear()
+                if not event.terminated:
+                    self._text = ""
+                if turn is not None:
+                    yield from program_of(turn, "python")
+            case FinalResponseEvent() if event.result is not None and as_text(event.result) != self._text:
+                yield make_chunk("agent_message_chunk", as_text(event.result), f"{event.turn_id}:answer")
+            case _:
+                pass
 
 
-def _turn(turn: Turn) -> Iterator[Update]:
-    if turn.thinking:
-        yield make_chunk("agent_thought_chunk", turn.thinking, f"{turn.id}:thinking")
-    if turn.content:
-        yield make_chunk("agent_message_chunk", turn.content, f"{turn.id}:message")
-    if turn.code is not None:
-        yield from program_of(turn, "python")
-        return
-    seen = {one.tool_call_id: one for one in turn.gate_calls}
-    for call in turn.tool_calls:
-        found = seen.get(call.id)
-        text = "" if found is None else as_text(found.content)
-        if call.gate == "done" and turn.terminated:
-            answer = (call.args or {}).get("answer")
-            if answer is not None and as_text(answer) != turn.content:
-                yield make_chunk("agent_message_chunk", as_text(answer), f"{turn.id}:answer")
-            continue
-        is_error = found is None or found.is_error
-        yield from _replay_call(f"{turn.id}:{call.id}", call.gate, call.args or {}, text, is_error=is_error)
+def _name_call(call: ToolCallEvent) -> str:
+    return f"{call.turn_id}:{call.tool_call_id}"
 
 
-def _replay_call(id: str, gate: str, args: Mapping[str, Any], text: str, *, is_error: bool) -> Iterator[Update]:
-    yield tool_call(id, gate, args, "in_progress")
-    update = tool_call(id, gate, args, "failed" if is_error else "completed")
+def _finish_call(call: ToolCallEvent, text: str, *, is_error: bool) -> Update:
+    update = tool_call(_name_call(call), call.gate, call.args or {}, "failed" if is_error else "completed")
     update["sessionUpdate"] = "tool_call_update"
     update.pop("content", None)
     _add_result(update, text)
-    yield update
+    return update
 
 
 def program_of(turn: Turn, medium: str) -> Iterator[Update]:
     """Yield the program of a turn in a code circle, as one call."""
     if turn.code is not None:
-        yield from _replay_call(f"{turn.id}:code", medium, {"code": turn.code}, turn.observation, is_error=False)
+        call = ToolCallEvent(turn.entity_id, 0.0, turn.id, "code", medium, {"code": turn.code})
+        yield tool_call(_name_call(call), medium, call.args or {}, "in_progress")
+        yield _finish_call(call, turn.observation, is_error=False)
 
 
 def stop_reason(episode: Episode, records: Sequence[Record]) -> str:

@@ -15,7 +15,8 @@ QUERY: Final = (
     "select (select count(*) from cantrip.entities where life = 0 and tree = no) "
     "+ (select count(*) from cantrip.trees join cantrip.entities using (no) "
     "where control + intents > 0 and loads > 0 and life <> 0) "
-    "+ (select count(*) from cantrip.timers where due <= extract(epoch from now()))"
+    "+ (select count(*) from cantrip.timers where due <= extract(epoch from now())) "
+    "+ (select count(*) from cantrip.submissions where queue = '')"
 )
 """`Cluster.backlog` as a query for Postgres: divided by a worker's capacity, it is how many workers to run."""
 

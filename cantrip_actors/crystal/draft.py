@@ -1,6 +1,6 @@
 """A response in the making: every family's decoder writes into it while the provider's stream arrives.
 
-A decoder handles the events of its provider; a `Draft` makes canonical payloads and the response, and knows no
+A decoder handles the events of its provider; a `Draft` makes payloads and the response, and knows no
 provider. Each item (a message, a piece of reasoning, a call) is begun, extended and ended once. Each step makes its
 payload at once, and the `Response` is made from the same items, so that stream and response agree.
 
@@ -476,7 +476,7 @@ _DONE: Final = b"[DONE]"
 
 
 class Decoder(ABC):
-    """A family's state machine: fed with events, it yields canonical payloads and, when its stream is over, a response.
+    """A family's state machine: fed with events, it yields payloads and, when its stream is over, a response.
 
     `model` is the model of the query, and marks the blocks that a later query may replay; by default, it is the model
     that the server names. `tools` are the names of the offered tools, which help to separate the pieces of calls.

@@ -472,7 +472,7 @@ class ProviderCrystal(AnsweringCrystal):
         return self._client.secrets if key is None else {**self._client.secrets, self._variable: key}
 
     async def answer_query(self, query: Query) -> Response:
-        """Return one answer. `query.emit` gets its canonical payloads as they arrive.
+        """Return one answer. `query.emit` gets its payloads as they arrive.
 
         Raises ProviderError if the provider fails, CrystalError if its answer breaks the contract.
         """

@@ -6,10 +6,10 @@ a trace: one query is one response (PROD-2). Only the tokens of the attempts are
 in the response, or in the error that the query ends with (`CrystalError.usage`). `policy/estimate.py` estimates the
 tokens of an awaited crystal that reports none.
 
-A crystal whose `invoke` has a parameter `emit` streams its answer in payloads of the canonical stream. An observer
-(`Query.emit`) sees one turn in the making: the first beginning of a response and no end, since gates follow
-(specs/streaming.md, 8.1). Items are named by their block, and `AttemptFailed` says that those emitted before it are
-void and that the next attempt numbers its blocks anew.
+A crystal whose `invoke` has a parameter `emit` streams its answer in payloads (`stream/wire.py`). An observer
+(`Query.emit`) sees one turn in the making: the first beginning of a response and no end, since gates follow. Items are
+named by their block, and `AttemptFailed` says that those emitted before it are void and that the next attempt numbers
+its blocks anew.
 
 This file knows no provider, keeps nothing between queries and does not limit rates: the crystal actor does.
 """
@@ -91,7 +91,7 @@ class Query(NamedTuple):
     invocation: Invocation
     options: Mapping[str, Any] = {}
     emit: Callable[[Emitted], None] | None = None
-    """Called with each payload of the canonical stream as it arrives. It must not wait, and must not raise."""
+    """Called with each payload as it arrives. It must not wait, and must not raise."""
     handle: Any = None
     """If it is not None, the crystal already took the query, and this handle collects the answer
     (`Response.handle`)."""
@@ -128,7 +128,7 @@ class AnsweringCrystal(ABC):
         options: Mapping[str, Any] | None = None,
         emit: Callable[[Emitted], None] | None = None,
     ) -> Response:
-        """Return one answer (CRYSTAL-1). `emit` gets its canonical payloads as they arrive, if the crystal streams."""
+        """Return one answer (CRYSTAL-1). `emit` gets its payloads as they arrive, if the crystal streams."""
         return await self.answer_query(Query(Invocation(messages, tools, tool_choice), options or {}, emit))
 
 

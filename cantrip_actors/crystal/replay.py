@@ -30,7 +30,6 @@ from cantrip_actors.crystal.query import AnsweringCrystal, Query
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.sse import Framing, ServerSentEvent
 from cantrip_actors.stream.wire import (
-    Envelope,
     InvalidStreamEvent,
     ItemCancelled,
     ItemDelta,
@@ -41,6 +40,7 @@ from cantrip_actors.stream.wire import (
     ResponseDone,
     ResponseError,
     ResponseStart,
+    check_emitted,
 )
 from cantrip_actors.terms.context import View
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
@@ -60,7 +60,7 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
 
 
 class Outcome(NamedTuple):
-    """The result of a stream: its canonical payloads, and a response or an error."""
+    """The result of a stream: its payloads, and a response or an error."""
 
     payloads: tuple[Payload, ...]
     response: Response | None
@@ -310,7 +310,7 @@ def faults(payloads: Iterable[Payload]) -> list[str]:
     started = ended = False
     for n, payload in enumerate(payloads):
         try:
-            Envelope.from_json(Envelope(f"e{n}", "2026-01-01T00:00:00Z", "t", "s", payload).to_json())
+            check_emitted(payload)
         except (InvalidStreamEvent, TypeError) as error:
             problems.append(f"{n}: {error}")
         if ended:

@@ -38,6 +38,7 @@ from cantrip_actors.dispatch.record import Record, apply, make_follow_up
 from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
+from cantrip_actors.loom.line_file import describe_failure
 from cantrip_actors.loom.seal_key import UNSEALED, SealKey, derive_log_seal, read_secret
 from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog
 from cantrip_actors.loom.verify import Heads
@@ -248,7 +249,7 @@ class Dispatches:
                 f"there is no dispatch {dispatch_id!r} in {self.folder}; its newest dispatches: {newest or 'none'}"
             ) from None
         except OSError as error:
-            raise DispatchError(f"cannot {what} {path}: {error.strerror or error}") from error
+            raise DispatchError(f"cannot {what} {path}: {describe_failure(error)}") from error
 
 
 def read_trusted_records(log: Dispatches) -> list[Record]:

@@ -1,7 +1,7 @@
 """Feeds: the event streams of entities, encoded once for all of their readers.
 
 A feed follows one entity, or all of them. It reads durable events from the loom whenever the runtime reports new ones
-(twice a second if another process runs the entity); upserts come from the runtime's canonical stream. Each event is
+(twice a second if another process runs the entity); upserts are folded from the runtime's events. Each event is
 encoded once, into a ring of frames from which every reader reads at its own pace. A newer frame of an item empties the
 older one, so a slow reader gets fewer steps and the same states.
 
@@ -11,6 +11,7 @@ durable. The memory of a feed is bounded by its ring, and the entity never waits
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -30,15 +31,13 @@ from cantrip_actors import (
     StepCompleteEvent,
     Subscription,
 )
-from cantrip_actors.http.shapes import outcome_shape
-from cantrip_actors.http.sse import COMMENT, END_OF_RECORD, QUIET, RETRY, Position, encode_event
-from cantrip_actors.loom.export.thread import build_turn_fields
-from cantrip_actors.machine.project import Story, StoryEvent
+from cantrip_actors.http.encoding import DurableEvent, build_data, read_durable
+from cantrip_actors.http.sse import COMMENT, QUIET, RETRY, encode_event
 from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.ring import Missed, Ring
-from cantrip_actors.stream.turn import format_instant
+from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.stream.wire import as_wire
 
 LOOK: Final = 0.5
@@ -59,7 +58,7 @@ _ANNOUNCING: Final = (
 )
 """The runtime's events after which the loom has new records, and the one that is in no log."""
 
-_UNREAD: Final[tuple[Story | None, int]] = (None, -1)
+_UNREAD: Final[tuple[EventLog | None, int]] = (None, -1)
 """The log of an entity of which nothing was read."""
 
 Select = Callable[[list["Frame"]], Awaitable[list["Frame"]]]
@@ -77,7 +76,7 @@ class Frame(NamedTuple):
     entity_id: str
     kind: str
     data: bytes
-    position: Position | None = None
+    position: EventId | None = None
 
 
 class _Frames(Ring[Frame]):
@@ -118,13 +117,13 @@ class Feed:
         self.frames = _Frames()
         self._newest: dict[tuple[str, str, str], int] = {}
         """For each open item the number of its newest frame."""
-        self._logs: dict[str, tuple[Story, int]] = {}
+        self._logs: dict[str, tuple[EventLog, int]] = {}
         """By entity, its log as far as it was read, and the offset in the store up to there."""
         self._over: dict[str, int] = {}
         """The entities that ended last, and how many of their records were read."""
         self._reading = anyio.Lock()
         """Held while the log of an entity is read, which may take long: each record is encoded once."""
-        self._opened_at = format_instant(time.time())
+        self._opened_at = math.floor(time.time() * 1000) / 1000  # as precisely as records have it
         self._scope = anyio.CancelScope()
         self.readers = 0
         self.encoded = 0
@@ -140,8 +139,8 @@ class Feed:
     @property
     def number(self) -> int:
         """The number of records of its one entity that the feed has read."""
-        story, _ = self._logs.get(self._entity_id or "", _UNREAD)
-        return 0 if story is None else story.number
+        log, _ = self._logs.get(self._entity_id or "", _UNREAD)
+        return 0 if log is None else log.number
 
     @property
     def is_finished(self) -> bool:
@@ -183,7 +182,7 @@ class Feed:
             with anyio.move_on_after(QUIET if entity is None or entity.loaded else LOOK):
                 try:
                     event = await anext(self._events)
-                except StopAsyncIteration:  # an episode of a long-lived entity has ended, or the runtime closes
+                except StopAsyncIteration:  # the entity has ended, or the runtime closes
                     self._events = self._subscribe()
                     if self._events.is_over:
                         return
@@ -203,21 +202,21 @@ class Feed:
             counted = self._over.get(entity_id, 0)
             if counted and not is_late:
                 return
-            story, position = self._logs.get(entity_id, _UNREAD)
-            found = await self._runtime.read(partial(self._fetch, entity_id, position))
-            if found is None:
+            log, position = self._logs.get(entity_id, _UNREAD)
+            fetched = await self._runtime.read(partial(self._fetch, entity_id, position))
+            if fetched is None:
                 return
-            since = self._opened_at if story is None and not counted else ""
-            story, (records, position) = story or Story(), found
-            for told in story.add_all(records):
-                if told.number > counted and told.at >= since:
-                    self._publish_durable(entity_id, told)
-            self._logs[entity_id] = story, position
-            if story.is_over and entity_id == self._entity_id:
+            since = self._opened_at if log is None and not counted else 0.0
+            log, (records, position) = log or EventLog(), fetched
+            for durable in read_durable(log, records):
+                if durable.id.number > counted and durable.event.at >= since:
+                    self._publish_durable(entity_id, durable)
+            self._logs[entity_id] = log, position
+            if log.is_over and entity_id == self._entity_id:
                 self.finish()
-            elif story.is_over:
+            elif log.is_over:
                 del self._logs[entity_id]
-                self._over[entity_id] = story.number
+                self._over[entity_id] = log.number
                 if len(self._over) > REMEMBERED:
                     del self._over[next(iter(self._over))]
 
@@ -225,11 +224,10 @@ class Feed:
         loom = self._runtime.shown_loom
         return loom.records_since(entity_id, position) if loom.has(entity_id) else None
 
-    def _publish_durable(self, entity_id: str, told: StoryEvent) -> None:
-        position = Position(told.number, told.part)
-        id = str(position) if self._entity_id is not None else f"{entity_id}:{position}"
-        data = self._encode(told.kind, build_story_data(entity_id, told), id)
-        self.frames.publish(Frame(entity_id, told.kind, data, position))
+    def _publish_durable(self, entity_id: str, durable: DurableEvent) -> None:
+        id = str(durable.id) if self._entity_id is not None else f"{entity_id}:{durable.id}"
+        data = self._encode(durable.kind, build_data(durable), id)
+        self.frames.publish(Frame(entity_id, durable.kind, data, durable.id))
 
     async def _follow_upserts(self) -> None:
         while True:
@@ -271,7 +269,7 @@ class Feed:
 
     # Reading
 
-    async def stream(self, after: Position | None, select: Select, snapshot: Snapshot) -> AsyncGenerator[bytes]:
+    async def stream(self, after: EventId | None, select: Select, snapshot: Snapshot) -> AsyncGenerator[bytes]:
         """Yield the events for one reader: those after a position, or a snapshot; then the new ones."""
         yield RETRY
         cursor, number, last = self.frames.end, self.number, after
@@ -279,11 +277,11 @@ class Feed:
         while True:
             if last is not None and self._entity_id is not None:
                 records = await self._runtime.read(partial(self._runtime.shown_loom.records, self._entity_id))
-                for part in render_history(self._entity_id, records[:number], last):
+                for part in render_history(records[:number], last):
                     yield part
                     await checkpoint()
             yield first
-            last = Position(number, END_OF_RECORD)
+            last = EventId(number, END_OF_RECORD)
             try:
                 while cursor < self.frames.end or not self.frames.is_closed:
                     frames, cursor = self.frames.read(cursor), self.frames.end
@@ -314,14 +312,13 @@ class Feed:
         return b"".join(encode_event("upsert", as_message(one)) for one in items)
 
 
-def render_history(entity_id: str, records: Sequence[Record], after: Position) -> Iterator[bytes]:
-    """Yield the durable events of an entity's records after a position; b"" is a pause."""
-    story = Story()
+def render_history(records: Sequence[Record], after: EventId) -> Iterator[bytes]:
+    """Yield the durable events of an entity's records after an id; b"" is a pause."""
+    log = EventLog()
     for start in range(0, len(records), AT_ONCE):
-        for told in story.add_all(records[start : start + AT_ONCE]):
-            position = Position(told.number, told.part)
-            if position > after:
-                yield encode_event(told.kind, build_story_data(entity_id, told), str(position))
+        for durable in read_durable(log, records[start : start + AT_ONCE]):
+            if durable.id > after:
+                yield encode_event(durable.kind, build_data(durable), str(durable.id))
         yield b""
 
 
@@ -330,69 +327,3 @@ def select_standing(outputs: Iterable[Output]) -> list[Upsert]:
     known = list(outputs)
     ended = {(one.session_id, one.turn_id) for one in known if isinstance(one, (TurnComplete, TurnError))}
     return [one for one in standing(known) if (one.session_id, one.turn_id) not in ended]
-
-
-_TOLD: Final = {
-    "intent": ("intent", "at", "key"),
-    "steer": ("text", "at"),
-    "fold": ("first", "last", "marker", "at"),
-    "reward": ("turn_id", "reward", "at"),
-    "resume": ("at",),
-}
-"""The fields of records that are events as they are."""
-
-
-def build_story_data(entity_id: str, told: StoryEvent) -> dict[str, Any]:
-    """Return the content of a durable event."""
-    by = {"by": told.by} if told.by else {}
-    value: Any = told.value
-    match told.kind:
-        case "entity":
-            header, intent = value
-            return {
-                "id": entity_id,
-                "parent": header.parent_entity,
-                "parent_turn": header.parent_turn,
-                "cantrip": header.cantrip_name,
-                "name": header.name,
-                "crystal": header.crystal,
-                "lasting": header.lasting,
-                "forked": header.forked,
-                "intent": intent.intent,
-                "began": header.at,
-                **by,
-            }
-        case "intent" | "steer" | "fold" | "reward" | "resume":
-            return {"id": entity_id, **{name: getattr(value, name) for name in _TOLD[told.kind]}, **by}
-        case "turn":
-            parts = {"thinking": value.thinking, "code": value.code}
-            return {
-                **build_turn_fields(value),
-                "content": value.content,
-                **{name: one for name, one in parts.items() if one},
-            }
-        case "request":
-            return {
-                "id": value.id,
-                "kind": "approval" if value.question is None else "question",
-                "entity": entity_id,
-                "turn": value.turn_id,
-                "call": value.tool_call_id,
-                "gate": value.gate,
-                "args": value.args or {},
-                "text": value.why if value.question is None else value.question,
-                "schema": value.answer_schema,
-                "asked_at": value.at,
-                "expires_at": value.expires_at,
-            }
-        case "decision":
-            return {
-                "id": value.request_id,
-                "entity": entity_id,
-                "decision": value.decision,
-                "by": value.by,
-                "note": value.note,
-                "at": value.at,
-            }
-        case _:
-            return {"id": entity_id, "state": value.reason, **outcome_shape(entity_id, value), "at": told.at, **by}

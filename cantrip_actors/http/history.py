@@ -13,15 +13,15 @@ from anyio import to_thread
 from cantrip_actors import LoomError
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
-from cantrip_actors.http.feeds import build_story_data
+from cantrip_actors.http.encoding import build_data, read_durable
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import tree_shape
-from cantrip_actors.http.sse import EventStreamResponse, Position
+from cantrip_actors.http.sse import EventStreamResponse
 from cantrip_actors.loom.export.formats import export_lines
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Query, search
 from cantrip_actors.loom.statistics import statistics
-from cantrip_actors.machine.project import Story
+from cantrip_actors.stream.reading import EventId, EventLog
 
 
 async def get_turn(call: HttpCall) -> JsonAnswer:
@@ -54,27 +54,18 @@ async def get_turns(call: HttpCall) -> JsonAnswer:
 async def get_story(call: HttpCall) -> JsonAnswer:
     """List the newest durable events of an entity, or those before one, oldest first."""
     wanted: models.StoryQuery = call.query
-    before = None if wanted.before is None else Position.parse(wanted.before)
+    before = None if wanted.before is None else EventId.parse(wanted.before)
     if before is None and wanted.before is not None:
         raise Problem(422, "invalid", "before: expected an id of the entity's event stream")
 
     def read() -> dict[str, Any]:
         entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
-        earlier = takewhile(
-            lambda event: before is None or Position(event.number, event.part) < before,
-            Story().add_all(loom.records(entity_id)),
-        )
-        events = deque(enumerate(earlier), wanted.limit)
-        items = [
-            {
-                "id": str(Position(event.number, event.part)),
-                "event": event.kind,
-                "data": build_story_data(entity_id, event),
-            }
-            for _, event in events
-        ]
+        events = read_durable(EventLog(), loom.records(entity_id))
+        earlier = takewhile(lambda durable: before is None or durable.id < before, events)
+        newest = deque(enumerate(earlier), wanted.limit)
+        items = [{"id": str(durable.id), "event": durable.kind, "data": build_data(durable)} for _, durable in newest]
         # only the returned events are redacted: redacting a log of 10,000 turns would take long
-        return {"items": call.redact_for_token(items), "earlier": events[0][0] if events else 0}
+        return {"items": call.redact_for_token(items), "earlier": newest[0][0] if newest else 0}
 
     return JsonAnswer(await to_thread.run_sync(read))
 

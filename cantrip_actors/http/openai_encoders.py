@@ -1,4 +1,4 @@
-"""Encoders of the canonical stream into OpenAI's two dialects: chunks of a chat completion, events of a response."""
+"""Encoders of upserts into OpenAI's two dialects: chunks of a chat completion, events of a response."""
 
 from __future__ import annotations
 

@@ -15,7 +15,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Said, Turned, read_facts
+from cantrip_actors.stream.events import (
+    EntityEndedEvent,
+    EntityStartedEvent,
+    FoldedEvent,
+    StepCompleteEvent,
+    UsageEvent,
+)
+from cantrip_actors.stream.reading import format_instant, read_events
 
 DAY: Final = 86_400.0
 
@@ -67,17 +74,17 @@ class Spending:
 
     def _read(self, entity_id: str, account: _Spender) -> None:
         records, account.position = self._loom.records_since(entity_id, account.position)
-        for _, _, fact in read_facts(records):
-            match fact:
-                case Began():
-                    account.payers.append((fact.at, fact.sender or ""))
-                case Said():
-                    account.undated += fact.usage.cost
-                case Compacted() | Closed():
-                    account.undated += fact.usage.cost
-                    self._date(account, fact.at)
-                case Turned():
-                    self._date(account, fact.at)
+        for event in read_events(records):
+            match event:
+                case EntityStartedEvent():
+                    account.payers.append((format_instant(event.at), event.by))
+                case UsageEvent():
+                    account.undated += event.usage.cost
+                case FoldedEvent() | EntityEndedEvent():
+                    account.undated += event.usage.cost
+                    self._date(account, format_instant(event.at))
+                case StepCompleteEvent():
+                    self._date(account, format_instant(event.at))
                 case _:
                     pass
 

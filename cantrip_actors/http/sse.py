@@ -1,4 +1,4 @@
-"""Server-sent events: their wire form, ids that name a position in a log, and the response.
+"""Server-sent events: their wire form, and the response.
 
 Only durable events have an id, so `Last-Event-ID` names a record on disk (WHATWG: an event without an id does not
 change it).
@@ -6,10 +6,9 @@ change it).
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 from starlette.responses import Response
@@ -19,9 +18,6 @@ from cantrip_actors.records.codec import dump_json
 
 RETRY: Final = b"retry: 2000\n\n"
 COMMENT: Final = b": still here\n\n"
-END_OF_RECORD: Final = 9
-"""The part number after all events of a record; a snapshot ends with it."""
-
 QUIET: Final = 15.0
 """Seconds after which a comment keeps a quiet connection alive."""
 CHUNK: Final = 1 << 15
@@ -32,24 +28,6 @@ HEADERS: Final = {
     "cache-control": "no-store",
     "x-accel-buffering": "no",
 }
-
-_ID: Final = re.compile(r"(\d{1,15})(?:\.(\d))?", re.ASCII)
-
-
-class Position(NamedTuple):
-    """The position of an event in an entity's log: the number of its record, and its part within the record."""
-
-    number: int = 0
-    part: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.number}.{self.part}" if self.part else str(self.number)
-
-    @classmethod
-    def parse(cls, text: str) -> Position | None:
-        """Return the position of an id; None for any other text."""
-        match = _ID.fullmatch(text.strip())
-        return None if match is None else cls(int(match[1]), int(match[2] or 0))
 
 
 def encode_event(kind: str, data: dict[str, Any], id: str | None = None) -> bytes:

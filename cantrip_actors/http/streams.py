@@ -13,13 +13,14 @@ from starlette.responses import Response
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
+from cantrip_actors.http.encoding import read_durable
 from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.shapes import entity_shape
-from cantrip_actors.http.sse import END_OF_RECORD, RETRY, EventStreamResponse, Position, encode_event
-from cantrip_actors.machine.project import Story
+from cantrip_actors.http.sse import RETRY, EventStreamResponse, encode_event
 from cantrip_actors.records.records import Record
+from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.stream.wire import as_wire
 
 KINDS = frozenset(
@@ -36,7 +37,7 @@ async def entity_events(call: HttpCall) -> Response | JsonAnswer:
     """Stream the events of an entity: from `Last-Event-ID` on, or a snapshot and the following ones."""
     wanted: models.EventsQuery = call.query
     read_last = call.request.headers.get("last-event-id")
-    after = Position.parse(read_last or wanted.after or "")
+    after = EventId.parse(read_last or wanted.after or "")
     if after is None and wanted.after and not read_last:
         raise Problem(422, "invalid", "after: expected an id of this stream, or 0 for its beginning")
     loom, patience = call.runtime.shown_loom, call.service.limiter.limits.patience
@@ -47,36 +48,34 @@ async def entity_events(call: HttpCall) -> Response | JsonAnswer:
 
     entity_id, is_over = await call.read(look)
     if is_over:
-        story = Story()
+        log = EventLog()
         records = await to_thread.run_sync(loom.records, entity_id)
-        told = await to_thread.run_sync(lambda: deque(story.add_all(records), 1))
-        last = Position(told[-1].number, told[-1].part) if told else Position(story.number)
-        if after is not None and last <= after < Position(story.number + 1):
+        newest = await to_thread.run_sync(lambda: deque(read_durable(log, records), 1))
+        last = newest[-1].id if newest else EventId(log.number)
+        if after is not None and last <= after < EventId(log.number + 1):
             return JsonAnswer(status=204)  # so that EventSource does not reconnect
         first = b""
         if after is None or after > last:
-            after = Position(last.number, last.part - 1) if last.part else Position(last.number - 1, END_OF_RECORD)
+            after = EventId(last.number, last.part - 1) if last.part else EventId(last.number - 1, END_OF_RECORD)
             first = await _build_snapshot(call, entity_id, after)
-        return EventStreamResponse(_replay_finished(entity_id, records, after, first), patience)
+        return EventStreamResponse(_replay_finished(records, after, first), patience)
 
     async def snapshot(number: int) -> bytes:
-        return await _build_snapshot(call, entity_id, Position(number, END_OF_RECORD))
+        return await _build_snapshot(call, entity_id, EventId(number, END_OF_RECORD))
 
     return await _stream(call, entity_id, after, _pass_everything, snapshot)
 
 
-async def _replay_finished(
-    entity_id: str, records: Sequence[Record], after: Position, first: bytes
-) -> AsyncGenerator[bytes]:
+async def _replay_finished(records: Sequence[Record], after: EventId, first: bytes) -> AsyncGenerator[bytes]:
     """Yield the events of an entity that has ended."""
     yield RETRY
     yield first
-    for part in render_history(entity_id, records, after):
+    for part in render_history(records, after):
         yield part
         await checkpoint()
 
 
-async def _build_snapshot(call: HttpCall, entity_id: str, at: Position) -> bytes:
+async def _build_snapshot(call: HttpCall, entity_id: str, at: EventId) -> bytes:
     items = list(map(as_wire, select_standing(call.service.upserts.snapshot(entity_id))))
 
     def look() -> dict[str, Any]:
@@ -154,7 +153,7 @@ async def all_events(call: HttpCall) -> Response:
 async def _stream(
     call: HttpCall,
     entity_id: str | None,
-    after: Position | None,
+    after: EventId | None,
     select: Select,
     snapshot: Snapshot,
     held: ExitStack | None = None,

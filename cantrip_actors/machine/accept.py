@@ -55,6 +55,9 @@ from cantrip_actors.terms.own_gates import DONE
 
 UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
 
+MID_TURN = (Phase.ACTING, Phase.WAITING, Phase.COMPUTING)
+"""The phases in which a turn has an utterance and is not committed, or waits for children."""
+
 WARD_OF: Mapping[EndReason, str] = {"timeout": "timeout", "budget": "budget"}
 """The ward behind a reason to end from outside."""
 
@@ -323,7 +326,7 @@ def _stop(plan: Plan, state: State, live: Transient, moment: Moment, event: Stop
 
 def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: str, ward: str | None) -> list[Record]:
     """Commit the turn in the making as it stands, with a result for each of its calls."""
-    if state.phase not in (Phase.ACTING, Phase.WAITING, Phase.COMPUTING):
+    if state.phase not in MID_TURN:
         return []
     records: list[Record] = []
     turn = state.turn
@@ -346,8 +349,6 @@ def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: st
 
 Handler = Callable[[Plan, State, Transient, Moment, Any], list[Record]]
 
-_MID_TURN = (Phase.ACTING, Phase.WAITING, Phase.COMPUTING)
-
 HANDLERS: Mapping[tuple[Phase, type], Handler] = {
     (Phase.NEW, Begin): _begin,
     (Phase.IDLE, Begin): _begin,
@@ -359,13 +360,13 @@ HANDLERS: Mapping[tuple[Phase, type], Handler] = {
     (Phase.ASKING, Steer): _steer,
     (Phase.WAITING, Returned): _return,
     (Phase.COMPUTING, Computed): _compute,
-    **{(phase, Observed): _observe for phase in _MID_TURN},
+    **{(phase, Observed): _observe for phase in MID_TURN},
     (Phase.ACTING, Inquired): _inquire,
     (Phase.COMPUTING, Inquired): _inquire,
-    **{(phase, Called): _call for phase in _MID_TURN},
+    **{(phase, Called): _call for phase in MID_TURN},
     (Phase.ACTING, Decide): _decide,
     (Phase.ACTING, Questioned): _accept_question,
     (Phase.COMPUTING, Questioned): _accept_question,
-    **{(phase, Interrupt): _interrupt for phase in (Phase.ASKING, *_MID_TURN)},
+    **{(phase, Interrupt): _interrupt for phase in (Phase.ASKING, *MID_TURN)},
     **{(phase, Stopped): _stop for phase in Phase if phase not in (Phase.NEW, Phase.OVER)},
 }

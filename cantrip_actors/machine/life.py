@@ -174,7 +174,7 @@ class Standing(NamedTuple):
     """Whether callers in this process wait for its episodes."""
     children: Sequence[Standing] = ()
     """The loaded children that it waits for, if it waits for children."""
-    asked: Standing | None = None
+    answerer: Standing | None = None
     """The entity whose answer it waits for, if that is loaded here."""
 
 
@@ -199,8 +199,8 @@ def find_causes(standing: Standing, *, ignores_mail: bool = False, follows_answe
             for child in standing.children
         ]
         return frozenset().union(*parts) or _WORKS  # all of them have ended, and their parent is about to continue
-    if life.waits_for == "entity" and standing.asked is not None and follows_answers:
-        return find_causes(standing.asked, ignores_mail=ignores_mail) - _AWAITED or _CAUSES["entity"]
+    if life.waits_for == "entity" and standing.answerer is not None and follows_answers:
+        return find_causes(standing.answerer, ignores_mail=ignores_mail) - _AWAITED or _CAUSES["entity"]
     return _CAUSES[life.waits_for]
 
 

@@ -57,8 +57,8 @@ def decode_account(text: str) -> Account:
 def declare(queue: Queue, running: Iterable[str], owner: str, text: str | None, now: float) -> tuple[str, Queue]:
     """Give a queue these bounds; return its account, and the bounds that it had.
 
-    `running` are its unfinished entities, which get places if the account is new: that of a loom in memory or in a
-    file, which is not kept, or of a copy.
+    `running` are its unfinished entities, which get places if the account is new: that of a copy of a loom, which has
+    none of its accounts.
     """
     if text is None:
         return _encode(Account(queue, {entity: Place(owner, now) for entity in running})), queue

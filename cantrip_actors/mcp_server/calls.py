@@ -20,7 +20,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from cantrip_actors import LoomError, Request, RuntimeClosed
+from cantrip_actors import LoomError, Request, RuntimeClosed, StepCompleteEvent
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.forms import can_ask, decide, form_of, forms_of
 from cantrip_actors.mcp_server.tasks import create_task_result, has_tasks
@@ -101,12 +101,13 @@ class ToolCallRun:
     async def _report(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send a progress notification for each turn."""
         before = await self._caller.read(self._work.count_turns_before)
-        turns, count = self._work.entity.story(after=before), 0
+        events, count = self._work.entity.events(after="0"), 0
         with count_reader(self._caller.runtime.telemetry, "mcp"), suppress(LoomError):  # the result tells of a failure
             task_status.started()
-            async for turn in turns:
-                count += 1
-                await self._context.session.report_progress(count, message=f"turn {turn.sequence}")
+            async for event in events:
+                if isinstance(event, StepCompleteEvent) and event.sequence > before:
+                    count += 1
+                    await self._context.session.report_progress(count, message=f"turn {event.sequence}")
 
     async def _follow(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send the requests of the entity, and of those below it, to the client's user."""

@@ -9,6 +9,7 @@ from cantrip_actors.observe.upserts import (
     ImageUpsert,
     MessageUpsert,
     Output,
+    Parent,
     ThinkingUpsert,
     ToolCallUpsert,
     TurnComplete,
@@ -21,7 +22,6 @@ from cantrip_actors.observe.upserts import (
     history,
     standing,
 )
-from cantrip_actors.observe.view import SpecView
 
 __all__ = [
     "Batching",
@@ -30,8 +30,8 @@ __all__ = [
     "ImageUpsert",
     "MessageUpsert",
     "Output",
+    "Parent",
     "Processor",
-    "SpecView",
     "Telemetry",
     "ThinkingUpsert",
     "ToolCallUpsert",

@@ -11,27 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cantrip_actors.machine.project.measured import (
-    Began,
-    Closed,
-    Compacted,
-    Delegated,
-    Fact,
-    Lent,
-    Ran,
-    Running,
-    Said,
-    Turned,
-    read_facts,
-)
 from cantrip_actors.observe import names
 from cantrip_actors.observe.usage import build_usage_attributes
+from cantrip_actors.stream.events import (
+    DelegatedEvent,
+    EntityEndedEvent,
+    EntityEvent,
+    EntityStartedEvent,
+    FoldedEvent,
+    SampledEvent,
+    StepCompleteEvent,
+    ToolResultEvent,
+    ToolStartEvent,
+    UsageEvent,
+)
+from cantrip_actors.stream.reading import parse_time, read_events
 from cantrip_actors.terms.messages import Usage
 
 if TYPE_CHECKING:
@@ -64,14 +63,14 @@ def build_spans(records: Iterable[Record], header: Header, parent: str | None = 
 
     `parent` is the `traceparent` of the call that made it, for a child.
     """
-    reader = _FactReader(header, parent)
-    for _, turn, fact in read_facts(records):
-        reader.read(turn, fact)
+    reader = _SpanReader(header, parent)
+    for event in read_events(records):
+        reader.read(event)
     return reader.finish()
 
 
-class _FactReader:
-    """Reads the facts of one entity in order. `now` is the time of the last fact."""
+class _SpanReader:
+    """Reads the events of one entity in order. `now` is the time of the last one."""
 
     def __init__(self, header: Header, parent: str | None) -> None:
         self._header = header
@@ -84,40 +83,44 @@ class _FactReader:
         self._usage = Usage()
         self._turns = 0
         self._number = 0
-        self._now = _parse_nanoseconds(header.at)
+        self._now = _to_nanoseconds(parse_time(header.at) or 0.0)
 
-    def read(self, turn: str, fact: Fact) -> None:
-        match fact:
-            case Began():
-                self._begin(fact)
-            case Said():
-                self._add_query(turn, fact)
-            case Running():
-                self._gates.setdefault(fact.call_id, self._get_gate_span(turn, fact.gate, fact.call_id))
-            case Delegated():
-                gate = self._gates.get(fact.call_id) or self._get_gate_span(turn, "call_agent", fact.call_id)
-                known = _parse_ids(fact.trace)
-                self._gates[fact.call_id] = gate if known is None else replace(gate, span_id=known[1])
-            case Ran():
-                self._end_gate(turn, fact)
-            case Turned():
-                self._turns += not fact.is_continuation
-                self._now, self._in_turn = _parse_nanoseconds(fact.at), []
-                if fact.terminated or fact.truncated:
-                    self._end("terminated" if fact.terminated else "truncated", fact.ward, None)
-            case Compacted():
-                self._now = _parse_nanoseconds(fact.at)
-                if fact.usage.total_tokens:
-                    self._add_chat(f"{self._header.entity_id}:{fact.at}", 0.0, fact.usage, {names.SUMMARY: True})
-            case Lent():
-                answer = f"{self._header.entity_id}:{fact.at}:{len(self._made)}"
-                self._add_chat(answer, 0.0, fact.usage, {names.SAMPLING: True}, fact.crystal)
-            case Closed():
-                self._now = _parse_nanoseconds(fact.at)
-                self._usage += fact.usage
-                self._end(fact.reason, fact.ward, "_OTHER" if fact.reason == "failed" else None)
+    def read(self, event: EntityEvent) -> None:
+        match event:
+            case EntityStartedEvent():
+                self._begin(event)
+            case UsageEvent():
+                self._add_query(event)
+            case ToolStartEvent():
+                call_id = event.tool_call_id
+                self._gates.setdefault(call_id, self._get_gate_span(event.turn_id, event.gate, call_id))
+            case DelegatedEvent():
+                self._note_child(event)
+            case ToolResultEvent():
+                self._end_gate(event)
+            case StepCompleteEvent():
+                self._turns += event.continues is None
+                self._now, self._in_turn = _to_nanoseconds(event.at), []
+                if event.terminated or event.truncated:
+                    self._end("terminated" if event.terminated else "truncated", event.ward, None)
+            case FoldedEvent():
+                self._now = _to_nanoseconds(event.at)
+                if event.usage.total_tokens:
+                    self._add_chat(f"{event.entity_id}:{event.at}", 0.0, event.usage, {names.SUMMARY: True})
+            case SampledEvent():
+                answer = f"{event.entity_id}:{event.at}:{len(self._made)}"
+                self._add_chat(answer, 0.0, event.usage, {names.SAMPLING: True}, event.crystal)
+            case EntityEndedEvent():
+                self._now = _to_nanoseconds(event.at)
+                self._usage += event.usage
+                self._end(event.reason, event.ward, "_OTHER" if event.reason == "failed" else None)
             case _:
                 pass
+
+    def _note_child(self, event: DelegatedEvent) -> None:
+        call_id, ids = event.tool_call_id, _parse_ids(event.trace)
+        gate = self._gates.get(call_id) or self._get_gate_span(event.turn_id, "call_agent", call_id)
+        self._gates[call_id] = gate if ids is None else replace(gate, span_id=ids[1])
 
     def finish(self) -> list[RecordedSpan]:
         for gate in self._gates.values():
@@ -127,8 +130,8 @@ class _FactReader:
             self._end(CRASHED, None, "_OTHER", is_unfinished=True)
         return self._made
 
-    def _begin(self, began: Began) -> None:
-        self._now, self._turns, self._usage = _parse_nanoseconds(began.at), 0, Usage()
+    def _begin(self, began: EntityStartedEvent) -> None:
+        self._now, self._turns, self._usage = _to_nanoseconds(began.at), 0, Usage()
         header, own = self._header, _parse_ids(began.trace)
         self._number += 1
         if own is None:
@@ -169,9 +172,10 @@ class _FactReader:
             known[names.WARD] = ward
         self._made.append(replace(span, end=self._now, attributes=known, error=error, is_unfinished=is_unfinished))
 
-    def _add_query(self, turn: str, said: Said) -> None:
-        more = {names.TURN: turn, names.SEQUENCE: self._turns + 1}
-        self._add_chat(turn, said.seconds, said.usage, more | build_usage_attributes(said.usage, said.metadata))
+    def _add_query(self, event: UsageEvent) -> None:
+        more = {names.TURN: event.turn_id, names.SEQUENCE: self._turns + 1}
+        more |= build_usage_attributes(event.usage, event.metadata)
+        self._add_chat(event.turn_id, event.seconds, event.usage, more)
 
     def _add_chat(
         self, what: str, seconds: float, usage: Usage, more: dict[str, Any], crystal: str | None = None
@@ -199,11 +203,11 @@ class _FactReader:
         }
         return self._open_below(f"{names.EXECUTE_TOOL} {gate}", f"{turn}:{call}", known, self._now)
 
-    def _end_gate(self, turn: str, ran: Ran) -> None:
-        start = self._now
+    def _end_gate(self, ran: ToolResultEvent) -> None:
+        start, turn = self._now, ran.turn_id
         self._now = start + round(ran.seconds * 1e9)
         error = "tool_error" if ran.is_error else None
-        if ran.call_id is None:
+        if ran.tool_call_id is None:
             known = {
                 names.OPERATION: names.EXECUTE_TOOL,
                 names.TOOL: ran.gate,
@@ -216,7 +220,8 @@ class _FactReader:
             self._made = [replace(one, parent_id=program.span_id) if one in inside else one for one in self._made]
             self._made.append(replace(program, end=self._now, error=error))
             return
-        span = self._gates.pop(ran.call_id, None) or self._get_gate_span(turn, ran.gate, ran.call_id)
+        call_id = ran.tool_call_id
+        span = self._gates.pop(call_id, None) or self._get_gate_span(turn, ran.gate, call_id)
         made = replace(span, start=min(span.start, start), end=self._now, error=error)
         self._in_turn.append(made)
         self._made.append(made)
@@ -238,19 +243,18 @@ def _hash_to_int(text: str, size: int) -> int:
     return int.from_bytes(sha256(text.encode()).digest()[:size]) or 1
 
 
-def _parse_nanoseconds(at: str) -> int:
-    try:
-        return round(datetime.fromisoformat(at).timestamp() * 1e3) * 1_000_000
-    except ValueError:  # a tombstone has no time
-        return 0
+def _to_nanoseconds(at: float) -> int:
+    return round(at * 1e3) * 1_000_000
 
 
 def find_parent_trace(loom: Loom, header: Header) -> str | None:
     """Return the `traceparent` of the call that made a child."""
     if header.parent_entity is None or not loom.has(header.parent_entity):
         return None
-    facts = (fact for _, _, fact in read_facts(loom.records(header.parent_entity)))
-    return next((one.trace for one in facts if isinstance(one, Delegated) and one.child == header.entity_id), None)
+    events = read_events(loom.records(header.parent_entity))
+    delegations = (event for event in events if isinstance(event, DelegatedEvent))
+    traces = (event.trace for event in delegations if event.child == header.entity_id)
+    return next(traces, None)
 
 
 # At recovery

@@ -1,8 +1,8 @@
 """Outputs to subscribers, each at its own pace; none of them can hold up what it watches.
 
-`Upserts` is the end of a stream of envelopes. `publish` never waits: it runs the one processor and queues the outputs
-for every subscriber. It has no task of its own: a reader that waits also watches the clock for the processor, so
-without readers nothing runs.
+`Upserts` folds events: `runtime.watch(upserts.publish)`. `publish` never waits: it runs the one processor and queues
+the outputs for every subscriber. It has no task of its own: a reader that waits also watches the clock for the
+processor, so without readers nothing runs.
 
 A subscriber that is slower than the stream gets fewer steps and the same states. At most two upserts of an item wait
 for it: a `create` with the newest state, and the terminal upsert; updates in between are merged. Terminal upserts and
@@ -28,8 +28,7 @@ from msgspec.structs import replace
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.processor import Processor
 from cantrip_actors.observe.upserts import Output, TurnEvent, TurnStarted, Upsert, history
-from cantrip_actors.stream.entity import CRASHED
-from cantrip_actors.stream.wire import Envelope, StreamError
+from cantrip_actors.stream.events import EntityEvent
 from cantrip_actors.terms.errors import CantripError
 
 CAPACITY = 10_000
@@ -46,7 +45,7 @@ class FellBehind(CantripError):
 
 
 class Upserts:
-    """The upserts and turn events of all published envelopes, for any number of subscribers.
+    """The upserts and turn events of all published events, for any number of subscribers.
 
     `wall` is the clock of `emitted_at`, in seconds since the epoch; `clock` the monotonic one of the event loop. Both
     `publish` and the subscriptions belong to one event loop.
@@ -69,22 +68,18 @@ class Upserts:
         self._subscriptions: weakref.WeakKeyDictionary[UpsertSubscription, None] = weakref.WeakKeyDictionary()
         self._closed = False
 
-    def publish(self, envelopes: Iterable[Envelope]) -> None:
-        """Publish envelopes. It never waits, and no subscriber can make it fail."""
+    def publish(self, events: Iterable[EntityEvent]) -> None:
+        """Publish events. It never waits, and no subscriber can make it fail."""
         before = self.tick()
         now = self._clock()
-        for envelope in envelopes:
-            outputs = self._processor.process(envelope, now)
+        for event in events:
+            outputs = self._processor.process(event, now)
             if outputs:
                 self._deliver(outputs)
         after = self._processor.deadline
         if after is not None and (before is None or after < before):
             for subscription in self._subscriptions:
                 subscription._look()  # noqa: SLF001  # it waits for a time that is too late now
-
-    def end_all(self, error: StreamError = CRASHED) -> None:
-        """End every open item and turn with `error`: the source of the envelopes is gone."""
-        self._deliver(self._processor.destroy(error))
 
     def close(self) -> None:
         """End all subscriptions once they have been read."""

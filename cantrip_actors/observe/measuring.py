@@ -15,18 +15,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from cantrip_actors.machine.project.measured import (
-    Began,
-    Closed,
-    Compacted,
-    Lent,
-    Ran,
-    Said,
-    Settled,
-    Turned,
-    Waiting,
-    read_facts,
-)
 from cantrip_actors.observe import names
 from cantrip_actors.observe.counters import Count, Counters, Histogram, Labels
 from cantrip_actors.observe.usage import read_modalities
@@ -43,6 +31,19 @@ from cantrip_actors.runtime.events.instrument import (
     StoreFailed,
     TakenOver,
 )
+from cantrip_actors.stream.events import (
+    DecidedEvent,
+    EntityEndedEvent,
+    EntityEvent,
+    EntityStartedEvent,
+    FoldedEvent,
+    RequestedEvent,
+    SampledEvent,
+    StepCompleteEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from cantrip_actors.stream.reading import parse_time, read_events
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, LoomError, ProviderError
 from cantrip_actors.terms.messages import Response, Usage
@@ -103,7 +104,7 @@ class _About:
 class _Episode:
     """An episode that began in this process: its beginning, and its calls so far."""
 
-    began: str
+    began: float
     queries: int = 0
     tools: int = 0
 
@@ -124,19 +125,19 @@ class Measuring:
         self._is_flushing = False
         self._folded: list[Histogram] = []
         """The series that keep values until the next flush."""
-        self._counting: dict[type, Callable[[str, Any], None]] = {
-            Began: self._begin_episode,
-            Said: self._count_utterance,
-            Ran: self._count_gate,
-            Turned: self._count_turn,
-            Compacted: self._count_fold,
-            Lent: self._count_lent,
-            Waiting: self._note_request,
-            Settled: self._count_decision,
-            Closed: self._count_close,
+        self._counting: dict[type[EntityEvent], Callable[[Any], None]] = {
+            EntityStartedEvent: self._begin_episode,
+            UsageEvent: self._count_utterance,
+            ToolResultEvent: self._count_gate,
+            StepCompleteEvent: self._count_turn,
+            FoldedEvent: self._count_fold,
+            SampledEvent: self._count_sample,
+            RequestedEvent: self._note_request,
+            DecidedEvent: self._count_decision,
+            EntityEndedEvent: self._count_close,
         }
         counters.call_before_reading(self.flush)
-        self._pending: dict[str, tuple[str, str]] = {}
+        self._pending: dict[str, tuple[str, float]] = {}
         """For each entity that waits for a person: the gate, and the time of the request."""
         self._asking: dict[str, None] = {}
         """The gates for which a person was asked, the first one first: their gauge falls to 0 and does not vanish."""
@@ -166,7 +167,7 @@ class Measuring:
         self._pending.clear()
         for request in core.requests.list_entity_requests(None):
             assert request.entity is not None, "a request without an entity is a dispatch's"
-            self._pending[request.entity] = (request.gate, request.asked_at)
+            self._pending[request.entity] = (request.gate, parse_time(request.asked_at) or 0.0)
             self._asking[request.gate] = None
 
     # Records
@@ -197,10 +198,10 @@ class Measuring:
         queue, self._queue = self._queue, []
         for records in queue:
             self._records.value += len(records)
-            for entity_id, _, fact in read_facts(records):
-                count = self._counting.get(type(fact))
+            for event in read_events(records):
+                count = self._counting.get(type(event))
                 if count is not None:
-                    count(entity_id, fact)
+                    count(event)
         for series in self._folded:
             series.fold()
         if self._core is not None:
@@ -213,38 +214,38 @@ class Measuring:
             self._folded.append(found)
         return found
 
-    def _begin_episode(self, entity_id: str, began: Began) -> None:
-        self._episodes[entity_id] = _Episode(began.at)
-        self._turns[entity_id] = 0.0
+    def _begin_episode(self, event: EntityStartedEvent) -> None:
+        self._episodes[event.entity_id] = _Episode(event.at)
+        self._turns[event.entity_id] = 0.0
 
-    def _count_decision(self, entity_id: str, settled: Settled) -> None:
-        gate, asked_at = self._pending.pop(entity_id, ("", ""))
+    def _count_decision(self, event: DecidedEvent) -> None:
+        gate, asked_at = self._pending.pop(event.entity_id, ("", 0.0))
         if asked_at:
-            labels = (self._name_gate(entity_id, gate), settled.decision)
-            self._counters.observe("cantrip.approval.wait", labels, _measure_seconds(asked_at, settled.at))
+            labels = (self._name_gate(event.entity_id, gate), event.decision)
+            self._counters.observe("cantrip.approval.wait", labels, max(0.0, event.at - asked_at))
 
-    def _note_request(self, entity_id: str, waiting: Waiting) -> None:
-        self._pending[entity_id] = (waiting.gate, waiting.at)
-        self._asking[waiting.gate] = None
+    def _note_request(self, event: RequestedEvent) -> None:
+        self._pending[event.entity_id] = (event.gate, event.at)
+        self._asking[event.gate] = None
 
-    def _count_fold(self, entity_id: str, compacted: Compacted) -> None:
-        self._use(entity_id, compacted.usage, "", {}, self._find_about(entity_id).summariser)
+    def _count_fold(self, event: FoldedEvent) -> None:
+        self._use(event.entity_id, event.usage, "", {}, self._find_about(event.entity_id).summariser)
 
-    def _count_lent(self, entity_id: str, lent: Lent) -> None:
-        self._use(entity_id, lent.usage, "", {}, names.split_crystal_name(lent.crystal))
+    def _count_sample(self, event: SampledEvent) -> None:
+        self._use(event.entity_id, event.usage, "", {}, names.split_crystal_name(event.crystal))
 
-    def _count_close(self, entity_id: str, closed: Closed) -> None:
-        self._use(entity_id, closed.usage, "", {})
-        if closed.reason not in ("terminated", "truncated"):  # those are counted with their turns
-            self._count_end(entity_id, closed.reason, closed.ward, closed.at, is_error=closed.reason == "failed")
+    def _count_close(self, event: EntityEndedEvent) -> None:
+        self._use(event.entity_id, event.usage, "", {})
+        if event.reason not in ("terminated", "truncated"):  # those are counted with their turns
+            self._count_end(event, event.reason, is_error=event.reason == "failed")
 
-    def _count_utterance(self, entity_id: str, said: Said) -> None:
-        model = said.metadata.get("model")
-        self._use(entity_id, said.usage, model if isinstance(model, str) else "", said.metadata)
-        episode = self._episodes.get(entity_id)
+    def _count_utterance(self, event: UsageEvent) -> None:
+        model = event.metadata.get("model")
+        self._use(event.entity_id, event.usage, model if isinstance(model, str) else "", event.metadata)
+        episode = self._episodes.get(event.entity_id)
         if episode is not None:
             episode.queries += 1
-        self._turns[entity_id] = said.seconds
+        self._turns[event.entity_id] = event.seconds
 
     def _use(
         self, entity_id: str, usage: Usage, model: str, metadata: Any, other: tuple[str, str] | None = None
@@ -290,9 +291,10 @@ class Measuring:
     def _get_tenant(self, about: _About) -> Labels:
         return (about.tenant,) if self._by_tenant else ()
 
-    def _count_gate(self, entity_id: str, ran: Ran) -> None:
+    def _count_gate(self, ran: ToolResultEvent) -> None:
+        entity_id = ran.entity_id
         self._turns[entity_id] = self._turns.get(entity_id, 0.0) + ran.seconds
-        if ran.call_id is None:
+        if ran.tool_call_id is None:
             self._counters.observe("cantrip.sandbox.duration", (ran.gate,), ran.seconds)
             limit = ran.result.get("limit") if isinstance(ran.result, dict) else None
             if limit is not None:
@@ -313,27 +315,27 @@ class Measuring:
             labels = (method, ran.gate, "tool_error" if ran.is_error else "")
             self._counters.observe("mcp.client.operation.duration", labels, ran.seconds)
 
-    def _count_turn(self, entity_id: str, turned: Turned) -> None:
-        about = self._find_about(entity_id)
+    def _count_turn(self, event: StepCompleteEvent) -> None:
+        about = self._find_about(event.entity_id)
         if about.turns is None:
             about.turns = self._counters.count("cantrip.turns", (about.cantrip, *self._get_tenant(about)))
         about.turns.value += 1
-        spent = self._turns.pop(entity_id, 0.0)
-        self._overhead.add_later(max(0.0, turned.seconds - spent))
-        if turned.terminated or turned.truncated:
-            reason = "terminated" if turned.terminated else "truncated"
-            self._count_end(entity_id, reason, turned.ward, turned.at, is_error=False)
+        spent = self._turns.pop(event.entity_id, 0.0)
+        self._overhead.add_later(max(0.0, event.seconds - spent))
+        if event.terminated or event.truncated:
+            self._count_end(event, "terminated" if event.terminated else "truncated", is_error=False)
 
-    def _count_end(self, entity_id: str, reason: str, ward: str | None, at: str, *, is_error: bool) -> None:
+    def _count_end(self, event: StepCompleteEvent | EntityEndedEvent, reason: str, *, is_error: bool) -> None:
+        entity_id = event.entity_id
         episode = self._episodes.pop(entity_id, None)
         self._turns.pop(entity_id, None)
         about = self._find_about(entity_id)
-        kind = (ward or "").partition("(")[0]
+        kind = (event.ward or "").partition("(")[0]
         self._counters.add("cantrip.entity.ends", (reason, kind, *self._get_tenant(about)))
         self._pending.pop(entity_id, None)
         if episode is not None:
             agent, error = about.cantrip, "_OTHER" if is_error else ""
-            seconds = _measure_seconds(episode.began, at)
+            seconds = max(0.0, event.at - episode.began)
             if about.is_workflow:
                 self._counters.observe("gen_ai.invoke_workflow.duration", (agent, error), seconds)
                 self._abouts.pop(entity_id, None)

@@ -15,8 +15,17 @@ from typing import Any, Final
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import find_open_request
-from cantrip_actors.machine.project.measured import Began, Closed, Compacted, Fact, Lent, Said, Turned, read_facts
 from cantrip_actors.records.records import Header
+from cantrip_actors.stream.events import (
+    EntityEndedEvent,
+    EntityEvent,
+    EntityStartedEvent,
+    FoldedEvent,
+    SampledEvent,
+    StepCompleteEvent,
+    UsageEvent,
+)
+from cantrip_actors.stream.reading import format_instant, read_events
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 NEWEST: Final = 200
@@ -95,8 +104,8 @@ class Overview:
         if known is None:
             known = self._known[entity_id] = _EntityFacts(loom.header(entity_id))
         records, known.position = loom.records_since(entity_id, known.position)
-        for _, _, fact in read_facts(records):
-            self._take(known, fact, now)
+        for event in read_events(records):
+            self._take(known, event, now)
         header, usage = known.header, known.usage
         known.is_over = loom.is_over(entity_id)
         known.row = {
@@ -114,33 +123,29 @@ class Overview:
             "cost": round(usage.cost, 6),
         }
 
-    def _take(self, known: _EntityFacts, fact: Fact, now: float) -> None:
-        match fact:
-            case Began():
-                known.last = fact.at
-            case Said():
-                known.usage += fact.usage
-                known.waiting += fact.usage
-            case Compacted() | Lent() | Closed():
-                known.usage += fact.usage
-                known.waiting += fact.usage
-                self._spend(known, fact.at, now, is_turn=False)
-            case Turned():
+    def _take(self, known: _EntityFacts, event: EntityEvent, now: float) -> None:
+        match event:
+            case EntityStartedEvent():
+                known.last = format_instant(event.at)
+            case UsageEvent():
+                known.usage += event.usage
+                known.waiting += event.usage
+            case FoldedEvent() | SampledEvent() | EntityEndedEvent():
+                known.usage += event.usage
+                known.waiting += event.usage
+                self._spend(known, event.at, now, is_turn=False)
+            case StepCompleteEvent():
                 known.turns += 1
-                self._spend(known, fact.at, now, is_turn=True)
+                self._spend(known, event.at, now, is_turn=True)
             case _:
                 pass
 
-    def _spend(self, known: _EntityFacts, at: str, now: float, *, is_turn: bool) -> None:
-        spent, known.waiting, known.last = known.waiting, NO_USAGE, at
-        try:
-            when = datetime.fromisoformat(at).timestamp()
-        except ValueError:  # a tombstone has no time
-            return
-        if at[:10] == self._cost[0]:
+    def _spend(self, known: _EntityFacts, at: float, now: float, *, is_turn: bool) -> None:
+        spent, known.waiting, known.last = known.waiting, NO_USAGE, format_instant(at)
+        if known.last[:10] == self._cost[0]:
             self._cost = (self._cost[0], self._cost[1] + spent.cost)
-        if is_turn and when > now - MINUTE:
-            self._recent.append((when, spent.total_tokens))
+        if is_turn and at > now - MINUTE:
+            self._recent.append((at, spent.total_tokens))
 
     def _request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         asked = find_open_request(self._loom.records(row["id"]))

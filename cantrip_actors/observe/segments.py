@@ -1,4 +1,4 @@
-"""The canonical stream of one episode as growing text, from which every dialect of deltas is encoded.
+"""The upserts of one episode as growing text, from which every dialect of deltas is encoded.
 
 An upsert carries the whole text of an item, a dialect its new suffix. So this remembers the sent part of each item, and
 sends the rest. Items come strictly one after the other: while one is open, a later one waits. If the final text of an

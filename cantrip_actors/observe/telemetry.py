@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cantrip_actors.records.records import Record
     from cantrip_actors.runtime.entity.cell import Cell
     from cantrip_actors.runtime.events.context_variables import ContextVariables
+    from cantrip_actors.runtime.tree import Tree
     from cantrip_actors.terms.errors import CrystalError, ProviderError
     from cantrip_actors.terms.messages import Response
     from supervisors.events import Event as SystemEvent
@@ -83,6 +84,7 @@ class Telemetry(Instrument):
     """The newest crash reports: iterate over them."""
     _measuring: Measuring = field(init=False, repr=False, compare=False)
     _settings: TracingSettings | None = field(init=False, repr=False, compare=False)
+    _core: Tree = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice("content", self.content, (None, *get_args(Content)))
@@ -160,6 +162,7 @@ class Telemetry(Instrument):
 
                 export(self.counters, provider.get_meter(names.SCOPE, version("cantrip-actors"), names.SCHEMA_URL))
         self._measuring.attach(core)
+        object.__setattr__(self, "_core", core)
         self.crashes.attach(core)
 
     def captured(self, variables: ContextVariables) -> ContextVariables:

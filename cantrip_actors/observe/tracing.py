@@ -42,7 +42,6 @@ from cantrip_actors.machine.actions import (
     Run,
     Spawn,
 )
-from cantrip_actors.machine.project.measured import Compacted, Fact, Ran, Settled, Turned, Waiting, read_facts
 from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import RecordedSpan, build_spans, emit, find_parent_trace
 from cantrip_actors.observe.content import QueryMessages, build_definitions, build_output, dump_text
@@ -52,6 +51,15 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Bound, Cell
 from cantrip_actors.runtime.events.context_variables import ContextVariables
 from cantrip_actors.runtime.events.instrument import EpisodeSpans
+from cantrip_actors.stream.events import (
+    DecidedEvent,
+    EntityEvent,
+    FoldedEvent,
+    RequestedEvent,
+    StepCompleteEvent,
+    ToolResultEvent,
+)
+from cantrip_actors.stream.reading import read_events
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
@@ -245,8 +253,8 @@ class Spans(EpisodeSpans):
     @guard_episode
     def note_step(self, records: Sequence[Record], action: Action) -> None:
         """End the spans that the records end, and begin that of the action."""
-        for _, turn, fact in read_facts(records):
-            self._note(turn, fact)
+        for event in read_events(records):
+            self._note(event)
         if not self._call:  # a query that is still open was cancelled
             self._end_inner("cancelled")
         self._begin_action(action)
@@ -302,33 +310,33 @@ class Spans(EpisodeSpans):
 
     # Records
 
-    def _note(self, turn: str, fact: Fact) -> None:
-        match fact:
-            case Ran():
-                self._end_gate(turn, fact)
-            case Turned():
-                self._turns += not fact.is_continuation
-                self._end_turn(fact)
-            case Compacted():
+    def _note(self, event: EntityEvent) -> None:
+        match event:
+            case ToolResultEvent():
+                self._end_gate(event)
+            case StepCompleteEvent():
+                self._turns += event.continues is None
+                self._end_turn(event)
+            case FoldedEvent():
                 self._compacted = True
-            case Waiting():
-                self._episode.span.add_event(names.ASKED_EVENT, {names.TOOL: fact.gate, names.REQUEST: fact.request})
-            case Settled():
-                self._denied = fact.decision in ("deny", "expired")
-                self._episode.span.add_event(
-                    names.DECIDED_EVENT, {names.REQUEST: fact.request, names.DECISION: fact.decision}
-                )
+            case RequestedEvent():
+                request = {names.TOOL: event.gate, names.REQUEST: event.request_id}
+                self._episode.span.add_event(names.ASKED_EVENT, request)
+            case DecidedEvent():
+                self._denied = event.decision in ("deny", "expired")
+                decision = {names.REQUEST: event.request_id, names.DECISION: event.decision}
+                self._episode.span.add_event(names.DECIDED_EVENT, decision)
             case _:
                 pass
 
-    def _end_gate(self, turn: str, ran: Ran) -> None:
+    def _end_gate(self, ran: ToolResultEvent) -> None:
         denied, self._denied = self._denied, False
-        if ran.call_id is None:
+        if ran.tool_call_id is None:
             self._end_program("program_error" if ran.is_error else None)
             return
-        is_open = self._inner is not None and self._call == ran.call_id
+        is_open = self._inner is not None and self._call == ran.tool_call_id
         if not is_open:  # it was decided without running anything
-            self._begin_gate(turn, ran.gate, ran.call_id, None)
+            self._begin_gate(ran.turn_id, ran.gate, ran.tool_call_id, None)
         kind = None
         if ran.is_error:
             kind = "refused" if denied or not is_open or self._checks else None
@@ -392,11 +400,11 @@ class Spans(EpisodeSpans):
         if self._settings.turn_spans and self._turn is None:
             self._turn = self._start(f"turn {self._turns + 1}", {}, self._episode.context)
 
-    def _end_turn(self, turned: Turned | None) -> None:
+    def _end_turn(self, done: StepCompleteEvent | None) -> None:
         turn, self._turn = self._turn, None
         if turn is not None:
-            if turned is not None:
-                turn.span.set_attribute(names.SEQUENCE, turned.sequence)
+            if done is not None:
+                turn.span.set_attribute(names.SEQUENCE, done.sequence)
             turn.span.end()
 
     def _begin_query(self, bound: Bound, action: Ask | None, *, is_summary: bool = False) -> None:
@@ -409,7 +417,7 @@ class Spans(EpisodeSpans):
         known = {**known, names.SUMMARY: True} if is_summary else {**known, names.SEQUENCE: self._turns + 1}
         if self._compacted:
             known[names.COMPACTED] = True
-        if not is_summary and self._core.watchers.has_any:
+        if not is_summary and self._core.bus.delivers_deltas:
             known[names.REQUEST_STREAM] = True
         self._inner = self._start(name, known, self._outer_context, kind)
         self._call, self._attempts, self._first_chunk, self._shown = "", 1, None, {}

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from cantrip_actors.stream.wire import ItemId, Origin, Parent, StreamUsage, WireValue, as_wire
+from cantrip_actors.stream.wire import ItemId, Origin, StreamUsage, WireValue, as_wire
 
 Status = Literal["create", "update", "complete", "error"]
 
@@ -90,6 +90,13 @@ class ImageUpsert(_Item, frozen=True, kw_only=True, tag="image"):
 
 
 Upsert = MessageUpsert | ThinkingUpsert | ToolCallUpsert | ImageUpsert
+
+
+class Parent(WireValue, frozen=True):
+    """The turn that spawned a child entity, and that turn's session."""
+
+    session_id: str
+    turn_id: str | None = None
 
 
 class TurnStarted(WireValue, frozen=True, tag="turn_started"):

@@ -23,11 +23,8 @@ from typing import Final, NamedTuple
 HOME: Final = ".cantrip"
 """The folder in which the command line keeps looms and dispatches."""
 
-BESIDE: Final = (
-    *(".mail", ".timers", ".blobs", ".images", ".pictures", ".index", ".checkpoints", ".key", ".head", ".torn", ".new"),
-    *("-wal", "-shm", "-journal"),
-)
-"""The endings of the names of a loom's side files."""
+BESIDE: Final = (".key", ".head", ".new", "-wal", "-shm", "-journal")
+"""The endings of the names of side files: of an SQLite loom, of the log of a dispatch, and of a new file of a loom."""
 
 
 def list_loom_files(loom: Path) -> list[Path]:

@@ -33,6 +33,7 @@ import anyio
 
 from cantrip_actors.loom import (
     Duration,
+    Fenced,
     Forgotten,
     Pruned,
     SealKey,
@@ -40,6 +41,7 @@ from cantrip_actors.loom import (
     Verified,
     Wanted,
     backup_loom,
+    forget_entities,
     keep_for,
     mark_gone,
     open_store,
@@ -57,26 +59,21 @@ from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.launcher import Launcher
 from cantrip_actors.runtime.entity.registry import RegistryActor
 from cantrip_actors.runtime.entity.upgrades import Upgrade
-from cantrip_actors.runtime.events.events import (
-    Bus,
-    EntityEvent,
-    FinalResponseEvent,
-    ServerChangedEvent,
-    StepCompleteEvent,
-    Watchers,
-    make_events,
-)
+from cantrip_actors.runtime.events.events import Bus, Watchers
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.loom.core import NOT_OPEN, Core, Limits
 from cantrip_actors.runtime.loom.guard import Guard, GuardedLogger
 from cantrip_actors.runtime.loom.loom_writer import Forget, LoomWriter
 from cantrip_actors.runtime.loom.retention import RetentionActor, prune
+from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.mail.inboxes import Inboxes, MailActor
 from cantrip_actors.runtime.mail.questions import Questions
 from cantrip_actors.runtime.nodes.membership import Membership, Node
 from cantrip_actors.runtime.nodes.node import NodeActor, join
 from cantrip_actors.runtime.people.requests import Requests
 from cantrip_actors.runtime.time.scheduler import Casts, Scheduler, SchedulerActor
+from cantrip_actors.stream.events import DeltaEvent, EntityEvent, ServerChangedEvent
+from cantrip_actors.stream.reading import EpisodeEnd, read_events
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import (
     LoomError,
@@ -120,8 +117,8 @@ class Tree(Core):
         self._node = node
         self._snapshot_key = snapshot_key
         self._own_key = secrets.token_bytes(32)
-        self.bus = Bus()
-        self.watchers = Watchers(instrument)
+        self.watchers = Watchers()
+        self.bus = Bus(self.watchers)
         self._url = url
         self.seal_key = seal_key
         self.opening: Callable[[], Store] = partial(open_store, url, repair=repair, seal_key=seal_key)
@@ -138,7 +135,6 @@ class Tree(Core):
         self.environment = Environment(
             core=self,
             bus=self.bus,
-            watchers=self.watchers,
             crystals=self.crystals,
             inboxes=self.inboxes,
             questions=self.questions,
@@ -156,10 +152,19 @@ class Tree(Core):
         return Snapshots(lambda: self._snapshot_key or self.store.key(), self._read_snapshot)
 
     def _report_progress(self, call: GateCall, text: str) -> None:
-        """Report a tool's progress to watchers."""
-        cell = self.living.get(call.entity_id)
-        if cell is not None and cell.stream is not None and call.call_id is not None:
-            self.watchers.publish(cell.stream.progress(call.call_id, text))
+        """Report a tool's progress to readers of streamed events."""
+        if self.bus.delivers_deltas and call.call_id is not None:
+            shown, item_id = self.guard.redactor.text(text), f"{call.turn_id}:{call.call_id}:output"
+            event = DeltaEvent(
+                call.entity_id,
+                time.time(),
+                call.turn_id,
+                item_id,
+                "function_call_output",
+                shown,
+                tool_call_id=call.call_id,
+            )
+            self.bus.publish([event])
 
     def _report_change(self, server: ServerInUse, what: Changed) -> None:
         """Publish, for each loaded entity that has a server, that one of the server's lists has changed."""
@@ -207,8 +212,9 @@ class Tree(Core):
         in_memory = self._url.startswith("memory:")
         store = self.opening() if in_memory else await anyio.to_thread.run_sync(self.opening)
         store.max_waiting = self.limits.max_waiting
+        access = StoreAccess(store)
         try:
-            self.attach(store, self._join(store))
+            self.attach(store, access, self._join(store))
             if self.instrument is not None:
                 self.instrument.attach(self)
             await self.scheduler.queues.declare()
@@ -224,7 +230,7 @@ class Tree(Core):
                 await self._system.__aexit__(type(error), error, error.__traceback__)
                 raise
         except BaseException:
-            store.close()
+            await access.close()
             raise
 
     def _join(self, store: Store) -> Membership | None:
@@ -284,7 +290,7 @@ class Tree(Core):
             self.scheduler.queues.close()
             self.inboxes.close()
             self.bus.close()
-            self.store.close()
+            await self.access.close()
 
     def _end_cells(self) -> None:
         """Notify all tasks that wait for an entity: no actor runs any more, so nothing else would."""
@@ -316,6 +322,7 @@ class Tree(Core):
         inboxes = self.inboxes
         self.loom_actor = LoomWriter(
             store,
+            self.access,
             self._publish,
             inboxes.deliver,
             inboxes.load,
@@ -341,29 +348,27 @@ class Tree(Core):
         rules = self.limits.retention
         if not any(kept_for is not None for kept_for in rules.values()):
             return []
-        return [ChildSpec("retention", lambda: RetentionActor(store, rules, self.forget))]
+        return [ChildSpec("retention", lambda: RetentionActor(store, self.access, rules, self.forget))]
 
     # The loom
 
     def make_events(self, records: Sequence[Record]) -> Sequence[EntityEvent]:
-        """Return the events of records, without secrets."""
-        return self.guard.redact_events(make_events(records, time.time()))
+        """Return the events of written records, without secrets."""
+        return self.guard.redact_events(read_events(records, time.time(), self._find_end))
+
+    def _find_end(self, entity_id: str) -> EpisodeEnd | None:
+        """Return how the episode of a loaded entity ended, if it has."""
+        cell = self.living.get(entity_id)
+        if cell is None or cell.outcome is None:
+            return None
+        return EpisodeEnd(cell.outcome, cell.plan.lasting, cell.episode is not None)
 
     def _publish(self, records: Sequence[Record]) -> None:
         """Publish the events of written records to subscribers."""
         if self.instrument is not None:
             self.instrument.written(records)
-        if not self.bus:
-            return
-        events: list[EntityEvent] = []
-        for event in self.make_events(records):
-            events.append(event)
-            if isinstance(event, StepCompleteEvent) and event.terminated:
-                cell = self.living.get(event.entity_id)
-                if cell is not None and cell.outcome is not None:  # subscribers see no event after the end
-                    result = self.guard.redactor.value(cell.outcome.result)
-                    events.append(FinalResponseEvent(event.entity_id, event.at, result))
-        self.bus.publish(events)
+        if self.bus:
+            self.bus.publish(self.make_events(records))
 
     # The loom's content
 
@@ -376,21 +381,32 @@ class Tree(Core):
                 raise LoomError(f"entity {entity_id} is loaded: stop it first, and then forget it")
             if cell is not None:  # it has just ended
                 await cell.ending.wait()
-        forgotten: Forgotten = await self.writer.call(Forget(wanted, self._is_running))
-        return forgotten
+        if not self.store.shared:
+            forgotten: Forgotten = await self.writer.call(Forget(wanted, self._is_loaded))
+            return forgotten
+        try:  # as another process would: entities go on meanwhile
+            return await self._forget_in_thread(wanted)
+        except Fenced:  # a tree was unloaded meanwhile
+            return await self._forget_in_thread(wanted)
 
-    def _is_running(self, entity_id: str) -> bool:
-        return self.living.get(entity_id) is not None and not self.loom.is_over(entity_id)
+    async def _forget_in_thread(self, wanted: Wanted) -> Forgotten:
+        await self.append(())  # earlier releases of leases are in the store
+        tokens = {} if self.loom_actor is None else self.loom_actor.tokens
+        return await self.access.run_in_thread(partial(forget_entities, self.store, wanted, tokens, self._is_loaded))
+
+    def _is_loaded(self, entity_id: str) -> bool:
+        return self.living.get(entity_id) is not None
 
     async def prune(self, older_than: Duration, *, dry_run: bool, tenant: str | None = None) -> Pruned:
         """Forget the entities that ended longer ago than `older_than`, and rewrite the loom."""
         self.check_open()
-        pruned = await prune(self.store, keep_for(older_than), self.forget, dry_run=dry_run, tenant=tenant)
+        rules = keep_for(older_than)
+        pruned = await prune(self.store, self.access, rules, self.forget, dry_run=dry_run, tenant=tenant)
         if pruned.entities and not dry_run:
-            await self.writer.call(Forget(Wanted([])))
+            await self.forget(Wanted([]))
         return pruned
 
     async def make_backup(self, file: str | os.PathLike[str]) -> Verified:
         """Copy the loom to a file, in a thread."""
         self.check_open()
-        return await anyio.to_thread.run_sync(partial(backup_loom, self._url, file, seal_key=self.seal_key))
+        return await self.access.run_in_thread(partial(backup_loom, self._url, file, seal_key=self.seal_key))

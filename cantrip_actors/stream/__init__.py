@@ -1,1 +1,1 @@
-"""The canonical stream: what observers of an entity receive while it runs, as values and as JSON."""
+"""Events: what happened to an entity, as observers see it, and the payloads of an answer that they are made from."""

@@ -1,46 +1,28 @@
-"""The canonical stream: eight kinds of events that report a turn while it runs, as values and as JSON.
+"""What a crystal emits while it answers: payloads, of which the runtime makes streamed events (`answer.py`).
 
-An adapter turns a provider's stream into payloads (`ItemStart`, `ItemDelta`, …), `turn.py` puts them into envelopes
-with the ids of turn and entity, and `observe/` folds envelopes into what subscribers see. This file knows no provider,
-no clock and no subscriber.
+An adapter turns a provider's stream into payloads; a user's crystal may emit them, too. This file knows no provider, no
+clock and no subscriber. Values that our own code makes are trusted; `check_emitted` checks those of users.
 
-Values that our own code makes are trusted. JSON from elsewhere is validated (`Envelope.parse`, `Envelope.from_json`),
-and `InvalidStreamEvent` lists every problem with its path. On the wire names are in camelCase, fields that are None are
-left out, and unknown keys are ignored.
+The life of an item: `ItemStart`, any number of `ItemDelta`, then one of `ItemDone`, `ItemError`, `ItemCancelled`. An
+item is named by its block, a text that is unique within the attempt. The content of `ItemDone` is authoritative; deltas
+are a preview. Items of one response may interleave.
 
-The life of an item: `item_start`, any number of `item_delta`, then one of `item_done`, `item_error`, `item_cancelled`.
-The content of `item_done` is authoritative; deltas are a preview. Items of one response may interleave.
-
-Seed decision 001: the `item_start` of a function call comes before its arguments are known; its `item_done` has them.
-Seed decision 002: `response_done` with status "error" may name the error. `response_error` describes it better, so a
-producer that can send both sends `response_error` first.
+Seed decision 001: the `ItemStart` of a function call comes before its arguments are known; its `ItemDone` has them.
+Seed decision 002: `ResponseDone` with status "error" may name the error. `ResponseError` describes it better, so a
+producer that can send both sends `ResponseError` first.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from datetime import datetime
-from types import NoneType
-from typing import Any, ClassVar, Final, Literal, NamedTuple, get_args, get_origin
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import msgspec
 
 from cantrip_actors.terms.errors import CantripError
-from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.value import Value
 
-EventType = Literal[
-    "response_start",
-    "item_start",
-    "item_delta",
-    "item_done",
-    "item_error",
-    "item_cancelled",
-    "response_done",
-    "response_error",
-]
 ItemType = Literal["message", "reasoning", "function_call", "function_call_output", "image"]
 Origin = Literal["user", "agent", "system"]
 CancelReason = Literal["user_cancel", "timeout", "process_death"]
@@ -48,7 +30,7 @@ ResponseStatus = Literal["completed", "cancelled", "error"]
 
 
 class WireValue(Value, frozen=True, rename="camel", gc=False):
-    """Base of the values of a stream. A class with a `tag` writes it as its `type`."""
+    """Base of values with a wire form. A class with a `tag` writes it as its `type`."""
 
 
 def as_wire(value: WireValue) -> dict[str, Any]:
@@ -158,7 +140,7 @@ FinalItem = FinalMessage | FinalReasoning | FinalFunctionCall | FinalFunctionCal
 
 
 class ResponseStart(WireValue, frozen=True, tag="response_start"):
-    """A turn begins: the model that answers, and its provider."""
+    """A response begins: the model that answers, and its provider."""
 
     type: ClassVar[Literal["response_start"]] = "response_start"
     model_id: str
@@ -201,55 +183,39 @@ class ItemError(WireValue, frozen=True, tag="item_error"):
 
 
 class ItemCancelled(WireValue, frozen=True, tag="item_cancelled"):
-    """An item will not be finished, because its turn was stopped."""
+    """An item will not be finished, because the response was stopped."""
 
     type: ClassVar[Literal["item_cancelled"]] = "item_cancelled"
     item_id: str
     reason: CancelReason | None = None
 
 
-class Step(WireValue, frozen=True):
-    """The recorded turn that a `response_done` ends (our extension; streams from elsewhere lack it).
-
-    `sequence` counts the entity's turns from 1. `result` is the entity's answer if the turn `terminated` it.
-    """
-
-    sequence: int
-    # factories, because msgspec leaves out a field that has its default, and these two are always written
-    terminated: bool = msgspec.field(default_factory=bool)
-    truncated: bool = msgspec.field(default_factory=bool)
-    result: Any = None
-
-
 class ResponseDone(WireValue, frozen=True, tag="response_done"):
-    """A turn is over, its gates included. `error` belongs to status "error", and may be missing there (D2)."""
+    """The response is complete. `error` belongs to status "error", and may be missing there (seed decision 002)."""
 
     type: ClassVar[Literal["response_done"]] = "response_done"
     status: ResponseStatus
     finish_reason: str | None = None
     error: StreamError | None = None
     usage: StreamUsage | None = None
-    step: Step | None = None
 
 
 class ResponseError(WireValue, frozen=True, tag="response_error"):
-    """A turn failed."""
+    """The response failed."""
 
     type: ClassVar[Literal["response_error"]] = "response_error"
     error: StreamError
 
 
 Payload = ResponseStart | ItemStart | ItemDelta | ItemDone | ItemError | ItemCancelled | ResponseDone | ResponseError
-_TYPES: Final[tuple[str, ...]] = get_args(EventType)
 
 
 class AttemptFailed(Value, frozen=True, gc=False):
     """An attempt of the crystal failed: the items emitted so far are void, and the next attempt numbers its own anew.
 
-    It never leaves the process. The turn's stream closes the open items of the attempt with `error`.
+    The open items of the attempt end with `error`.
     """
 
-    type: ClassVar[Literal["attempt_failed"]] = "attempt_failed"
     error: StreamError
 
 
@@ -257,164 +223,23 @@ Emitted = Payload | AttemptFailed
 """A payload that a query emits while its crystal answers."""
 
 
+class InvalidStreamEvent(CantripError):
+    """A value is not a payload that a crystal may emit."""
+
+
 def check_emitted(emitted: object) -> None:
-    """Check a payload that a user's crystal emits. Raises InvalidStreamEvent with every problem of it."""
+    """Check a payload that a user's crystal emits. Raises InvalidStreamEvent."""
     if type(emitted) is ItemDelta and type(emitted.item_id) is str and type(emitted.delta_content) is str:
         return
-    if isinstance(emitted, AttemptFailed):
-        emitted = ResponseError(emitted.error)
-    if not isinstance(emitted, Payload):
-        names = ", ".join(one.__name__ for one in get_args(Payload))
-        raise InvalidStreamEvent([Problem("", f"expected one of {names}, got {type(emitted).__name__}")])
-    problems = list(_find_payload_problems(as_wire(emitted)))
-    if problems:
-        raise InvalidStreamEvent(problems)
-
-
-# ------------------------------------------------------------------------------------------------------------ envelope
-
-
-class Parent(WireValue, frozen=True):
-    """The turn that spawned a child entity, and that turn's session (our extension; root entities have no parent)."""
-
-    session_id: str
-    turn_id: str | None = None
-
-
-class Envelope(WireValue, frozen=True):
-    """One event of the stream: a payload, its time (ISO 8601, UTC, with Z), and its turn and session.
-
-    The session is the entity. `type` is the payload's, so the two cannot differ.
-    """
-
-    event_id: str
-    timestamp: str
-    turn_id: str
-    session_id: str
-    payload: Payload
-    parent: Parent | None = None
-
-    @property
-    def type(self) -> EventType:
-        """The kind of this event, one of eight."""
-        return self.payload.type
-
-    @classmethod
-    def parse(cls, value: object) -> Envelope:
-        """Return the envelope that has the wire form `value`. Raises InvalidStreamEvent with every problem of it."""
-        problems = list(_find_envelope_problems(value)) if isinstance(value, Mapping) else []
-        try:
-            envelope = msgspec.convert(value, cls)
-        except msgspec.ValidationError:
-            problems += _find_problems(value, cls, "")
-        else:
-            if not problems:
-                return envelope
-        raise InvalidStreamEvent(problems)
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Envelope:
-        """Return the envelope of a JSON text; raises InvalidStreamEvent as `parse` does."""
-        try:
-            value = parse_exactly(text)
-        except ValueError as error:
-            raise InvalidStreamEvent([Problem("", f"expected JSON: {error}")]) from error
-        return cls.parse(value)
-
-    def as_wire(self) -> dict[str, Any]:
-        """Return the wire form: camelCase, without the fields that are None."""
-        return {"type": self.type, **as_wire(self)}
-
-    def to_json(self) -> bytes:
-        """Return the wire form as JSON. Raises TypeError for arguments or a result that JSON cannot express."""
-        return dump_exactly(self.as_wire())
-
-
-class Problem(NamedTuple):
-    """A problem of an event, and its path on the wire (`payload.callId`); the path of the whole event is empty."""
-
-    path: str
-    message: str
-
-
-class InvalidStreamEvent(CantripError):
-    """A value is not an event of the stream; `problems` lists every reason."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        self.problems = tuple(problems)
-        listed = "; ".join(f"{p.path}: {p.message}" if p.path else p.message for p in problems)
-        super().__init__(f"invalid stream event: {listed}")
-
-
-# ------------------------------------------------------------------------------------------------------------- reading
-
-_INSTANT: Final = re.compile(r"[0-9]{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
-
-
-def _find_problems(value: Any, kind: Any, path: str) -> Iterator[Problem]:
-    """Yield every problem that keeps `value` from being a `kind`; msgspec itself stops at the first."""
-    options = get_args(kind) or (kind,)
-    classes = [one for one in options if isinstance(one, type) and issubclass(one, msgspec.Struct)]
-    if classes and isinstance(value, Mapping):
-        yield from _find_object_problems(value, classes, f"{path}." if path else "")
-    elif classes and not (value is None and NoneType in options):
-        yield Problem(path, f"expected an object, got {type(value).__name__}")
-    elif not classes:
-        try:
-            msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
-            words = [word for one in (kind, *options) if get_origin(one) is Literal for word in get_args(one)]
-            message = f"expected one of {', '.join(words)}, got {value!r}" if words else str(error).replace("`", "")
-            yield Problem(path, message)
-
-
-def _find_object_problems(
-    value: Mapping[str, Any], classes: list[type[msgspec.Struct]], below: str
-) -> Iterator[Problem]:
-    """Yield the problems of an object that has to be one of `classes`, which the `type` of the object selects."""
-    tags = {cls.__struct_config__.tag: cls for cls in classes}
-    tag = value.get("type") if len(tags) > 1 else next(iter(tags))
-    if not (tag is None or isinstance(tag, str)) or tag not in tags:
-        yield Problem(f"{below}type", f"expected one of {', '.join(map(str, tags))}, got {tag!r}")
-        return
-    for field in msgspec.structs.fields(tags[tag]):
-        if field.encode_name in value:
-            yield from _find_problems(value[field.encode_name], field.type, f"{below}{field.encode_name}")
-        elif field.required:
-            yield Problem(f"{below}{field.encode_name}", "is missing")
-
-
-def _find_envelope_problems(value: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems that lie between the fields of an envelope, and those of its time."""
-    kind, stamp, payload = value.get("type"), value.get("timestamp"), value.get("payload")
-    if isinstance(stamp, str) and not _is_instant(stamp):
-        yield Problem("timestamp", f"expected ISO 8601 in UTC, ending in Z, got {stamp!r}")
-    if kind not in _TYPES:
-        yield Problem("type", f"expected one of {', '.join(_TYPES)}, got {kind!r}")
-    elif isinstance(payload, Mapping) and payload.get("type") != kind:
-        yield Problem("type", "Envelope type must match payload.type")
-    if isinstance(payload, Mapping):
-        yield from _find_call_problems(payload, "payload.")
-
-
-def _find_payload_problems(payload: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of a payload that has no envelope yet."""
-    yield from _find_problems(payload, Payload, "")
-    yield from _find_call_problems(payload, "")
-
-
-def _find_call_problems(payload: Mapping[str, Any], below: str) -> Iterator[Problem]:
-    if (payload.get("type"), payload.get("itemType")) == ("item_start", "function_call"):
-        for name in ("name", "callId"):
-            if not payload.get(name):
-                yield Problem(f"{below}{name}", f"function_call requires a non-empty {name}")
-
-
-def _is_instant(text: str) -> bool:
-    if _INSTANT.fullmatch(text) is None:
-        return False
+    payload = ResponseError(emitted.error) if isinstance(emitted, AttemptFailed) else emitted
+    if not isinstance(payload, Payload):
+        names = ", ".join(kind.__name__ for kind in get_args(Payload))
+        raise InvalidStreamEvent(f"invalid stream event: expected one of {names}, got {type(payload).__name__}")
     try:
-        datetime.fromisoformat(text)
-    except ValueError:  # the 30th of February
-        return False
-    return True
+        msgspec.convert(as_wire(payload), Payload)
+    except msgspec.ValidationError as error:
+        raise InvalidStreamEvent(f"invalid stream event: {type(payload).__name__}: {error}") from None
+    if isinstance(payload, ItemStart) and payload.item_type == "function_call":
+        for name in ("name", "call_id"):
+            if not getattr(payload, name):
+                raise InvalidStreamEvent(f"invalid stream event: ItemStart: function_call requires a non-empty {name}")

@@ -150,7 +150,7 @@ async def test_a_hanging_gate_is_cancelled_at_once() -> None:
         assert await editor.end(prompt) == {"stopReason": "cancelled"}
         assert anyio.current_time() - at < 1
         assert editor.messages[-1].get("id") == prompt  # after every update
-        assert [one["status"] for one in editor.updates if "status" in one] == ["pending", "failed"]
+        assert [one["status"] for one in editor.updates if "status" in one] == ["in_progress", "failed"]
         assert await editor.prompt(session, "go on") == "end_turn"
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from cantrip_actors import Runtime
 from cantrip_actors.cli.loom_data import _with_option
-from cantrip_actors.loom import open_store, verify_loom
-from tests.loom.test_sqlite import OLD_TABLES
+from cantrip_actors.loom import open_store, schema, verify_loom
 from tests.runtime.spells import cantrip as spell
 from tests.runtime.spells import done
 
@@ -76,14 +75,12 @@ def test_backup_copies_and_verifies(cantrip, cast, place):
 
 
 @pytest.mark.rule("C-54")
-def test_migrate_says_what_it_did_and_where_the_copy_is(cantrip, cast, place):
+def test_migrate_says_what_it_did(cantrip, cast, place, monkeypatch):
     assert "is of the present version already" in cantrip("loom", "migrate", LOOM).out
-    with closing(sqlite3.connect(".cantrip/loom.db", isolation_level=None)) as other:
-        other.executescript(OLD_TABLES)
-        other.execute("pragma user_version = 3")
-    said = cantrip("loom", "migrate", ".cantrip/loom.db", "--json").json
-    assert said["migrated"]["found"] == 3
-    assert said["migrated"]["copy"].endswith("loom.db.v3.bak")
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setattr(schema, "STEPS", ("create table made_up (no {key})",))
+    assert "tables of version 1 are of version 2 now" in cantrip("loom", "migrate", LOOM).out
+    assert cantrip("loom", "migrate", ".cantrip/loom.db", "--json").json["migrated"] is None
 
 
 @pytest.mark.rule("C-53")

@@ -84,7 +84,7 @@ def test_a_submission_that_waits_is_not_listed_as_a_schedule(cantrip: Any) -> No
         (["add", "notes", "x", "--every", "5", "--overlap", "run"], "overlap: expected one of"),
         (["add", "notes", "x", "--every", "5 weeks"], 'a duration like "90d"'),
         (["rm", "weekly"], 'no schedule "weekly"'),
-        (["pause", "submit:job-9"], 'no schedule "submit:job-9"'),
+        (["pause", "job-9"], 'no schedule "job-9"'),
     ],
 )
 def test_a_mistake_exits_with_2_and_a_message(cantrip: Any, arguments: list[str], message: str) -> None:

@@ -9,14 +9,14 @@ import orjson
 import pytest
 from pydantic import TypeAdapter
 
-from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, Retry, Runtime, gate, scripted
+from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, ItemEndEvent, Retry, Runtime, gate, scripted
 from cantrip_actors.crystal.encode import SamplingSettings
 from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events
 from cantrip_actors.crystals import anthropic, fallback, google, limited, local, openai, openrouter, xai
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.server_tools import code_execution, file_search, mcp_connector, url_context, web_search
-from cantrip_actors.stream.wire import FinalFunctionCall, FinalFunctionCallOutput, ItemDone
+from cantrip_actors.stream.wire import FinalFunctionCall, FinalFunctionCallOutput
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Message
 from cantrip_actors.wards import max_turns
@@ -309,7 +309,7 @@ class TestAnswers:
         (cited,) = turn.citations
         assert (cited.url, cited.title, cited.text) == (FOUND["url"], "A", "A is new.")
         assert episode.usage.cost == priced(cost)
-        finals = [one.payload.final_item for one in seen if isinstance(one.payload, ItemDone)]
+        finals = [event.final for event in seen if isinstance(event, ItemEndEvent)]
         called = [one for one in finals if isinstance(one, FinalFunctionCall)]
         outputs = [one for one in finals if isinstance(one, FinalFunctionCallOutput)]
         assert [one.name for one in called] == ["web_search"]

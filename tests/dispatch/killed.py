@@ -21,7 +21,8 @@ import anyio
 
 from cantrip_actors import Runtime, gate, scripted
 from cantrip_actors.dispatch import Dispatcher, Dispatches
-from cantrip_actors.loom.jsonl import Disk, JsonlStore
+from cantrip_actors.loom.jsonl import JsonlStore
+from cantrip_actors.loom.line_file import Disk
 from tests.dispatch.contracts import contract
 from tests.dispatch.entities import FINISH, in_order, progress, say, worker
 

@@ -32,7 +32,7 @@ from cantrip_actors.dispatch import (
 )
 from cantrip_actors.dispatch.companion import DispatchCompanion
 from cantrip_actors.gates import write
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.wards import max_tokens, max_turns, remove_gate
 from tests.dispatch.contracts import contract, terms
 from tests.dispatch.entities import (
@@ -901,9 +901,9 @@ async def test_a_worker_may_write_the_outputs_of_its_orchestrator(tmp_path: Path
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: int = 1) -> None:
     """Have the entity's actor crash at its so-manieth step, before or after that is recorded."""
-    carry, counted = Recorder.record_step, iter(range(1, 10_000))
+    carry, counted = StepRecorder.record_step, iter(range(1, 10_000))
 
-    async def crashing(self: Recorder, step: Any, moment: Any) -> Any:
+    async def crashing(self: StepRecorder, step: Any, moment: Any) -> Any:
         now = at <= next(counted) < at + times
         if now and not after:
             raise RuntimeError("a bug")
@@ -912,7 +912,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: in
             raise RuntimeError("a bug")
         return action
 
-    monkeypatch.setattr(Recorder, "record_step", crashing)
+    monkeypatch.setattr(StepRecorder, "record_step", crashing)
 
 
 def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:

@@ -23,10 +23,10 @@ from cantrip_actors import Cantrip, Circle, Folding, LoomError, Runtime, scripte
 from cantrip_actors.http import Service, ServiceLimits, feeds
 from cantrip_actors.http.feeds import FRAMES, Frame
 from cantrip_actors.http.server import LINGER
-from cantrip_actors.http.sse import Position
 from cantrip_actors.looms import IntentGiven
 from cantrip_actors.mcp import inproc
 from cantrip_actors.observe import Telemetry
+from cantrip_actors.stream.reading import EventId
 from cantrip_actors.wards import max_turns
 from tests.http.serving import Served, call, echo, nap, served, token
 from tests.mcp.prompting import prompting
@@ -129,7 +129,7 @@ async def test_a_finished_entity_is_read_from_its_beginning_and_ends_with_204() 
         fresh = await on.events(path)
         assert [one["event"] for one in fresh] == ["snapshot", "end"]
         assert fresh[0]["data"]["entities"][0]["state"] == "terminated"
-        assert Position.parse(fresh[0]["id"]) < Position.parse(events[-1]["id"])  # type: ignore[operator]
+        assert EventId.parse(fresh[0]["id"]) < EventId.parse(events[-1]["id"])  # type: ignore[operator]
         for strange in ("99999", "x", "-1"):
             assert [one["event"] for one in await on.events(path, strange)] == ["snapshot", "end"]
 
@@ -364,7 +364,7 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
         entity_id = begun["entity_id"]
         with on.service.feed(entity_id) as feed:
             await feed.begin()
-            events = feed.stream(Position(0), select_all, show_nothing)
+            events = feed.stream(EventId(0), select_all, show_nothing)
             assert await anext(events) == b"retry: 2000\n\n"
             text = (await anext(events)).decode()
             entity = on.runtime.find(entity_id)
@@ -576,15 +576,16 @@ async def test_the_first_event_has_what_a_reader_needs_to_place_an_entity() -> N
 
 
 def test_positions_sort_in_order_of_arrival() -> None:
-    assert Position.parse("7.1") == (7, 1)
-    assert Position.parse(" 7 ") == (7, 0)
-    assert Position.parse("7.10") is None
-    assert Position.parse("٧") is None
+    assert EventId.parse("7.1") == (7, 1)
+    assert EventId.parse(" 7 ") == (7, 0)
+    assert EventId.parse("7.10") > EventId.parse("7.9")  # type: ignore[operator]
+    assert EventId.parse("7.1234567") is None
+    assert EventId.parse("٧") is None
 
 
 @given(st.tuples(st.integers(0, 10**15 - 1), st.integers(0, 9)))
 def test_an_id_names_its_position(at: tuple[int, int]) -> None:
-    assert Position.parse(str(Position(*at))) == at
+    assert EventId.parse(str(EventId(*at))) == at
 
 
 async def test_rewards_are_events_also_of_an_entity_that_has_ended() -> None:

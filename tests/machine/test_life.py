@@ -86,7 +86,7 @@ LIVES = [
     *(LoadedLife(Stage.WAITING, kind) for kind in ("person", "crystal", "node")),
 ]
 LEAVES = st.tuples(st.sampled_from(LIVES), st.booleans(), st.booleans()).map(lambda facts: Standing(*facts))
-ASKING = LEAVES.map(lambda asked: waiting("entity", asked=asked))
+ASKING = LEAVES.map(lambda standing: waiting("entity", answerer=standing))
 TREES = st.lists(LEAVES | ASKING, max_size=3).map(lambda children: waiting("children", children=children))
 STANDINGS = LEAVES | ASKING | TREES
 
@@ -104,9 +104,11 @@ class TestMay:
             pytest.param(waiting("crystal"), "close drain hand-over", id="waits for a batch"),
             pytest.param(waiting("node"), "hand-over", id="waits for a node"),
             pytest.param(waiting("entity"), "close drain hand-over", id="asks an entity that is not here"),
-            pytest.param(waiting("entity", asked=WORKING), "hand-over", id="asks one that works"),
-            pytest.param(waiting("entity", asked=IDLE), "close drain hand-over", id="asks one that is idle"),
-            pytest.param(waiting("entity", asked=waiting("person")), "close drain hand-over", id="asks one that waits"),
+            pytest.param(waiting("entity", answerer=WORKING), "hand-over", id="asks one that works"),
+            pytest.param(waiting("entity", answerer=IDLE), "close drain hand-over", id="asks one that is idle"),
+            pytest.param(
+                waiting("entity", answerer=waiting("person")), "close drain hand-over", id="asks one that waits"
+            ),
             pytest.param(waiting("children", children=[WORKING]), "", id="a child works"),
             pytest.param(
                 waiting("children", children=[waiting("person"), OVER]),

@@ -1,11 +1,17 @@
-"""A processor on a stage: events are a word each, and time passes when a test says so."""
+"""A processor on a stage: payloads are a word each, and time passes when a test says so.
 
-from collections.abc import Iterable
+Payloads become events as in a runtime: those of items by an `AnswerStream`, beginnings and ends as its records say it.
+"""
 
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from cantrip_actors import EntityEndedEvent, EntityEvent, StepCompleteEvent, StepFailedEvent, StepStartEvent, UsageEvent
 from cantrip_actors.observe import Batching, Output, Processor, Upsert
-from cantrip_actors.stream.turn import format_instant
+from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.stream.answer import AnswerStream
 from cantrip_actors.stream.wire import (
-    Envelope,
     FinalFunctionCall,
     FinalFunctionCallOutput,
     FinalMessage,
@@ -14,18 +20,81 @@ from cantrip_actors.stream.wire import (
     ItemDone,
     ItemStart,
     Payload,
+    ResponseDone,
+    ResponseError,
     ResponseStart,
+    StreamError,
+    StreamUsage,
 )
+from cantrip_actors.terms.messages import Usage
 
 MORNING = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 
-def envelope(payload: Payload, stamp: float = 0.0, turn: str = "t", session: str = "s") -> Envelope:
-    return Envelope("e", format_instant(MORNING + stamp), turn, session, payload)
+class Plain(AnswerStream):
+    """An answer without secrets: no word of a text is held back."""
+
+    def _redact_text(self, block: str, text: str) -> str:
+        return text
+
+
+class Source:
+    """The events of entities whose crystals emit payloads. `now` is in seconds since the morning."""
+
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        self._now = lambda: MORNING + now()
+        self._answers: dict[str, tuple[str, AnswerStream]] = {}
+
+    def read(self, payload: Payload, turn: str = "t", session: str = "s") -> Iterator[EntityEvent]:
+        at = self._now()
+        if isinstance(payload, ResponseStart):
+            self._ask(turn, session)
+            yield StepStartEvent(session, at, turn, f"{payload.provider_id}:{payload.model_id}")
+            return
+        if self._answers.get(session, ("", None))[0] != turn:
+            self._ask(turn, session)
+        answer = self._answers[session][1]
+        event = answer.read(payload)
+        if event is not None:
+            yield event
+        if isinstance(payload, (ResponseDone, ResponseError)) and not answer.is_closed:
+            answer.close()
+            yield from self._end(payload, turn, session, event)
+
+    def _ask(self, turn: str, session: str) -> None:
+        self._answers[session] = turn, Plain(session, turn, self._now, lambda: Redactor(()))
+
+    def _end(
+        self, end: ResponseDone | ResponseError, turn: str, session: str, failure: EntityEvent | None
+    ) -> Iterator[EntityEvent]:
+        at = self._now()
+        if failure is not None:
+            yield EntityEndedEvent(session, at, "failed", failure.error.message)
+        elif end.status == "cancelled":
+            yield EntityEndedEvent(session, at, "cancelled")
+        else:
+            usage = end.usage
+            used = (
+                Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_input_tokens or 0) if usage else Usage()
+            )
+            yield UsageEvent(session, at, turn, used)
+            yield StepCompleteEvent(session, at, turn, 1, terminated=False, truncated=False)
+
+    def crash(self, turn: str = "t", session: str = "s", error: StreamError | None = None) -> EntityEvent:
+        if session in self._answers:
+            self._answers[session][1].close()
+        return StepFailedEvent(session, self._now(), turn, *([] if error is None else [error]))
+
+
+def count_usage(usage: StreamUsage) -> Usage:
+    return Usage(int(usage.input_tokens), int(usage.output_tokens), int(usage.cache_read_input_tokens or 0))
 
 
 class Stage:
-    """Feeds a processor. Without a word about it, only the gradient and the idle time show anything."""
+    """Feeds a processor. Without a word about it, only the gradient and the idle time show anything.
+
+    Outputs name items by their blocks.
+    """
 
     def __init__(
         self,
@@ -36,6 +105,7 @@ class Stage:
     ) -> None:
         self.now = 0.0
         self.clock_reads = 0
+        self.source = Source(lambda: self.now)
         self.processor = Processor(self._wall, Batching(tuple(gradient), timeout, max_latency, max_wait))
         self.seen: list[Output] = []
 
@@ -44,12 +114,17 @@ class Stage:
         return MORNING + self.now
 
     def feed(self, *payloads: Payload, turn: str = "t", session: str = "s") -> list[Output]:
-        """The outputs that these events cause, one after the other, at this moment."""
-        made: list[Output] = []
-        for payload in payloads:
-            made += self.processor.process(envelope(payload, self.now, turn, session), self.now)
-        self.seen += made
-        return made
+        """The outputs that these payloads cause, one after the other, at this moment."""
+        return self.see(event for payload in payloads for event in self.source.read(payload, turn, session))
+
+    def see(self, events: Iterable[EntityEvent]) -> list[Output]:
+        """The outputs that events cause."""
+        made = [output for event in events for output in self.processor.process(event, self.now)]
+        return self._note(made)
+
+    def crash(self, error: StreamError | None = None, session: str = "s") -> list[Output]:
+        """The outputs of a crash."""
+        return self.see([self.source.crash(session=session, error=error)])
 
     def wait(self, seconds: float) -> list[Output]:
         """The outputs of time passing."""
@@ -58,8 +133,16 @@ class Stage:
             self.now = max(self.now, deadline)
             made += self.processor.tick(self.now)
         self.now = until
-        self.seen += made
-        return made
+        return self._note(made)
+
+    def _note(self, outputs: list[Output]) -> list[Output]:
+        shown = [replace(one, item_id=block_of(one)) if isinstance(one, Upsert) else one for one in outputs]
+        self.seen += shown
+        return shown
+
+
+def block_of(upsert: Upsert) -> str:
+    return upsert.item_id.partition(":1:")[2]
 
 
 def upserts(outputs: Iterable[Output]) -> list[Upsert]:

@@ -1,6 +1,7 @@
 """Delivery: every subscriber at its own pace, and none of them in the way."""
 
 import gc
+from typing import Any
 
 import anyio
 import pytest
@@ -17,13 +18,14 @@ from cantrip_actors.observe import (
     as_message,
     fold,
 )
-from cantrip_actors.stream.wire import Envelope, Payload, ResponseDone, ResponseError, StreamError
+from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseError, StreamError
 from tests.observe.stage import (
+    Source,
     begin,
+    block_of,
     call,
     called,
     contents,
-    envelope,
     more,
     output,
     said,
@@ -36,8 +38,15 @@ from tests.observe.stage import (
 DONE = ResponseDone("completed")
 
 
-def events(*payloads: Payload, turn: str = "t", session: str = "s") -> list[Envelope]:
-    return [envelope(payload, 0.0, turn, session) for payload in payloads]
+class Hub(Upserts):
+    """`Upserts` that are fed with payloads."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.source = Source()
+
+    def feed(self, *payloads: Payload, turn: str = "t", session: str = "s") -> None:
+        self.publish([event for payload in payloads for event in self.source.read(payload, turn, session)])
 
 
 def waiting(subscription: UpsertSubscription) -> list[Output]:
@@ -48,9 +57,9 @@ def waiting(subscription: UpsertSubscription) -> list[Output]:
 
 
 async def test_a_subscription_reads_outputs_in_order() -> None:
-    hub = Upserts(Batching((1,)))
+    hub = Hub(Batching((1,)))
     subscription = hub.subscribe()
-    hub.publish(events(begin, text(), more("a b "), said("a b c"), DONE))
+    hub.feed(begin, text(), more("a b "), said("a b c"), DONE)
     hub.close()
     made = [m async for m in subscription]
     assert [m.type for m in made] == ["turn_started", "message", "message", "turn_complete"]
@@ -58,7 +67,7 @@ async def test_a_subscription_reads_outputs_in_order() -> None:
 
 @pytest.mark.rule("U-24", "U-27")
 async def test_pending_content_is_delivered_when_its_time_is_up() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe()
     read: list[tuple[float, Output]] = []
 
@@ -69,9 +78,9 @@ async def test_pending_content_is_delivered_when_its_time_is_up() -> None:
         tasks.start_soon(reader)
         await anyio.sleep(1)
         start = anyio.current_time()
-        hub.publish(events(begin, text(), more("hel")))
+        hub.feed(begin, text(), more("hel"))
         await anyio.sleep(0.5)
-        hub.publish(events(more("lo")))
+        hub.feed(more("lo"))
         await anyio.sleep(5)
         hub.close()
     assert [(round(at, 3), getattr(m, "content", None)) for at, m in read] == [(0, None), (0.2, "hel"), (1.5, "hello")]
@@ -79,7 +88,7 @@ async def test_pending_content_is_delivered_when_its_time_is_up() -> None:
 
 @pytest.mark.rule("U-27")
 async def test_a_drip_is_visible_within_the_latency_at_every_reader() -> None:
-    hub = Upserts()
+    hub = Hub()
     first: list[float] = []
 
     async def reader() -> None:
@@ -93,21 +102,21 @@ async def test_a_drip_is_visible_within_the_latency_at_every_reader() -> None:
             tasks.start_soon(reader)
         await anyio.sleep(1)
         start = anyio.current_time()
-        hub.publish(events(begin, text()))
+        hub.feed(begin, text())
         while len(first) < 3:
-            hub.publish(events(more("w ")))
+            hub.feed(more("w "))
             await anyio.sleep(0.05)
     assert all(at <= 0.2001 for at in first)
 
 
 @pytest.mark.rule("U-55")
 async def test_a_subscriber_that_never_reads_holds_only_the_latest_states() -> None:
-    hub = Upserts(Batching((1,)))
+    hub = Hub(Batching((1,)))
     stuck, reads = hub.subscribe(), hub.subscribe()
     begun = anyio.current_time()
-    hub.publish(events(begin, text()))
+    hub.feed(begin, text())
     for piece in words(5000):
-        hub.publish([envelope(piece)])
+        hub.feed(piece)
         waiting(reads)
     assert len(stuck) == 2
     assert anyio.current_time() == begun
@@ -115,7 +124,7 @@ async def test_a_subscriber_that_never_reads_holds_only_the_latest_states() -> N
 
 @pytest.mark.rule("U-55")
 async def test_a_subscriber_that_raises_does_not_affect_other_subscribers() -> None:
-    hub = Upserts()
+    hub = Hub()
     seen: list[Output] = []
 
     async def reads_one() -> None:
@@ -133,20 +142,20 @@ async def test_a_subscriber_that_raises_does_not_affect_other_subscribers() -> N
         tasks.start_soon(breaks)
         tasks.start_soon(reads)
         await anyio.sleep(1)
-        hub.publish(events(begin, said("hello")))
+        hub.feed(begin, said("hello"))
         await anyio.sleep(1)
-        hub.publish(events(DONE))
+        hub.feed(DONE)
         hub.close()
     assert [m.type for m in seen] == ["turn_started", "message", "turn_complete"]
 
 
 @pytest.mark.rule("U-56")
 async def test_a_slow_subscriber_gets_merged_updates_with_every_create_and_complete() -> None:
-    hub = Upserts(Batching((1,)))
+    hub = Hub(Batching((1,)))
     slow, quick = hub.subscribe(), hub.subscribe()
     everything: list[Output] = []
     for payload in [begin, text(), *words(50), call(), said("all of it"), called({"q": 1}), output(), DONE]:
-        hub.publish(events(payload))
+        hub.feed(payload)
         everything += waiting(quick)
     assert statuses(everything).count("update") > 20
     made = waiting(slow)
@@ -164,29 +173,29 @@ async def test_a_slow_subscriber_gets_merged_updates_with_every_create_and_compl
 
 @pytest.mark.rule("U-56")
 async def test_a_waiting_update_is_replaced_by_the_completion_of_its_item() -> None:
-    hub = Upserts(Batching((1,)))
+    hub = Hub(Batching((1,)))
     subscription = hub.subscribe()
-    hub.publish(events(text(), more("a b ")))
+    hub.feed(text(), more("a b "))
     assert statuses(waiting(subscription)) == ["create"]
-    hub.publish(events(more("c d "), more("e f "), said("all")))
+    hub.feed(more("c d "), more("e f "), said("all"))
     assert contents(waiting(subscription)) == ["all"]
 
 
 @pytest.mark.rule("U-56")
 async def test_a_subscriptions_queue_is_bounded_by_items_not_tokens() -> None:
-    hub = Upserts(Batching((1,)))
+    hub = Hub(Batching((1,)))
     subscription = hub.subscribe(capacity=10)
-    hub.publish(events(text("a"), text("b"), text("c")))
+    hub.feed(text("a"), text("b"), text("c"))
     for n in range(1000):
-        hub.publish(events(more(f"w{n} x ", "abc"[n % 3])))
+        hub.feed(more(f"w{n} x ", "abc"[n % 3]))
     assert len(subscription) == 3
     assert hub.statistics() == {"subscribers": 1, "waiting": 3, "turns": 1}
 
 
 async def test_the_slowest_reader_is_in_the_statistics() -> None:
-    hub = Upserts()
+    hub = Hub()
     slow, quick = hub.subscribe(), hub.subscribe()
-    hub.publish(events(begin, said("a")))
+    hub.feed(begin, said("a"))
     waiting(quick)
     assert hub.statistics() == {"subscribers": 2, "waiting": 2, "turns": 1}
     assert quick  # whether anything waits is len(), not whether there is a subscription
@@ -195,20 +204,20 @@ async def test_the_slowest_reader_is_in_the_statistics() -> None:
 
 @pytest.mark.rule("U-24")
 async def test_due_content_is_shown_before_the_content_of_the_next_envelope() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe()
-    hub.publish(events(text(), more("one ")))
+    hub.feed(text(), more("one "))
     await anyio.sleep(0.2)
-    hub.publish(events(more("two ")))
+    hub.feed(more("two "))
     assert contents(waiting(subscription)) == ["one "]
 
 
 @pytest.mark.rule("U-56")
 async def test_turn_events_are_never_merged() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe()
     for n in range(20):
-        hub.publish(events(begin, DONE if n % 2 else ResponseError(StreamError("X", "y")), turn=f"t{n}"))
+        hub.feed(begin, DONE if n % 2 else ResponseError(StreamError("X", "y")), turn=f"t{n}")
     made = waiting(subscription)
     assert [type(m) for m in made] == [TurnStarted, TurnError, TurnStarted, TurnComplete] * 10
     assert [m.turn_id for m in made[::2]] == [f"t{n}" for n in range(20)]
@@ -216,9 +225,9 @@ async def test_turn_events_are_never_merged() -> None:
 
 @pytest.mark.rule("U-56")
 async def test_a_subscriber_that_falls_behind_gets_an_error_and_can_subscribe_again() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe(capacity=5)
-    hub.publish(events(begin, *[said("x", f"m{n}") for n in range(6)]))
+    hub.feed(begin, *[said("x", f"m{n}") for n in range(6)])
     with pytest.raises(FellBehind, match="subscribe again"):
         await anext(subscription)
     assert len(upserts(waiting(hub.subscribe()))) == 6
@@ -226,23 +235,23 @@ async def test_a_subscriber_that_falls_behind_gets_an_error_and_can_subscribe_ag
 
 @pytest.mark.rule("U-57")
 async def test_two_subscribers_see_the_same_states() -> None:
-    hub = Upserts(Batching((1,)))
+    hub = Hub(Batching((1,)))
     one, other = hub.subscribe(), hub.subscribe()
-    hub.publish(events(begin, text(), more("a b "), call(), output(), more("c d "), said("a b c d"), DONE))
+    hub.feed(begin, text(), more("a b "), call(), output(), more("c d "), said("a b c d"), DONE)
     assert fold(waiting(one)) == fold(waiting(other))
 
 
 @pytest.mark.rule("U-57")
 async def test_a_late_subscriber_gets_a_snapshot_and_then_the_same_outputs_as_others() -> None:
-    hub = Upserts(Batching((1,)))
+    hub = Hub(Batching((1,)))
     early = hub.subscribe()
-    hub.publish(events(begin, text(), call(), more("a b "), more("c d "), said("done", "m2")))
+    hub.feed(begin, text(), call(), more("a b "), more("c d "), said("done", "m2"))
     late = hub.subscribe()
-    hub.publish(events(more("e f "), output(), said("a b c d e f"), DONE))
+    hub.feed(more("e f "), output(), said("a b c d e f"), DONE)
     seen, whole = waiting(late), waiting(early)
     assert seen[0] == TurnStarted("t", "s", "model-1", "provider-1")
     assert fold(seen) == fold(whole)
-    ends = [m.item_id for m in upserts(seen) if m.terminal]
+    ends = [block_of(m) for m in upserts(seen) if m.terminal]
     assert sorted(ends) == ["c", "m", "m2"]
     assert seen[-1] == whole[-1]
 
@@ -251,67 +260,67 @@ async def test_a_late_subscriber_gets_a_snapshot_and_then_the_same_outputs_as_ot
 async def test_a_late_subscriber_sees_no_gap_and_no_duplicate() -> None:
     payloads = [begin, text(), *words(30), call(), called({}), output(), said("all"), text("n"), said("n", "n"), DONE]
     for moment in range(len(payloads) + 1):
-        hub = Upserts(Batching((3,)))
+        hub = Hub(Batching((3,)))
         early = hub.subscribe()
-        hub.publish(events(*payloads[:moment]))
+        hub.feed(*payloads[:moment])
         late = hub.subscribe()
-        hub.publish(events(*payloads[moment:]))
+        hub.feed(*payloads[moment:])
         seen, whole = waiting(late), waiting(early)
         assert fold(seen) == fold(whole)
         for item in ("m", "c", "n"):
-            assert [m.status for m in upserts(seen) if m.item_id == item and m.terminal] == ["complete"]
+            assert [m.status for m in upserts(seen) if block_of(m) == item and m.terminal] == ["complete"]
         assert [m for m in seen if not upserts([m])] == [m for m in whole if not upserts([m])]
 
 
 @pytest.mark.rule("U-57")
 async def test_the_snapshot_holds_the_last_turns_and_forgets_the_oldest() -> None:
-    hub = Upserts(kept=2)
-    hub.publish(events(begin, said("running"), turn="open"))
+    hub = Hub(kept=2)
+    hub.feed(begin, said("running"), turn="open", session="another")
     for n in range(5):
-        hub.publish(events(begin, said(f"{n}"), DONE, turn=f"t{n}"))
+        hub.feed(begin, said(f"{n}"), DONE, turn=f"t{n}")
     assert {m.turn_id for m in hub.snapshot()} == {"open", "t3", "t4"}
     assert contents(hub.snapshot()) == ["running", "3", "4"]
-    hub.publish(events(begin, turn="t3"))
+    hub.feed(begin, turn="t3")
     assert [m.turn_id for m in hub.snapshot() if isinstance(m, TurnStarted)] == ["open", "t4", "t3"]
 
 
 @pytest.mark.rule("U-57")
 async def test_a_snapshot_can_be_left_out() -> None:
-    hub = Upserts()
-    hub.publish(events(begin, said("before")))
+    hub = Hub()
+    hub.feed(begin, said("before"))
     subscription = hub.subscribe(snapshot=False)
-    hub.publish(events(said("after", "m2")))
+    hub.feed(said("after", "m2"))
     assert contents(waiting(subscription)) == ["after"]
 
 
 async def test_a_subscription_to_one_session_gets_only_its_outputs() -> None:
-    hub = Upserts()
-    hub.publish(events(begin, said("a"), session="a"))
+    hub = Hub()
+    hub.feed(begin, said("a"), session="a")
     subscription = hub.subscribe("b")
-    hub.publish(events(begin, said("a2", "m2"), session="a"))
-    hub.publish(events(begin, said("b"), session="b"))
+    hub.feed(begin, said("a2", "m2"), session="a")
+    hub.feed(begin, said("b"), session="b")
     assert {m.session_id for m in waiting(subscription)} == {"b"}
 
 
 @pytest.mark.rule("U-62")
 async def test_a_hub_without_subscribers_queues_nothing() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe()
-    hub.publish(events(begin, text(), more("a")))
+    hub.feed(begin, text(), more("a"))
     del subscription
     gc.collect()
     assert hub.statistics()["subscribers"] == 0
     await anyio.sleep(60)
-    hub.publish(events(said("a b"), DONE))
+    hub.feed(said("a b"), DONE)
     assert contents(waiting(hub.subscribe())) == ["a b"]
 
 
 @pytest.mark.rule("U-62")
 async def test_the_number_of_subscribers_does_not_change_the_outputs() -> None:
     def run(watchers: int) -> list[object]:
-        hub = Upserts(Batching((2,)), wall=lambda: 0.0)
+        hub = Hub(Batching((2,)), wall=lambda: 0.0)
         watching = [hub.subscribe() for _ in range(watchers)]
-        hub.publish(events(begin, text(), *words(20), said("all"), call(), output(), DONE))
+        hub.feed(begin, text(), *words(20), said("all"), call(), output(), DONE)
         del watching
         return [as_message(m) for m in hub.snapshot()]
 
@@ -320,10 +329,10 @@ async def test_the_number_of_subscribers_does_not_change_the_outputs() -> None:
 
 @pytest.mark.rule("U-50")
 async def test_open_items_and_turns_end_with_an_error_when_the_source_is_lost() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe()
-    hub.publish(events(begin, text(), more("hel")))
-    hub.end_all()
+    hub.feed(begin, text(), more("hel"))
+    hub.publish([hub.source.crash()])
     made = waiting(subscription)
     assert [(m.type, getattr(m, "error_code", None)) for m in made] == [
         ("turn_started", None),
@@ -333,27 +342,27 @@ async def test_open_items_and_turns_end_with_an_error_when_the_source_is_lost() 
 
 
 async def test_a_closed_subscription_still_delivers_its_queued_outputs() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe()
-    hub.publish(events(begin))
+    hub.feed(begin)
     subscription.close()
-    hub.publish(events(said("unheard")))
+    hub.feed(said("unheard"))
     assert [m.type async for m in subscription] == ["turn_started"]
     hub.close()
     assert [m.type async for m in hub.subscribe()] == ["turn_started", "message"]
 
 
 async def test_a_cancelled_reader_can_continue_to_read() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe()
     with anyio.move_on_after(1):
         await anext(subscription)
-    hub.publish(events(begin))
+    hub.feed(begin)
     assert (await anext(subscription)).type == "turn_started"
 
 
 async def test_two_readers_of_one_subscription_share_its_outputs() -> None:
-    hub = Upserts()
+    hub = Hub()
     subscription = hub.subscribe()
     seen: list[Output] = []
 
@@ -364,15 +373,15 @@ async def test_two_readers_of_one_subscription_share_its_outputs() -> None:
         tasks.start_soon(reader)
         tasks.start_soon(reader)
         await anyio.sleep(1)
-        hub.publish(events(begin, said("a"), DONE))
+        hub.feed(begin, said("a"), DONE)
         hub.close()
     assert sorted(m.type for m in seen) == ["message", "turn_complete", "turn_started"]
 
 
 async def test_messages_for_a_wire_are_camel_case_and_say_what_they_are() -> None:
-    hub = Upserts(wall=lambda: 0.0)
+    hub = Hub(wall=lambda: 0.0)
     subscription = hub.subscribe()
-    hub.publish(events(begin, said("hello"), text("open", "x"), DONE))
+    hub.feed(begin, said("hello"), text("open", "x"))
     started, message, *_ = map(as_message, waiting(subscription))
     assert started == {
         "type": "session:turn",
@@ -393,7 +402,7 @@ async def test_messages_for_a_wire_are_camel_case_and_say_what_they_are() -> Non
             "status": "complete",
             "turnId": "t",
             "sessionId": "s",
-            "itemId": "m",
+            "itemId": "t:1:m",
             "sourceTimestamp": "2026-01-01T00:00:00.000Z",
             "emittedAt": "1970-01-01T00:00:00.000Z",
             "content": "hello",

@@ -1,18 +1,16 @@
-"""Entities as subscribers see them: the steps of the loop through stream and processor, beside what the loom holds."""
-
-from itertools import count
+"""Entities as subscribers see them: the records of the loop as events through the processor, beside their turns."""
 
 import pytest
 
-from cantrip_actors.machine.actions import Ask, Finish, Run, Spawn, Step
+from cantrip_actors.machine.actions import Ask, Finish, Run, Spawn
 from cantrip_actors.machine.context import SKIPPED
 from cantrip_actors.machine.events import Failed, Interrupt, Stopped
 from cantrip_actors.observe import (
     FinalResponse,
     MessageUpsert,
     Output,
+    Parent,
     Processor,
-    SpecView,
     ThinkingUpsert,
     ToolCallUpsert,
     TurnComplete,
@@ -24,66 +22,81 @@ from cantrip_actors.observe import (
 )
 from cantrip_actors.records.records import GateFinished, GateStarted, Observation, Utterance
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.runtime.events.events import (
-    FinalResponseEvent,
-    StepCompleteEvent,
-    StepStartEvent,
-    TextEvent,
-    ThinkingEvent,
-    ToolCallEvent,
-    ToolResultEvent,
-    UsageEvent,
-)
-from cantrip_actors.stream.entity import EntityStream
+from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.stream.events import EntityEvent, StepCompleteEvent, StepFailedEvent, StepStartEvent
+from cantrip_actors.stream.reading import EpisodeEnd, read_events
 from cantrip_actors.stream.wire import (
     AttemptFailed,
-    Envelope,
     FinalFunctionCall,
     FinalMessage,
     FinalReasoning,
     ItemDelta,
     ItemDone,
     ItemStart,
-    Parent,
     ResponseDone,
     ResponseError,
     ResponseStart,
     StreamError,
     StreamUsage,
 )
-from cantrip_actors.terms.messages import Response, ToolCall
+from cantrip_actors.terms.messages import Response, ToolCall, Usage
 from tests.machine.driver import Drive, call, cantrip, done, say
-from tests.observe.stage import MORNING, Stage, begin, said, statuses, upserts
+from tests.observe.stage import MORNING, Plain, Stage, begin, said, statuses, upserts
 
 
 class Watched(Drive):
-    """A driven loop whose steps are streamed and processed as they happen."""
+    """A driven loop whose records and answers are events, processed as they happen."""
 
-    def __init__(self, *replies, session: str = "e1", parent: Parent | None = None, **parts) -> None:
+    def __init__(self, *replies, session: str = "e1", processor: Processor | None = None, **parts) -> None:
         self.now = MORNING
-        numbers = count(1)
-        self.stream = EntityStream(session, "test:model", lambda: f"{next(numbers)}", lambda: self.now, parent=parent)
-        self.processor = Processor(lambda: self.now)
-        self.envelopes: list[Envelope] = []
+        self.processor = Processor(lambda: self.now) if processor is None else processor
+        self.events: list[EntityEvent] = []
         self.seen: list[Output] = []
         super().__init__(cantrip(), *replies, entity_id=session, **parts)
 
     def feed(self, event):
         action = super().feed(event)
         last = self.transitions[-1]
-        self.publish(self.stream.step(Step(last.records, last.action), last.turn_id))
+        self.publish(*read_events(last.records, self.now, lambda _: self.find_end(last.action)))
+        if isinstance(action, Ask):
+            self.start_turn()
         return action
 
-    def publish(self, envelopes: list[Envelope]) -> None:
-        for envelope in envelopes:
+    def find_end(self, action) -> EpisodeEnd | None:
+        return EpisodeEnd(action.outcome, self.plan.lasting, True) if isinstance(action, Finish) else None
+
+    def start_turn(self, utterance: Response | None = None, crystal: str = "test:model") -> None:
+        turn = self.loop.state.turn.utterance_id if utterance is not None else self.loop.turn_id
+        self.answer = Plain(self.plan.entity_id, turn, lambda: self.now, lambda: Redactor(()))
+        above = self.plan.parent_entity, self.plan.parent_turn
+        self.publish(StepStartEvent(self.plan.entity_id, self.now, turn, crystal, *above, utterance))
+
+    def publish(self, *events: EntityEvent) -> None:
+        for event in events:
             self.now += 0.001
-            self.envelopes.append(envelope)
-            self.seen += self.processor.process(envelope, self.now)
+            self.events.append(event)
+            self.seen += self.processor.process(event, self.now)
 
     def say(self, *payloads) -> None:
         """What the crystal streams before it answers."""
         for payload in payloads:
-            self.publish(self.stream.pass_on(payload))
+            event = self.answer.read(payload)
+            if event is not None:
+                self.publish(event)
+
+    def crash(self) -> None:
+        self.publish(StepFailedEvent(self.plan.entity_id, self.now, self.loop.state.turn.utterance_id))
+
+    def make_child(self, *replies) -> "Watched":
+        """A child that is spawned now; its outputs come from the same processor."""
+        spawned_in = self.transitions[-1].action.turn_id
+        return Watched(
+            *replies,
+            session="child",
+            processor=self.processor,
+            parent_entity=self.plan.entity_id,
+            parent_turn=spawned_in,
+        )
 
     @property
     def kinds(self) -> list[str]:
@@ -158,8 +171,8 @@ def test_a_retried_provider_is_one_turn() -> None:
     watched = Watched(say(done("ok")))
     watched.go(upto=Ask)
     watched.say(ResponseStart("m", "p"), ItemStart("0", "message"), ItemDelta("0", "one two " * 20))
-    watched.publish(watched.stream.retry())
     watched.say(
+        AttemptFailed(StreamError("RETRY", "dropped")),
         ResponseStart("m", "p"),
         ItemStart("0", "function_call", name="done", call_id="call_1_1"),
         ItemDone("0", FinalFunctionCall("done", "call_1_1", {"answer": "ok"})),
@@ -217,7 +230,8 @@ def test_foreign_item_ids_have_no_attempts() -> None:
 @pytest.mark.rule("U-63")
 def test_a_run_of_several_messages_is_proper_turns() -> None:
     watched = Watched(
-        Response("first", (ToolCall("c1", "echo", {"text": "x"}),)), Response("last", metadata={"stop_reason": "x"})
+        Response("first", (ToolCall("c1", "echo", {"text": "x"}),), Usage(7, 3)),
+        Response("last", usage=Usage(9, 4096), metadata={"stop_reason": "max_tokens"}),
     )
     watched.go(upto=Ask)
     watched.say(
@@ -228,7 +242,6 @@ def test_a_run_of_several_messages_is_proper_turns() -> None:
         ItemStart("1", "function_call", name="echo", call_id="c1"),
         ItemDelta("1", '{"text"'),
         ItemDone("1", FinalFunctionCall("echo", "c1", {"text": "x"})),
-        ResponseDone("completed", "tool_use", usage=StreamUsage(7, 3)),
     )
     watched.feed(watched.event_for(watched.transitions[-1].action))
     assert isinstance(watched.transitions[-1].action, Run)
@@ -236,7 +249,6 @@ def test_a_run_of_several_messages_is_proper_turns() -> None:
     watched.say(
         ItemStart("0", "message"),
         ItemDone("0", FinalMessage("last", "agent")),
-        ResponseDone("completed", "max_tokens", usage=StreamUsage(9, 4096)),
     )
     watched.feed(watched.event_for(watched.transitions[-1].action))
     ends = [made for made in watched.seen if isinstance(made, TurnComplete | TurnError)]
@@ -245,23 +257,31 @@ def test_a_run_of_several_messages_is_proper_turns() -> None:
         ("completed", StreamUsage(9, 4096)),
     ]
     assert statuses(watched.seen) == ["create", "complete", "create", "complete", "complete"]
-    assert [e.payload.finish_reason for e in watched.envelopes if isinstance(e.payload, ResponseDone)] == [
-        "tool_use",
-        "max_tokens",
-    ]
 
 
 @pytest.mark.rule("U-61")
-def test_a_childs_events_are_its_own_and_name_the_parent() -> None:
+def test_a_childs_turn_events_are_its_own_and_name_the_parent() -> None:
     watched = Watched(say("go", call("call_agent", intent="below")), say(done("ok")))
     spawn = watched.go(upto=Spawn)
-    child = Watched(say(done("from below")), session="child", parent=watched.stream.as_parent)
+    child = watched.make_child(say(done("from below")))
     child.go()
     watched.go(watched.event_for(spawn))
-    assert {(e.session_id, e.parent) for e in child.envelopes} == {("child", Parent("e1", watched.turns[0].id))}
-    assert {e.parent for e in watched.envelopes} == {None}
     turn_events = [made for made in child.seen if not upserts([made])]
+    assert {made.session_id for made in child.seen} == {"child"}
     assert {made.parent for made in turn_events} == {Parent("e1", watched.turns[0].id)}
+    assert {made.parent for made in watched.seen if not upserts([made])} == {None}
+
+
+@pytest.mark.rule("U-61")
+def test_the_parent_of_a_later_delegation_is_the_turn_as_the_stream_names_it() -> None:
+    watched = Watched(say(call("call_agent", intent="a"), call("call_agent", intent="b")), say(done("ok")))
+    watched.go(upto=Spawn)
+    watched.feed(watched.event_for(watched.transitions[-1].action))
+    child = watched.make_child(say(done("from below")))
+    child.go()
+    started = child.seen[0]
+    assert child.plan.parent_turn == watched.turns[1].id
+    assert started.parent == Parent("e1", watched.turns[0].id)
 
 
 @pytest.mark.rule("U-60", "U-61")
@@ -274,23 +294,33 @@ def test_a_delegation_is_one_turn_of_the_stream_with_its_result_in_it() -> None:
     first = [m for m in fold(watched.seen).values() if m.turn_id == watched.turns[0].id]
     assert [getattr(m, "tool_output", None) for m in first] == [None, "seen", "BELOW", "after"]
     assert len([made for made in watched.seen if isinstance(made, TurnComplete)]) == 2
-    steps = [e.payload.step for e in watched.envelopes if isinstance(e.payload, ResponseDone)]
-    assert [step.sequence for step in steps] == [2, 3]
+    steps = [event for event in watched.events if isinstance(event, StepCompleteEvent)]
+    assert [(step.sequence, step.continues) for step in steps] == [(1, None), (2, watched.turns[0].id), (3, None)]
 
 
 @pytest.mark.rule("U-46", "U-61")
 def test_cancelling_an_entity_cancels_a_turn_of_each_descendant() -> None:
     watched = Watched(say(call("call_agent", intent="below")))
     watched.go(upto=Spawn)
-    child = Watched(say(call("echo", text="x")), session="child", parent=watched.stream.as_parent)
+    child = watched.make_child(say(call("echo", text="x"), call("look")))
     child.go(upto=Run)
     child.feed(Stopped("parent_ended", "parent_ended"))
     watched.feed(Stopped("cancelled", "cancelled"))
-    for one in (child, watched):
-        assert isinstance(one.seen[-1], TurnComplete)
-        assert one.seen[-1].status == "cancelled"
-        assert not {"complete", "error"} & set(statuses(one.seen))
-        assert {e.payload.reason for e in one.envelopes if e.type == "item_cancelled"} == {"user_cancel"}
+    for entity in (child, watched):
+        assert isinstance(entity.seen[-1], TurnComplete)
+        assert entity.seen[-1].status == "cancelled"
+
+
+@pytest.mark.rule("U-46", "U-60")
+def test_a_call_that_was_cut_off_has_the_output_that_the_loom_has() -> None:
+    watched = Watched(say(call("echo", text="x"), call("look")))
+    watched.go(upto=Run)
+    watched.feed(Stopped("timeout", "timeout(3)"))
+    calls = [upsert for upsert in fold(watched.seen).values() if isinstance(upsert, ToolCallUpsert)]
+    assert [(one.status, one.tool_output_is_error) for one in calls] == [("complete", True)] * 2
+    (turn,) = watched.turns
+    assert [one.tool_output for one in calls] == [seen.content for seen in turn.gate_calls]
+    assert watched.seen[-1].status == "cancelled"
 
 
 @pytest.mark.rule("U-46")
@@ -302,7 +332,6 @@ def test_an_entity_stopped_during_a_query_has_a_cancelled_turn(event) -> None:
     watched.feed(event)
     assert [m.type for m in watched.seen if not upserts([m])] == ["turn_started", "turn_complete"]
     assert watched.seen[-1].status == "cancelled"
-    assert "item_cancelled" in [e.type for e in watched.envelopes]
 
 
 @pytest.mark.rule("U-37", "U-39")
@@ -327,19 +356,20 @@ def test_a_failure_without_a_provider_error_has_the_code_crystal_error() -> None
 
 @pytest.mark.rule("U-50")
 def test_a_crash_ends_the_turn_and_the_restart_begins_a_new_one() -> None:
-    watched = Watched(say("hm", call("echo", text="x")))
+    utterance = say("hm", call("echo", text="x"))
+    watched = Watched(utterance)
     watched.go(upto=Run)
-    watched.publish(watched.stream.crash())
+    watched.crash()
     assert [(m.type, getattr(m, "error_code", None)) for m in watched.seen[-2:]] == [
         ("tool_call", "PROCESS_CRASH"),
         ("turn_error", "PROCESS_CRASH"),
     ]
     before = len(watched.seen)
-    watched.stream = EntityStream("e1", "test:model", lambda: "e", lambda: watched.now)
+    watched.start_turn(utterance.with_ids(1))
     watched.replies = [say(done("ok"))]
     watched.go(watched.event_for(watched.transitions[-1].action))
     after = watched.seen[before:]
-    assert [m.type for m in after][:3] == ["turn_started", "tool_call", "tool_call"]
+    assert [m.type for m in after][:4] == ["turn_started", "message", "tool_call", "tool_call"]
     assert [m.type for m in after if not upserts([m])] == [
         "turn_started",
         "turn_complete",
@@ -354,19 +384,11 @@ def test_calls_of_a_code_circle_are_shown_as_they_run() -> None:
     watched = Watched(Response(code="echo('x')"))
     watched.go(upto=Ask)
     turn = watched.loop.turn_id
-    said = Utterance(
-        entity_id="e1",
-        turn_id=turn,
-        content=None,
-        tool_calls=(),
-        usage=watched.replies[0].usage,
-        duration_ms=1.0,
-        code="echo('x')",
-    )
+    spoken = Utterance(entity_id="e1", turn_id=turn, duration_ms=1.0, code="echo('x')")
     started = GateStarted("e1", turn, "k1", "echo", {"text": "x"})
     finished = GateFinished.of("e1", turn, Observation("echo", {"text": "x"}, "x", False, "k1"))
-    for records in ([said, started], [finished]):
-        watched.publish(watched.stream.step(Step(records, Run(None, None, {}, "")), turn))
+    for records in ([spoken, started], [finished]):
+        watched.publish(*read_events(records))
     assert statuses(watched.seen) == ["complete", "create", "complete"]
     assert watched.seen[-1].tool_arguments == {"text": "x"}
 
@@ -374,59 +396,7 @@ def test_calls_of_a_code_circle_are_shown_as_they_run() -> None:
 def test_a_crash_outside_a_turn_emits_nothing() -> None:
     watched = Watched(say("hi"), lasting=True)
     watched.go()
-    assert watched.stream.crash() == watched.stream.retry() == watched.stream.pass_on(ItemStart("0", "message")) == []
     seen = len(watched.seen)
+    watched.crash()
     watched.feed(Stopped("cancelled", "cancelled"))
     assert len(watched.seen) == seen
-    fresh = EntityStream("e2", "scripted", lambda: "e", lambda: 0.0)
-    assert fresh.crash() == fresh.retry() == fresh.pass_on(ItemStart("0", "message")) == []
-    assert fresh.as_parent == Parent("e2")
-
-
-def test_the_specs_events_are_a_view_of_the_same_stream() -> None:
-    watched = Watched(
-        Response("let me see", (call("echo", text="hi"), call("fail")), say().usage, "hm"), say(done({"n": 1}))
-    )
-    watched.go()
-    view = SpecView()
-    seen = [event for envelope in watched.envelopes for event in view.events(envelope)]
-    assert [type(event) for event in seen] == [
-        StepStartEvent,
-        ThinkingEvent,
-        TextEvent,
-        ToolCallEvent,
-        ToolCallEvent,
-        ToolResultEvent,
-        ToolResultEvent,
-        UsageEvent,
-        StepCompleteEvent,
-        StepStartEvent,
-        ToolCallEvent,
-        ToolResultEvent,
-        UsageEvent,
-        StepCompleteEvent,
-        FinalResponseEvent,
-    ]
-    assert {event.entity_id for event in seen} == {"e1"}
-    assert [(e.gate, e.result, e.is_error) for e in seen if isinstance(e, ToolResultEvent)] == [
-        ("echo", "hi", False),
-        ("fail", "something went wrong", True),
-        ("done", '{"n":1}', False),
-    ]
-    assert [(e.turn_id, e.sequence, e.terminated) for e in seen if isinstance(e, StepCompleteEvent)] == [
-        (turn.id, turn.sequence, turn.terminated) for turn in watched.turns
-    ]
-    assert [e.usage.total_tokens for e in seen if isinstance(e, UsageEvent)] == [15, 15]
-    assert seen[-1].result == {"n": 1}
-    assert seen[0].at == pytest.approx(MORNING, abs=1)
-
-
-def test_the_view_forgets_the_calls_of_turns_that_failed() -> None:
-    watched = Watched(say(call("echo", text="hi")))
-    watched.go(upto=Run)
-    watched.publish(watched.stream.crash())
-    view = SpecView()
-    for envelope in watched.envelopes:
-        list(view.events(envelope))
-    assert view._gates == {}
-    assert not isinstance(watched.transitions[-1].action, Finish)

@@ -4,10 +4,12 @@ import itertools
 
 import pytest
 
+from cantrip_actors import FinalResponseEvent, StepCompleteEvent, StepStartEvent, ToolResultEvent
 from cantrip_actors.observe import (
     Batching,
     FinalResponse,
     MessageUpsert,
+    Parent,
     Processor,
     ThinkingUpsert,
     ToolCallUpsert,
@@ -15,31 +17,29 @@ from cantrip_actors.observe import (
     TurnError,
     TurnStarted,
 )
-from cantrip_actors.observe.processor import REMEMBERED
-from cantrip_actors.stream.turn import format_instant
+from cantrip_actors.observe.processor import INCOMPLETE
+from cantrip_actors.stream.reading import format_instant
 from cantrip_actors.stream.wire import (
     FinalFunctionCallOutput,
     ItemCancelled,
     ItemDone,
     ItemError,
     ItemStart,
-    Parent,
     ResponseDone,
     ResponseError,
     ResponseStart,
-    Step,
     StreamError,
     StreamUsage,
     as_wire,
 )
 from tests.observe.stage import (
     MORNING,
+    Source,
     Stage,
     begin,
     call,
     called,
     contents,
-    envelope,
     more,
     mused,
     output,
@@ -265,7 +265,7 @@ class TestTimer:
     def test_destroying_cancels_the_timers(self) -> None:
         stage = Stage()
         stage.feed(text(), more("hello"))
-        stage.processor.destroy(CRASH)
+        stage.crash(CRASH)
         assert stage.wait(60) == []
 
     @pytest.mark.rule("U-26")
@@ -401,10 +401,13 @@ class TestTools:
         assert (last.status, last.tool_output_is_error, last.error_code) == ("complete", True, None)
 
     @pytest.mark.rule("U-36")
-    def test_the_output_of_an_unknown_call_is_shown_as_such(self) -> None:
-        (made,) = Stage().feed(output("found", "o", "who-knows"))
-        assert (made.status, made.item_id, made.call_id) == ("complete", "o", "who-knows")
-        assert (made.tool_name, made.tool_arguments, made.tool_output) == ("unknown_tool", {}, "found")
+    def test_a_result_without_a_call_is_shown_with_its_gate(self) -> None:
+        stage = Stage()
+        assert stage.feed(output("found", "o", "who-knows")) == []  # of a tool that the crystal says it has run itself
+        result = ToolResultEvent("s", MORNING, "t", "who-knows", "search", "found", is_error=False, args={"q": 1})
+        made = stage.see([result])
+        assert [m.status for m in made] == ["create", "complete"]
+        assert (made[1].tool_name, made[1].tool_arguments, made[1].tool_output) == ("search", {"q": 1}, "found")
 
     @pytest.mark.rule("U-36")
     def test_an_output_after_a_cancelled_call_emits_nothing(self) -> None:
@@ -421,10 +424,16 @@ class TestTools:
 
 class TestTerminal:
     @pytest.mark.rule("U-37")
-    @pytest.mark.parametrize("status", ["completed", "cancelled"])
-    def test_the_end_flushes_open_content_then_one_turn_event(self, status) -> None:
-        made = Stage().feed(begin, text(), more("hello"), ResponseDone(status))
-        assert [(m.type, m.status) for m in made[1:]] == [("message", "create"), ("turn_complete", status)]
+    def test_a_cancelled_turn_shows_open_content_then_one_turn_event(self) -> None:
+        made = Stage().feed(begin, text(), more("hello"), ResponseDone("cancelled"))
+        assert [(m.type, m.status) for m in made[1:]] == [("message", "create"), ("turn_complete", "cancelled")]
+
+    @pytest.mark.rule("U-37", "U-60")
+    def test_an_answer_closes_the_items_that_it_left_open(self) -> None:
+        made = Stage().feed(begin, text(), call(), more("hello"), ResponseDone("completed"))
+        ends = [(m.type, m.status, m.error_code) for m in upserts(made) if m.terminal]
+        assert ends == [("message", "error", INCOMPLETE.code), ("tool_call", "error", INCOMPLETE.code)]
+        assert made[-1].status == "completed"
 
     @pytest.mark.rule("U-37")
     @pytest.mark.parametrize("end", [failed(ERROR), ResponseError(ERROR)], ids=lambda end: end.type)
@@ -433,8 +442,8 @@ class TestTerminal:
         stage.feed(begin, text(), thought(), call(), text("empty"), more("hello"), more("hm", "r"))
         *made, last = stage.feed(end)
         errors = [m for m in made if m.status == "error"]
-        assert [m.item_id for m in errors] == ["m", "r", "empty", "c"]
-        assert [m.content for m in errors[:3]] == ["hello", "hm", ""]
+        assert [m.item_id for m in errors] == ["m", "r", "c", "empty"]
+        assert [m.content for m in errors if not isinstance(m, ToolCallUpsert)] == ["hello", "hm", ""]
         assert {(m.error_code, m.error_message) for m in errors} == {("RATE_LIMIT", "too many requests")}
         assert last == TurnError("t", "s", "RATE_LIMIT", "too many requests")
 
@@ -457,9 +466,11 @@ class TestTerminal:
 
     @pytest.mark.rule("U-38")
     def test_the_answer_of_the_entity_follows_the_turn_that_gave_it(self) -> None:
-        step = Step(2, terminated=True, result={"answer": 42})
-        made = Stage().feed(begin, ResponseDone("completed", step=step))
-        assert made[1:] == [TurnComplete("t", "s", "completed"), FinalResponse("t", "s", {"answer": 42})]
+        stage = Stage()
+        stage.feed(begin)
+        done = StepCompleteEvent("s", MORNING, "t", 2, terminated=True, truncated=False)
+        made = stage.see([done, FinalResponseEvent("s", MORNING, {"answer": 42}, "t")])
+        assert made == [TurnComplete("t", "s", "completed"), FinalResponse("t", "s", {"answer": 42})]
 
     @pytest.mark.rule("U-39")
     @pytest.mark.parametrize(
@@ -478,7 +489,8 @@ class TestTerminal:
     @pytest.mark.rule("U-39")
     @pytest.mark.parametrize("status", ["completed", "cancelled"])
     def test_an_error_of_another_status_is_ignored(self, status) -> None:
-        assert Stage().feed(begin, ResponseDone(status, error=ERROR))[1:] == [TurnComplete("t", "s", status)]
+        (made,) = Stage().feed(begin, ResponseDone(status, error=ERROR))[1:]
+        assert (type(made), made.status) == (TurnComplete, status)
 
     @pytest.mark.rule("U-40")
     @pytest.mark.parametrize(
@@ -513,57 +525,54 @@ class TestTerminal:
     def test_a_new_response_starts_clean(self) -> None:
         stage = Stage()
         stage.feed(begin, call(), text(), ItemCancelled("m"), ResponseDone("completed"))
-        made = stage.feed(ResponseStart("model-2", "provider-2"), output(), text(), said("hello"), mused("hm"))
-        assert made[0] == TurnStarted("t", "s", "model-2", "provider-2")
-        assert made[1].tool_name == "unknown_tool"
-        assert [(m.item_id, m.status) for m in made[2:]] == [("m", "complete"), ("r", "complete")]
-        stage.feed(ResponseDone("completed"))
-        assert Stage().feed(ResponseStart("m", "p"), thought(), more("x", "r"))[1:] == []
+        made = stage.feed(
+            ResponseStart("model-2", "provider-2"), output(), text(), said("hello"), mused("hm"), turn="t2"
+        )
+        assert made[0] == TurnStarted("t2", "s", "model-2", "provider-2")
+        assert [(m.item_id, m.status) for m in made[1:]] == [("m", "complete"), ("r", "complete")]
 
     @pytest.mark.rule("U-43")
     def test_a_new_response_forgets_the_previous_provider(self) -> None:
         stage = Stage([1])
-        stage.feed(begin, ResponseDone("completed"), ResponseStart("m", "provider-2"), thought())
-        assert [m.provider_id for m in stage.feed(more("a b c", "r"))] == ["provider-2"]
+        stage.feed(begin, ResponseDone("completed"))
+        stage.feed(ResponseStart("m", "provider-2"), thought(), turn="t2")
+        assert [m.provider_id for m in stage.feed(more("a b c", "r"), turn="t2")] == ["provider-2"]
 
     @pytest.mark.rule("U-44")
-    def test_turns_that_interleave_both_terminate(self) -> None:
+    def test_turns_of_entities_that_interleave_all_terminate(self) -> None:
         stage = Stage([2])
-        for turn in ("t1", "t2"):
-            stage.feed(begin, text(), turn=turn)
-        stage.feed(more("one "), turn="t1")
-        assert stage.feed(more("a b "), turn="t2") == []
-        assert contents(stage.feed(more("two three"), turn="t1")) == ["one two three"]
-        assert stage.feed(ResponseDone("completed"), turn="t1") == [TurnComplete("t1", "s", "completed")]
-        assert contents(stage.feed(more("c"), turn="t2")) == ["a b c"]
-        assert stage.feed(ResponseDone("cancelled"), turn="t2") == [TurnComplete("t2", "s", "cancelled")]
+        for session in ("s1", "s2"):
+            stage.feed(begin, text(), session=session)
+        stage.feed(more("one "), session="s1")
+        assert stage.feed(more("a b "), session="s2") == []
+        assert contents(stage.feed(more("two three"), session="s1")) == ["one two three"]
+        assert stage.feed(ResponseDone("cancelled"), session="s1") == [TurnComplete("t", "s1", "cancelled")]
+        assert contents(stage.feed(more("c"), session="s2")) == ["a b c"]
+        assert stage.feed(ResponseDone("cancelled"), session="s2") == [TurnComplete("t", "s2", "cancelled")]
 
     @pytest.mark.rule("U-44")
-    def test_one_turn_id_in_two_sessions_is_two_turns(self) -> None:
-        stage = Stage([1])
-        stage.feed(begin, text(), session="a")
-        assert stage.feed(more("x y z"), session="b") == []
-        assert stage.feed(ResponseDone("completed"), session="b") == [TurnComplete("t", "b", "completed")]
-        assert contents(stage.feed(more("x y z"), session="a")) == ["x y z"]
-
-    @pytest.mark.rule("U-44")
-    def test_a_call_is_not_answered_by_another_turns_output(self) -> None:
+    def test_a_call_is_not_answered_by_another_entitys_output(self) -> None:
         stage = Stage()
-        stage.feed(call(), turn="t1")
-        (other,) = stage.feed(output("b"), turn="t2")
-        assert other.tool_name == "unknown_tool"
-        (own,) = stage.feed(output("a"), turn="t1")
+        stage.feed(call(), session="s1")
+        assert stage.feed(output("b"), session="s2") == []
+        (own,) = stage.feed(output("a"), session="s1")
         assert (own.tool_name, own.tool_output) == ("search", "a")
+
+    @pytest.mark.rule("U-44")
+    def test_a_turn_that_begins_ends_the_one_before(self) -> None:
+        stage = Stage()
+        stage.feed(begin, text(), more("hello"))
+        made = stage.feed(begin, turn="t2")
+        assert [(m.type, m.turn_id) for m in made] == [("message", "t"), ("turn_complete", "t"), ("turn_started", "t2")]
 
     @pytest.mark.rule("U-59")
     def test_a_turn_starts_once_although_its_crystal_is_asked_again(self) -> None:
         assert len(Stage().feed(begin, begin, begin)) == 1
 
-    def test_ended_turns_are_forgotten_in_time(self) -> None:
+    def test_ended_turns_are_forgotten(self) -> None:
         stage = Stage()
-        for n in range(REMEMBERED + 10):
-            stage.feed(begin, ResponseDone("completed"), turn=f"t{n}")
-        assert len(stage.processor._ended) == REMEMBERED
+        for n in range(10):
+            stage.feed(begin, ResponseDone("completed"), turn=f"t{n}", session=f"s{n}")
         assert not stage.processor._turns
 
 
@@ -620,57 +629,39 @@ class TestCancelErrorDestroy:
         assert Stage().feed(ItemError("x", ERROR), begin, ItemError("x", ERROR))[1:] == []
 
     @pytest.mark.rule("U-48")
-    @pytest.mark.parametrize("item", ["c", "o"], ids=["the call", "its output"])
-    def test_a_tools_error_is_a_tool_call_upsert(self, item) -> None:
+    def test_a_tools_error_is_a_tool_call_upsert(self) -> None:
         stage = Stage()
         stage.feed(call(), called({"q": 1}), output_begins())
-        (made,) = stage.feed(ItemError(item, ERROR))
+        (made,) = stage.feed(ItemError("c", ERROR))
         assert isinstance(made, ToolCallUpsert)
         assert (made.status, made.item_id, made.tool_arguments) == ("error", "c", {"q": 1})
         assert (made.error_code, made.error_message) == ("RATE_LIMIT", "too many requests")
         assert stage.feed(output(item="o2")) == []
 
-    @pytest.mark.rule("U-49")
-    def test_destroying_ends_open_items_as_errors_with_the_reason(self) -> None:
-        stage = Stage()
-        stage.feed(text(), more("partial data"))
-        (made,) = stage.processor.destroy(CRASH)
-        assert (made.status, made.content) == ("error", "partial data")
-        assert (made.error_code, made.error_message) == ("PROCESS_CRASH", "it is gone")
-
     @pytest.mark.rule("U-48", "U-49")
-    def test_destroying_ends_open_calls_as_errors(self) -> None:
+    def test_a_crash_ends_open_items_as_errors_with_the_reason(self) -> None:
         stage = Stage()
-        stage.feed(text(), call())
-        assert [(m.type, m.status) for m in stage.processor.destroy(CRASH)] == [
-            ("message", "error"),
-            ("tool_call", "error"),
-        ]
+        stage.feed(begin, text(), more("partial data"), call())
+        *items, turn = stage.crash(CRASH)
+        assert [(m.type, m.status) for m in items] == [("message", "error"), ("tool_call", "error")]
+        assert items[0].content == "partial data"
+        assert {(m.error_code, m.error_message) for m in items} == {("PROCESS_CRASH", "it is gone")}
+        assert turn == TurnError("t", "s", "PROCESS_CRASH", "it is gone")
 
     @pytest.mark.rule("U-49")
-    def test_destroying_twice_emits_nothing_more(self) -> None:
+    def test_a_second_crash_emits_nothing_more(self) -> None:
         stage = Stage()
         stage.feed(begin, text(), more("partial data"))
-        assert len(stage.processor.destroy(CRASH)) == 2
-        assert stage.processor.destroy(CRASH) == []
+        assert len(stage.crash(CRASH)) == 2
+        assert stage.crash(CRASH) == []
 
-    @pytest.mark.rule("U-49")
-    def test_only_a_new_response_is_processed_after_destroying(self) -> None:
+    @pytest.mark.rule("U-49", "U-50")
+    def test_only_a_new_response_is_processed_after_a_crash(self) -> None:
         stage = Stage([1])
-        stage.feed(text())
-        stage.processor.destroy(CRASH)
+        stage.feed(begin, text(), more("hello"))
+        stage.crash()
         assert stage.feed(more("a b c"), said("x"), text("n"), ResponseDone("completed")) == []
-        assert stage.feed(text("n"), said("x", "n"), turn="t2") == []
         assert [m.type for m in stage.feed(begin, said("x"))] == ["turn_started", "message"]
-
-    @pytest.mark.rule("U-50")
-    def test_a_crash_within_a_turn_ends_items_then_the_turn(self) -> None:
-        stage = Stage()
-        stage.feed(begin, text(), more("hello"), turn="t1")
-        made = stage.processor.destroy()
-        assert [(m.type, m.error_code) for m in made] == [("message", "PROCESS_CRASH"), ("turn_error", "PROCESS_CRASH")]
-        assert stage.feed(ResponseError(CRASH), turn="t1") == []
-        assert stage.feed(begin, turn="t2") == [TurnStarted("t2", "s", "model-1", "provider-1")]
 
 
 class TestProvenance:
@@ -698,13 +689,11 @@ class TestProvenance:
         assert stage.wait(1)[0].source_timestamp == format_instant(MORNING)
 
     @pytest.mark.rule("U-51")
-    def test_errors_have_the_time_of_the_error_but_destroying_that_of_the_content(self) -> None:
+    def test_errors_have_the_time_of_the_error(self) -> None:
         stage = Stage()
         stage.feed(text("a", "x"), text("b", "y"), call())
         stage.wait(0.5)
         assert stage.feed(ItemError("a", ERROR))[0].source_timestamp == format_instant(MORNING + 0.5)
-        stage.wait(0.1)
-        assert {m.source_timestamp for m in stage.processor.destroy(CRASH)} == {format_instant(MORNING)}
 
     @pytest.mark.rule("U-51")
     def test_calls_have_the_times_of_their_own_events(self) -> None:
@@ -729,9 +718,10 @@ class TestProvenance:
 
     @pytest.mark.rule("U-52")
     def test_emission_times_never_decrease(self) -> None:
-        times = iter([MORNING + 5, MORNING + 3, MORNING + 6])
+        times, source = iter([MORNING + 5, MORNING + 3, MORNING + 6]), Source()
         processor = Processor(lambda: next(times))
-        made = [processor.process(envelope(said("x", f"m{n}")), 0.0)[0].emitted_at for n in range(3)]
+        events = [event for n in range(3) for event in source.read(said("x", f"m{n}"))]
+        made = [processor.process(event, 0.0)[0].emitted_at for event in events]
         assert made == [format_instant(MORNING + seconds) for seconds in (5, 5, 6)]
 
     @pytest.mark.rule("U-53")
@@ -761,10 +751,10 @@ class TestProvenance:
     @pytest.mark.rule("U-61")
     def test_turn_events_name_the_parent(self) -> None:
         stage = Stage()
+        start = StepStartEvent("child", MORNING, "t", "p:m", parent_entity="root", parent_turn="turn-3")
+        stage.see([start])
+        stage.feed(said("x"), ResponseDone("cancelled"), session="child")
         parent = Parent("root", "turn-3")
-        for payload in (begin, said("x"), ResponseDone("cancelled")):
-            made = envelope(payload, session="child")
-            stage.seen += stage.processor.process(type(made)("e", made.timestamp, "t", "child", payload, parent), 0.0)
         started, message, ended = stage.seen
         assert started.parent == ended.parent == parent
         assert isinstance(message, MessageUpsert)

@@ -43,7 +43,7 @@ from cantrip_actors.observe.backfill import build_spans, otlp_json
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.circles.program_actor import CircleActor
 from cantrip_actors.runtime.crystals.crystal_actor import CrystalActor
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.wards import max_depth, max_turns
 from tests.drawings import folder_for, trace_svg
 from tests.observe.spans import Sdk, links_of, parent_of
@@ -625,9 +625,9 @@ async def test_two_casts_at_once_never_mix(sdk: Sdk) -> None:
 
 
 @pytest.mark.rule("OTEL-06")
-@pytest.mark.parametrize("actor", [Recorder, GatesActor])
+@pytest.mark.parametrize("actor", [StepRecorder, GatesActor])
 async def test_a_restarted_actor_keeps_the_parent(sdk: Sdk, monkeypatch: pytest.MonkeyPatch, actor: type) -> None:
-    method, at = ("record_step", 2) if actor is Recorder else ("handle_call", 1)
+    method, at = ("record_step", 2) if actor is StepRecorder else ("handle_call", 1)
     crash_at(monkeypatch, actor, method, after=True, at=at)
     async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
         with sdk.tracer.start_as_current_span("request"):
@@ -828,13 +828,13 @@ async def test_a_truncated_episode_is_not_an_error_and_a_cancelled_query_is_canc
 async def test_a_permanently_crashed_entity_is_an_error_with_the_class_of_its_exception(
     sdk: Sdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Recorder.record_step
+    whole = StepRecorder.record_step
 
     async def crashing(self: Any, *args: Any) -> Any:
         await whole(self, *args)
         raise Killed
 
-    monkeypatch.setattr(Recorder, "record_step", crashing)
+    monkeypatch.setattr(StepRecorder, "record_step", crashing)
     async with Runtime.open(telemetry=sdk.telemetry()) as runtime:
         with contextlib.suppress(Exception):
             await runtime.cast(cantrip([done(1)]), "go")

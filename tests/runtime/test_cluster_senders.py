@@ -459,7 +459,7 @@ async def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_is_over(
     async with node(url, "w1") as one:
         await anyio.sleep(5)
         store = one._tree.store
-        before = {name: getattr(store, name) for name in ("new_mail", "timers_due", "accounts", "survey")}
+        before = {name: getattr(store, name) for name in ("new_mail", "next_due", "accounts", "survey")}
         with capture_logs() as lines:
             for name in before:
                 setattr(store, name, raise_lost_connection)

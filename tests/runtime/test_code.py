@@ -20,7 +20,7 @@ from cantrip_actors import (
 from cantrip_actors.machine.actions import Compute
 from cantrip_actors.runtime.circles import program_actor as circles
 from cantrip_actors.runtime.circles.program_actor import CircleActor
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.wards import Ward, max_compute, max_depth, max_gate_calls, max_memory, max_output, max_turns
 from supervisors.reasons import SHUTDOWN
 from tests.runtime.test_recovery import crash_at, die_after
@@ -176,7 +176,7 @@ async def test_a_program_is_resumed_in_the_middle_after_a_crash(
     language: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(language)
-    crash_at(monkeypatch, Recorder, "record_step", after=True, at=at)
+    crash_at(monkeypatch, StepRecorder, "record_step", after=True, at=at)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(world.says["twice"]), "go")
     # if the crash fell between a gate's start and its end, the program observes an unknown outcome

@@ -24,7 +24,7 @@ from cantrip_actors import (
 from cantrip_actors.loom import verify_loom
 from cantrip_actors.loom.export.conversation import build_messages, conversation_of
 from cantrip_actors.observe import Upserts
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.wards import max_depth, max_turns
 from tests.pictures import jpeg, png
 from tests.runtime.spells import cantrip, done, say
@@ -243,7 +243,7 @@ async def test_a_program_that_crashes_anywhere_shows_the_same_images(
 ) -> None:
     crystal = scripted(lambda context: {"code": CODE[medium][sum(one.role == "assistant" for one in context)]})
     circle = Circle(["done", shoot.with_(idempotent=True)], [max_turns(5)], medium=medium)
-    crash_at(monkeypatch, Recorder, "record_step", after=True, at=at)
+    crash_at(monkeypatch, StepRecorder, "record_step", after=True, at=at)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(Cantrip(crystal, circle=circle), ["look", C])
     assert [one.images for one in crystal.invocations[-1] if one.role == "user"] == [(C,), (A,), (B,)]
@@ -265,7 +265,7 @@ def walker(context: Invocation) -> object:
 class TestRecovery:
     @pytest.mark.parametrize("at", range(1, 8))
     async def test_an_entity_that_crashes_sees_its_images_again(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-        crash_at(monkeypatch, Recorder, "record_step", after=True, at=at)
+        crash_at(monkeypatch, StepRecorder, "record_step", after=True, at=at)
         shot = shoot.with_(idempotent=True)
         async with Runtime.open() as runtime:
             episode = await runtime.cast(cantrip(walker, shot), ["look", A])

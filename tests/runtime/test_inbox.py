@@ -403,9 +403,9 @@ async def test_waiting_mail_is_redacted_at_rest_and_empty_once_it_is_taken(kind:
     await begun(url)
     async with Runtime.open(url, secrets=["open sesame"], redact="at_rest") as sender:
         receipt = await sender.entity("x").post("say open sesame", key="k")
-        ((line,),) = sender._tree.store._fetch_new_rows("select line from mail where taken is null")
+        ((line,),) = sender._tree.store._fetch_rows("select line from mail where taken is null")
         assert "say " in str(line)
         assert "sesame" not in str(line)
         async with Runtime.open(url, cantrips=[SPELL], secrets=["open sesame"], redact="at_rest"):
             assert "sesame" not in (await receipt.episode()).result
-        assert sender._tree.store._fetch_new_rows("select 1 from mail where line <> ''") == []
+        assert sender._tree.store._fetch_rows("select 1 from mail where line <> ''") == []

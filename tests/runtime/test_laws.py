@@ -6,6 +6,7 @@ events match the records, a broken world reaches the same result as an undisturb
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from cantrip_actors import CantripError, LoomError, Runtime
 from cantrip_actors.looms import IntentGiven, Steered, Unsure
 from cantrip_actors.observe import Upserts, fold
-from cantrip_actors.runtime.events.events import FinalResponseEvent, StepStartEvent, make_events
+from cantrip_actors.stream.events import StepFailedEvent, StepStartEvent
+from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.wards import Ward, max_tokens, max_turns, timeout
 from supervisors.testing import virtual
@@ -390,9 +392,9 @@ async def watched(task: Task, wards: list[Ward], struck: list[Blow], late: float
     loom = runtime.loom
     check_loom(loom, world)
     check_usage(loom, episode)
-    told = [event async for event in events if not isinstance(event, (StepStartEvent, FinalResponseEvent))]
+    told = [event async for event in events if not isinstance(event, StepStartEvent | StepFailedEvent)]
     for one in loom.entities():
-        recorded = [_timeless(event) for event in make_events(loom.records(one), 0.0)]
+        recorded = [_timeless(event) for event in EventLog().add_all(loom.records(one))]
         assert [_timeless(event) for event in told if event.entity_id == one] == recorded
         for n, turn in enumerate(turns := loom.turns(one), 1):
             assert [before.id for before in loom.thread(turn.id, own=True)] == [before.id for before in turns[:n]]
@@ -406,7 +408,7 @@ async def watched(task: Task, wards: list[Ward], struck: list[Blow], late: float
 
 
 def _timeless(event: Any) -> Any:
-    return type(event), {name: getattr(event, name) for name in event.__slots__}, event.entity_id
+    return type(event), {**asdict(event), "id": "", "at": 0.0, "outcome": None}
 
 
 wards_of = st.lists(

@@ -74,15 +74,15 @@ async def status(runtime: Runtime, name: str = "reports") -> QueueStatus:
 
 
 def count_rows(runtime: Runtime, read: list[int]) -> None:
-    """Add to `read` how many timers each later look reads."""
-    due = runtime._tree.store.timers_due
+    """Add to `read` how many submissions each later look reads."""
+    look = runtime._tree.store.submissions
 
     def counted(*args: Any, **more: Any) -> Any:
-        found = due(*args, **more)
-        read.append(len(found))
-        return found
+        rows = look(*args, **more)
+        read.append(len(rows))
+        return rows
 
-    runtime._tree.store.timers_due = counted  # type: ignore[method-assign]
+    runtime._tree.store.submissions = counted  # type: ignore[method-assign]
 
 
 class Watch:
@@ -278,7 +278,7 @@ async def test_a_place_is_free_if_its_node_died_before_the_entity_began(url: str
             async def die(*_: Any) -> None:
                 await anyio.sleep_forever()
 
-            dying._tree.scheduler.casts.fire = die  # type: ignore[method-assign]
+            dying._tree.scheduler.casts.begin_submission = die  # type: ignore[method-assign]
             casts = await submit(client, 5)
             await anyio.sleep(3)
             assert (await status(client))[1:3] == (5, 2)
@@ -384,16 +384,16 @@ async def test_an_entity_that_waits_for_a_person_keeps_its_place(any_url: str) -
 
 async def test_a_place_is_given_back_if_the_entity_cannot_begin_and_it_is_tried_again_later(any_url: str) -> None:
     async with alone(any_url, Queue("reports", max_running=1)) as runtime:
-        fire, failures = runtime._tree.scheduler.casts.fire, 0
+        begin, failures = runtime._tree.scheduler.casts.begin_submission, 0
 
-        async def fail(found: Cantrip, timer: Any, key: str) -> None:
+        async def fail(cantrip: Cantrip, row: Any) -> None:
             nonlocal failures
-            if timer.schedule.intent == "reports 0" and failures < 2:
+            if row.intent == "reports 0" and failures < 2:
                 failures += 1
                 raise LoomError("not now")
-            await fire(found, timer, key)
+            await begin(cantrip, row)
 
-        runtime._tree.scheduler.casts.fire = fail  # type: ignore[method-assign]
+        runtime._tree.scheduler.casts.begin_submission = fail  # type: ignore[method-assign]
         first, second, third = await submit(runtime, 3)
         assert await results([second, third]) == ["reports 1", "reports 2"]
         assert not first.has_begun

@@ -16,6 +16,7 @@ from cantrip_actors import (
     Invocation,
     LoomError,
     Quarantined,
+    ResumedEvent,
     Runtime,
     gate,
     scripted,
@@ -23,13 +24,13 @@ from cantrip_actors import (
 from cantrip_actors.loom import lease_store, sqlite
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
-from cantrip_actors.machine.project import Story
 from cantrip_actors.records.records import Resumed
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.entity.delegation import Delegation
 from cantrip_actors.runtime.entity.driver import EntityActor
 from cantrip_actors.runtime.entity.performer import Performer
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
+from cantrip_actors.stream.reading import EventLog, format_instant
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from supervisors import Crash
 from tests.runtime.spells import cantrip, done, say
@@ -99,7 +100,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, actor: type, method: str, *, after
 @pytest.mark.parametrize("at", range(1, 7))
 async def test_an_entity_that_crashes_is_resumed_from_its_log(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     world = World()
-    crash_at(monkeypatch, Recorder, "record_step", after=True, at=at)
+    crash_at(monkeypatch, StepRecorder, "record_step", after=True, at=at)
     async with Runtime.open() as runtime:
         episode = await runtime.cast(world.spell(*SCRIPT), "go")
         observations = [turn.observation for turn in runtime.loom.turns(episode.entity_id)]
@@ -132,7 +133,7 @@ async def test_every_send_is_answered_when_the_entity_crashes(
         intent = [m.content for m in context if m.role == "user"][-1]
         return done(intent) if context[-1].gate == "effect" else say("effect", what=intent)
 
-    crash_at(monkeypatch, Recorder, "record_step", after=after, at=at)
+    crash_at(monkeypatch, StepRecorder, "record_step", after=after, at=at)
     async with Runtime.open() as runtime:
         with anyio.fail_after(60):
             entity = await runtime.invoke(cantrip(policy, effect), "one")
@@ -265,8 +266,9 @@ async def test_the_loom_records_the_person_who_resumed_an_episode_and_the_time(t
         assert [[one.by for one in turn.resumes] for turn in turns] == [
             ["ann"] if number == before else [] for number in range(len(turns))
         ]
-        story = list(Story().add_all(runtime.loom.records(entity_id)))
-        assert [(one.by, one.at) for one in story if one.kind == "resume"] == [("ann", resumed.at)]
+        events = EventLog().add_all(runtime.loom.records(entity_id))
+        shown = [(event.by, format_instant(event.at)) for event in events if isinstance(event, ResumedEvent)]
+        assert shown == [("ann", resumed.at)]
         exported = trajectory(runtime.loom, entity_id)["steps"]
         assert [one["extra"]["resumes"] for one in exported if "resumes" in one.get("extra", {})] == [
             [{"by": "ann", "at": resumed.at}]

@@ -536,7 +536,7 @@ async def test_a_request_that_is_decided_in_time_does_not_expire(url: str) -> No
 
 @pytest.mark.rule("C-21")
 async def test_a_request_expires_over_a_restart(lasting_url: str) -> None:
-    spell = asking(ask_first(pay, expires=0.05))
+    spell = asking(ask_first(pay, expires=0.5))
     async with Runtime.open(lasting_url) as runtime:
         entity = await runtime.start(spell, "go")
         await request_of(runtime)

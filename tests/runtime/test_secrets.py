@@ -83,7 +83,7 @@ async def test_errors_and_reports_have_no_secrets(monkeypatch: pytest.MonkeyPatc
                 await runtime.cast(cantrip([done(1)]), "go")
     assert "bad key [redacted" in str(failed.value)
     assert SECRET not in str(crashed.value)
-    assert len(lines) >= 4
+    assert len(lines) >= 1
     assert SECRET not in repr(lines)
 
 

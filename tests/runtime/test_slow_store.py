@@ -1,11 +1,11 @@
-"""A loom on a server that takes long to answer: no statement is sent from the event loop's thread.
+"""A loom that takes long to answer: no statement that may wait is sent from the event loop's thread.
 
-An entity that waits for the server then delays no other actor. The public methods that are not awaited read at once, as
-their documentation says, and so do the properties of receipts and submissions.
+An entity that waits for the loom then delays no other actor.
 """
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -29,12 +29,17 @@ from tests.observe.spans import Sdk
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_cluster import DESK
 
-pytestmark = [pytest.mark.real_time, pytest.mark.rule("N-13")]
+pytestmark = [pytest.mark.real_time, pytest.mark.rule("N-13", "K-30")]
 
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return watch_statements(monkeypatch)
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return postgres.fresh() if request.param == "postgres" else f"sqlite:{tmp_path / 'loom.db'}"
 
 
 @gate
@@ -295,15 +300,14 @@ def opened(url: str, *cantrips: Cantrip, **more: Any) -> Runtime:
 
 
 @pytest.mark.parametrize("prepare", USES, ids=lambda use: use.__name__)
-async def test_no_use_waits_for_the_server_in_the_event_loop(watched: Watched, prepare: Use) -> None:
-    async with opened(postgres.fresh()) as runtime:
+async def test_no_use_waits_for_the_store_in_the_event_loop(watched: Watched, url: str, prepare: Use) -> None:
+    async with opened(url) as runtime:
         use = await prepare(runtime)
         with watched.watching():
             await use()
 
 
-async def test_opening_and_closing_do_not_wait_for_the_server_in_the_event_loop(watched: Watched) -> None:
-    url = postgres.fresh()
+async def test_opening_and_closing_do_not_wait_for_the_store_in_the_event_loop(watched: Watched, url: str) -> None:
     async with opened(url) as runtime:
         await keeper(runtime)
     with watched.watching():
@@ -311,8 +315,8 @@ async def test_opening_and_closing_do_not_wait_for_the_server_in_the_event_loop(
             await anyio.sleep(0.6)
 
 
-async def test_an_asker_is_loaded_after_a_restart_without_a_wait_in_the_event_loop(watched: Watched) -> None:
-    url, ask, payer = postgres.fresh(), standard("ask").with_(to=["*"]), make_payer()
+async def test_an_asker_is_loaded_after_a_restart_without_a_wait_in_the_event_loop(watched: Watched, url: str) -> None:
+    ask, payer = standard("ask").with_(to=["*"]), make_payer()
     asker = cantrip([say("ask", to="payer", message="pay"), done("answered")], ask, name="asker")
     async with opened(url, asker, payer) as runtime:
         await runtime.invoke(payer, "pay", name="payer")
@@ -326,8 +330,8 @@ async def test_an_asker_is_loaded_after_a_restart_without_a_wait_in_the_event_lo
                 await anyio.sleep(0.05)
 
 
-async def test_the_spans_of_an_earlier_process_are_not_read_in_the_event_loop(watched: Watched) -> None:
-    url, payer = postgres.fresh(), make_payer()
+async def test_the_spans_of_an_earlier_process_are_not_read_in_the_event_loop(watched: Watched, url: str) -> None:
+    payer = make_payer()
     async with opened(url, payer, telemetry=Sdk().telemetry()) as runtime:
         entity = await runtime.invoke(payer, "pay", name="payer")
         async with runtime.requests(follow=True) as requests:
@@ -340,8 +344,7 @@ async def test_the_spans_of_an_earlier_process_are_not_read_in_the_event_loop(wa
     assert any("cantrip.backfilled" in span.attributes for span in sdk.spans)
 
 
-async def test_a_node_does_not_wait_for_the_server_in_the_event_loop(watched: Watched) -> None:
-    url = postgres.fresh()
+async def test_a_node_does_not_wait_for_the_store_in_the_event_loop(watched: Watched, url: str) -> None:
     async with opened(url) as client:
         entity = await keeper(client)
         await unload(entity)

@@ -5,7 +5,19 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, CrystalError, Runtime, gate, scripted
+from cantrip_actors import (
+    Cantrip,
+    Circle,
+    CrystalError,
+    DeltaEvent,
+    ItemEndEvent,
+    Runtime,
+    StepStartEvent,
+    StreamedEvent,
+    TextEvent,
+    gate,
+    scripted,
+)
 from cantrip_actors.observe import Upserts
 from cantrip_actors.observe.upserts import (
     FinalResponse,
@@ -16,13 +28,13 @@ from cantrip_actors.observe.upserts import (
     TurnError,
     TurnStarted,
 )
+from cantrip_actors.stream.reading import EventId
 from cantrip_actors.stream.wire import (
     FinalMessage,
     FinalReasoning,
     ItemDelta,
     ItemDone,
     ItemStart,
-    Parent,
     ResponseDone,
     ResponseStart,
 )
@@ -107,9 +119,9 @@ async def test_gate_results_come_before_the_turn_is_complete() -> None:
 
 @pytest.mark.rule("U-61")
 async def test_a_childs_stream_names_its_parent_and_ends_with_it() -> None:
+    upserts = Upserts()
     async with Runtime.open() as runtime:
-        envelopes: list[Any] = []
-        runtime.watch(envelopes.extend)
+        runtime.watch(upserts.publish)
 
         async def forever(_: object) -> Any:
             return {**say("echo", text="x"), "delay": 1.0}
@@ -117,11 +129,10 @@ async def test_a_childs_stream_names_its_parent_and_ends_with_it() -> None:
         with anyio.move_on_after(3.5):
             await runtime.cast(family([say("call_agent", intent="a")], forever), "go")
         parent, child = runtime.loom.entities()
-    of_child = [e for e in envelopes if e.session_id == child]
-    assert {e.parent.session_id for e in of_child} == {parent}
-    last = {e.session_id: e.payload for e in envelopes if isinstance(e.payload, ResponseDone)}
-    assert last[child].status == "cancelled"
-    assert last[parent].status == "cancelled"
+    ends = {one.session_id: one for one in upserts.snapshot() if isinstance(one, TurnComplete)}
+    starts = [one for one in upserts.snapshot(child) if isinstance(one, TurnStarted)]
+    assert {one.parent.session_id for one in starts} == {parent}
+    assert (ends[child].status, ends[parent].status) == ("cancelled", "cancelled")
 
 
 @pytest.mark.rule("U-50")
@@ -282,7 +293,7 @@ async def test_the_text_of_an_answer_whose_thinking_alone_was_streamed_is_shown(
 @pytest.mark.rule("U-53", "U-59")
 async def test_nothing_that_a_crystal_emits_after_its_answer_is_shown() -> None:
     crystal = Emitting(*streams("hi there"), response=say("nap"))
-    envelopes: list[Any] = []
+    events: list[Any] = []
 
     @gate
     async def nap() -> str:
@@ -292,9 +303,11 @@ async def test_nothing_that_a_crystal_emits_after_its_answer_is_shown() -> None:
         return "slept"
 
     async with Runtime.open() as runtime:
-        runtime.watch(envelopes.extend)
+        runtime.watch(events.extend)
         await runtime.cast(Cantrip(crystal, circle=Circle(["done", nap], [max_turns(3)])), "go")
-    assert [e for e in envelopes if isinstance(e.payload, ItemStart) and "late" in e.payload.item_id] == []
+    items = [event.item_id for event in events if isinstance(event, DeltaEvent)]
+    assert items
+    assert not [item for item in items if "late" in item]
 
 
 class Stepping:
@@ -315,44 +328,80 @@ class Stepping:
 
 @pytest.mark.rule("U-53", "U-62")
 async def test_a_watcher_that_missed_turns_gets_the_later_ones_under_their_own_ids() -> None:
-    crystal, envelopes = Stepping(say("echo", text="1"), say("echo", text="2"), done("ok")), list[Any]()
+    crystal, upserts = Stepping(say("echo", text="1"), say("echo", text="2"), done("ok")), Upserts()
     async with Runtime.open() as runtime:
-        unwatch = runtime.watch(envelopes.extend)
+        unwatch = runtime.watch(lambda _: None)
         entity = await runtime.start(cantrip(crystal), "go")
         await crystal.asked[0].wait()
         unwatch()
         for n in (0, 1):
             crystal.go[n].set()
             await crystal.asked[n + 1].wait()
-        runtime.watch(envelopes.extend)
+        runtime.watch(upserts.publish)
         crystal.go[2].set()
         await entity.episode()
         last = runtime.loom.turns(entity.id)[-1]
-    assert {e.turn_id for e in envelopes if isinstance(e.payload, ResponseDone | ItemDone)} == {last.id}
-
-
-@pytest.mark.rule("U-61")
-async def test_a_child_names_its_parent_to_a_watcher_that_came_after_it_was_spawned() -> None:
-    child, envelopes = Stepping(done("kid")), list[Any]()
-    async with Runtime.open() as runtime:
-        entity = await runtime.start(family([say("call_agent", intent="a"), done("ok")], child.invoke), "go")
-        await child.asked[0].wait()
-        runtime.watch(envelopes.extend)
-        child.go[0].set()
-        await entity.episode()
-        first = runtime.loom.turns(entity.id)[0]
-    parents = {e.parent for e in envelopes if e.session_id != entity.id}
-    assert parents == {Parent(entity.id, first.id)}
+    assert {output.turn_id for output in upserts.snapshot()} == {last.id}
+    assert [output.tool_output for output in upserts.snapshot() if isinstance(output, ToolCallUpsert)] == ["ok"]
 
 
 @pytest.mark.rule("U-57")
 async def test_a_function_that_watches_twice_is_called_until_it_has_stopped_twice() -> None:
-    envelopes: list[Any] = []
-    watch = envelopes.extend
+    events: list[Any] = []
+    watch = events.extend
     async with Runtime.open() as runtime:
         stop, _ = runtime.watch(watch), runtime.watch(watch)
         stop()
         stop()
         await runtime.cast(cantrip(scripted([done("ok")])), "go")
-    starts = [e for e in envelopes if isinstance(e.payload, ResponseStart)]
-    assert len(starts) == 1
+    assert [type(event) for event in events].count(StepStartEvent) == 1
+
+
+async def test_deltas_come_between_the_recorded_events_of_their_turn() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(cantrip(Streaming()), "go")
+        events = [event async for event in entity.events(deltas=True)]
+    kinds = [type(event) for event in events]
+    assert kinds.count(DeltaEvent) == 21  # the beginning of the text, and its words
+    assert kinds.index(StepStartEvent) < kinds.index(DeltaEvent) < kinds.index(ItemEndEvent) < kinds.index(TextEvent)
+    deltas = "".join(event.text for event in events if isinstance(event, DeltaEvent))
+    (text,) = [event.text for event in events if isinstance(event, TextEvent)]
+    assert text.startswith(deltas)  # the last word is held back: a secret may begin in it
+
+
+async def test_deltas_come_only_to_those_who_ask_for_them() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(cantrip(Streaming()), "go")
+        whole, pieces = entity.events(), entity.events(deltas=True)
+        await entity.episode()
+        assert not [event async for event in whole if isinstance(event, StreamedEvent)]
+        assert [event async for event in pieces if isinstance(event, StreamedEvent)]
+
+
+@pytest.mark.rule("K-42")
+async def test_a_reader_with_an_id_gets_deltas_and_never_a_delta_after_its_text() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(cantrip(Streaming()), "go")
+        feed, seen = entity.events(after="0", deltas=True), list[Any]()
+        await anyio.sleep(2)
+        async for event in feed:
+            seen.append(event)
+            if isinstance(event, DeltaEvent) and len(seen) % 3 == 0:
+                await anyio.sleep(3)  # a slow reader: meanwhile the answer is recorded
+    kinds = [type(event) for event in seen]
+    assert DeltaEvent in kinds
+    assert StreamedEvent not in {base for kind in kinds[kinds.index(TextEvent) :] for base in kind.__mro__}
+    assert [EventId.parse(event.id) for event in seen if event.id] == sorted(
+        {EventId.parse(e.id) for e in seen if e.id}
+    )
+
+
+async def test_streamed_events_are_made_while_someone_reads_them() -> None:
+    async with Runtime.open() as runtime:
+        whole = runtime.events()
+        assert not runtime._tree.bus.delivers_deltas
+        pieces = runtime.events(deltas=True)
+        assert runtime._tree.bus.delivers_deltas
+        del pieces
+        assert not runtime._tree.bus.delivers_deltas
+        whole.close()

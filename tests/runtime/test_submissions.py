@@ -79,13 +79,13 @@ async def test_a_submission_that_has_begun_cannot_be_withdrawn(url: str) -> None
 async def test_a_submission_that_a_node_has_read_but_not_begun_is_withdrawn(shared: str) -> None:
     async with Runtime.open(shared) as client, node(shared, "w1") as worker:
         casts = worker._tree.scheduler.casts
-        fire = casts.fire
+        begin = casts.begin_submission
 
-        async def fire_late(*given: Any) -> None:
+        async def begin_late(*given: Any) -> None:
             await anyio.sleep(2)
-            await fire(*given)
+            await begin(*given)
 
-        casts.fire = fire_late  # type: ignore[method-assign]
+        casts.begin_submission = begin_late  # type: ignore[method-assign]
         submission = await client.submit("desk", "one")
         await anyio.sleep(1)
         assert await submission.withdraw()

@@ -311,7 +311,7 @@ async def test_events_and_the_stream_have_only_entities_of_the_tenant(world: Wor
     stop()
     events.close()
     assert {event.entity_id async for event in events} == {mine.entity_id}
-    assert {one.session_id for one in envelopes} == {mine.entity_id}
+    assert {event.entity_id for event in envelopes} == {mine.entity_id}
 
 
 async def test_names_keys_and_schedules_belong_to_one_tenant(world: World) -> None:

@@ -46,6 +46,7 @@ from cantrip_actors.machine.schedule import find_next, make_firing_key, plan_ste
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import Mail, get_key
 from cantrip_actors.records.records import Adopted, Committed, Ended, Header, IntentGiven, Record
+from cantrip_actors.records.submissions import SubmissionRow
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.runtime.mail.inboxes import FULL_POLL_EVERY, POLL_INTERVAL
@@ -407,7 +408,7 @@ class Loader(Process):
         if self.state.is_draining:
             return
         account = decode_account(self.store.accounts(PREFIX)[ACCOUNT])
-        waiting = self.store.timers_due(math.inf, queue=QUEUE.name)
+        waiting = self.store.submissions(QUEUE.name)
         if not waiting:
             return
         if account.count_room(len(self.queued)) <= 0:
@@ -416,9 +417,9 @@ class Loader(Process):
         ids = [one.id for one in waiting]
         taken = self._change_places(partial(take, ids, self.owner, len(ids)))
         self.queued.update(taken)
-        for timer in waiting:
-            if timer.id in taken:
-                self.spawn(partial(self._begin_submitted, timer))
+        for row in waiting:
+            if row.id in taken:
+                self.spawn(partial(self._begin_submitted, row))
         self._sweep(account, [one for one in ids if one in account.places and one not in taken])
 
     def _sweep(self, account: Account, entities: Sequence[str]) -> None:
@@ -440,14 +441,14 @@ class Loader(Process):
     def _change_places(self, change: Callable[[str | None, float], tuple[str, Any]]) -> Any:
         return self.store.change_account(ACCOUNT, change, 0.0)
 
-    def _begin_submitted(self, timer: Timer) -> None:
+    def _begin_submitted(self, row: SubmissionRow) -> None:
         """Begin the entity of a submission, unless it has begun, and remove the submission."""
-        entity = timer.id
+        entity = row.id
         try:
             if self.store.life(entity) is None:
                 self._begin_entity(entity)
             if self.store.life(entity) is not None:
-                self.store.replace_timer(timer, None)
+                self.store.drop_submission(row)
         except LoomError:  # it is tried again with the same place
             pass
         finally:
@@ -750,12 +751,11 @@ class Simulation:
         """Submit casts to the queue. Each is repeated until it is kept."""
         for number in range(self.submissions):
             self.world.sleep(self.chance.random() * TROUBLE / self.submissions)
-            scheduled = Scheduled(to="cantrip", name=NAME, intent="go", rule=Rule(at=0.0), created=0.0, next=0.0,
-                                  queue=QUEUE.name)  # fmt: skip
-            row = Timer(id=f"submitted {number}", due=float(number), schedule=scheduled)
+            key, at = f"submitted {number}", float(number)
+            row = SubmissionRow(key=key, cantrip=NAME, intent="go", at=at, queue=QUEUE.name)
             while True:
                 try:
-                    store.replace_timer(None, row)
+                    store.add_submission(row)
                     break
                 except LoomError:
                     self.world.sleep(self.chance.random())
@@ -990,7 +990,8 @@ class Simulation:
     def _is_settled(self, store: SimStore) -> bool:
         """Whether all is sent, taken and done."""
         rows = self.server.rows
-        is_quiet = all(sender.is_done for sender in self.senders) and self.has_submitted and not rows["timers"]
+        is_quiet = all(sender.is_done for sender in self.senders) and self.has_submitted
+        is_quiet = is_quiet and not rows["timers"] and not rows["submissions"]
         if not is_quiet:
             return False
         if any(row and row[8] == Life.BUSY.value for row in rows["entities"].values()):
@@ -1003,7 +1004,8 @@ class Simulation:
         mail = [(self._entity_of(row[1]), row[4]) for row in rows["mail"].values() if row and row[7] is None]
         busy = [row[1] for row in rows["entities"].values() if row and row[8] == Life.BUSY.value]
         senders = [one.name for one in self.senders if not one.is_done]
-        return f"mail {mail}, at work {busy}, timers {len(rows['timers'])}, senders {senders}"
+        times = f"timers {len(rows['timers'])}, submissions {len(rows['submissions'])}"
+        return f"mail {mail}, at work {busy}, {times}, senders {senders}"
 
     def _check_end(self, store: SimStore) -> None:
         """Mail is recorded once and in order, each firing happened once, limits were kept, and logs are whole."""

@@ -10,7 +10,6 @@ from typing import Any
 from cantrip_actors.loom import Lease
 from cantrip_actors.loom.postgres import PostgresStore
 from cantrip_actors.loom.postgres_connection import Sql
-from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.loom.seal_key import UNSEALED
 from cantrip_actors.loom.tables import _BY_KEY
 from cantrip_actors.machine.project import Life
@@ -55,7 +54,7 @@ class SimStore(PostgresStore):
         return Session(self._server, self._process)
 
     def _check(self, connection: Any) -> None:  # the tables are there
-        self._version, self.seal = VERSION, UNSEALED
+        self.seal = UNSEALED
 
     @contextmanager
     def _begin(self, connection: Any) -> Iterator[Any]:

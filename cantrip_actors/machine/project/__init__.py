@@ -2,7 +2,7 @@
 
 Only this package and `evolve.py` distinguish the kinds of records (`tools/record_kinds.py` checks it). Each file
 computes one group of facts: about a single record, an entity's status, the outcome of an episode, the turns, the
-conversation, the events for observers, and statistics.
+conversation, and statistics. `stream/reading.py` makes the events for observers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ from cantrip_actors.machine.project.record import (
     is_for_lease_holder,
 )
 from cantrip_actors.machine.project.requests import Verdict, find_decision, find_open_request, measure_waited
-from cantrip_actors.machine.project.story import Began, Story, StoryEvent, StoryKind
 from cantrip_actors.machine.project.turns import (
     Entry,
     TurnReader,
@@ -66,14 +65,10 @@ from cantrip_actors.machine.project.turns import (
 __all__ = [
     "ASIDES",
     "NOTED",
-    "Began",
     "CantripRef",
     "Entry",
     "Life",
     "Status",
-    "Story",
-    "StoryEvent",
-    "StoryKind",
     "TurnReader",
     "Verdict",
     "as_forgotten",

@@ -100,7 +100,7 @@ class Snapshots:
         elif not blob.is_whole:
             why = "it is not what was written"
         elif not blob.is_sealed_with(key):
-            why = "it was not sealed by this loom's owner, or the loom was moved without its key"
+            why = "it was not sealed by this loom's owner, or the loom was moved, or opened again, without its key"
         if blob is None or why is not None:
             self.warn_unusable(snapshot, why)
             return None

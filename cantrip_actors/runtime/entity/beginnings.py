@@ -7,6 +7,7 @@ in this process or another, before or after a crash. The entity's log says wheth
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.records import Header, IntentGiven
+from cantrip_actors.records.submissions import SubmissionRow, make_submission_key
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
@@ -47,8 +49,8 @@ class Beginning(NamedTuple):
     cantrip: Cantrip
     begin: Begin
     identity: Identity
-    timer_id: str = ""
-    """The row of the submission or schedule that casts it."""
+    is_wanted: Callable[[], Awaitable[bool]] | None = None
+    """Returns whether the submission or the schedule that casts it is still there."""
 
 
 class Beginnings:
@@ -72,14 +74,30 @@ class Beginnings:
 
         Raises Withdrawn if the schedule was removed before the entity could begin, else as `begin`.
         """
-        schedule = timer.schedule
+        schedule, scheduler = timer.schedule, self._tree.scheduler
         assert schedule is not None, "only schedules cast"
-        identity = self.make_identity(key, schedule.tenant, queue=schedule.queue)
-        if not await self._has_begun(identity.entity_id):
-            begin = Begin(schedule.intent, trace=schedule.trace)
-            await self.begin(Beginning(cantrip, begin, identity, timer.id), waits=True)
 
-    async def withdraw(self, entity_id: str, timer_id: str) -> bool:
+        async def is_wanted() -> bool:
+            return await scheduler.find(timer.id) is not None
+
+        begin = Begin(schedule.intent)
+        await self._begin_once(Beginning(cantrip, begin, self.make_identity(key, schedule.tenant), is_wanted))
+
+    async def begin_submission(self, cantrip: Cantrip, row: SubmissionRow) -> None:
+        """Cast the entity of a submission, unless it has begun. Raises Withdrawn if it was withdrawn, or as `begin`."""
+        scheduler = self._tree.scheduler
+
+        async def is_wanted() -> bool:
+            return await scheduler.find_submission(row.id) == row
+
+        identity = self.make_identity(make_submission_key(row.key), row.tenant, queue=row.queue)
+        await self._begin_once(Beginning(cantrip, Begin(row.intent, trace=row.trace), identity, is_wanted))
+
+    async def _begin_once(self, beginning: Beginning) -> None:
+        if not await self._has_begun(beginning.identity.entity_id):
+            await self.begin(beginning, waits=True)
+
+    async def withdraw(self, entity_id: str, id: str) -> bool:
         """Remove a submission whose entity has not begun; return False if it has begun, or begins now (C-19).
 
         The lease of the entity's id decides. A process that holds it to begin the entity finds the submission there,
@@ -88,15 +106,15 @@ class Beginnings:
         tree = self._tree
         async with tree.launcher.lock(entity_id):
             with anyio.CancelScope(shield=True):
-                is_withdrawn = await self._claim_and_withdraw(entity_id, timer_id)
+                is_withdrawn = await self._claim_and_withdraw(entity_id, id)
             return is_withdrawn  # noqa: RET504  # mypy: a cancel scope may swallow an exception
 
-    async def _claim_and_withdraw(self, entity_id: str, timer_id: str) -> bool:
+    async def _claim_and_withdraw(self, entity_id: str, id: str) -> bool:
         tree = self._tree
         try:
             await tree.claim(entity_id)
-            row = None if await self._has_begun(entity_id) else await tree.scheduler.find(timer_id)
-            return row is not None and await tree.scheduler.replace(row, None)
+            row = None if await self._has_begun(entity_id) else await tree.scheduler.find_submission(id)
+            return row is not None and await tree.scheduler.drop_submission(row)
         except Held:
             return False
         finally:
@@ -143,7 +161,7 @@ class Beginnings:
             await tree.claim(entity_id)
             if await self._has_begun(entity_id):
                 return None
-            if beginning.timer_id and await tree.scheduler.find(beginning.timer_id) is None:
+            if beginning.is_wanted is not None and not await beginning.is_wanted():
                 key = beginning.identity.key or ""
                 raise Withdrawn(entity_id, key, "", "its submission or schedule was removed")
             return await self._launch(beginning, waits=waits)

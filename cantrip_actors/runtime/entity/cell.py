@@ -20,7 +20,6 @@ from cantrip_actors.runtime.events.context_variables import ContextVariables, Wo
 from cantrip_actors.runtime.events.instrument import EpisodeSpans
 from cantrip_actors.runtime.mail.inbox import Inbox
 from cantrip_actors.runtime.time.deadline import Deadline
-from cantrip_actors.stream.entity import EntityStream
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripError, EntityCrashed, RuntimeClosed
 from cantrip_actors.terms.outcome import Outcome
@@ -133,6 +132,13 @@ class EpisodeCaller(Struct):
         return self.variables if self.spans is None else self.spans.outer
 
 
+class CrashHistory(Struct):
+    """The crashes of an entity in this process: where each happened, and the last one."""
+
+    marks: list[CrashMark] = field(default_factory=list)
+    last: Crash | None = None
+
+
 class Cell(Struct, eq=False):
     """One loaded entity: its plan, where it stands, and its outcome."""
 
@@ -152,8 +158,6 @@ class Cell(Struct, eq=False):
     """Whether it takes no further intent here: it is loaded again, perhaps with another cantrip."""
     inbox: Inbox | None = None
     """Its mail. A one-shot entity gets an inbox with its first mail."""
-    stream: EntityStream | None = None
-    """Its canonical stream; None until a watcher needs it."""
     actor: ActorRef[Any] = field(default_factory=ActorRef)
     """The actor that drives it."""
     life: LoadedLife = LoadedLife()
@@ -170,10 +174,8 @@ class Cell(Struct, eq=False):
     """The error of the crystal or the loom, if that ended the last episode."""
     recorded: int = 0
     """How many records its incarnations here have written."""
-    crashes: list[CrashMark] = field(default_factory=list)
+    crashes: CrashHistory = field(default_factory=CrashHistory)
     """The crashes of its incarnations here."""
-    crash: Crash | None = None
-    """The last of them."""
     ending: OneShotEvent = field(default_factory=OneShotEvent)
     """Set when the entity has stopped here permanently, and its records are written."""
 
@@ -244,7 +246,7 @@ class Cell(Struct, eq=False):
     def end_spans(self) -> None:
         """End the spans of the episode that are still open."""
         if self.caller.spans is not None:
-            self.caller.spans.close(self.actor.last_exit)
+            self.caller.spans.close(self.crashes.last if self.is_given_up else self.actor.last_exit)
             self.caller.spans = None
 
     def make_interruption_error(self) -> CantripError:
@@ -272,7 +274,7 @@ class Cell(Struct, eq=False):
 
     def make_crash_error(self) -> EntityCrashed:
         """Return the error for an entity that ended without an outcome."""
-        reason = self.crash or self.actor.last_exit
+        reason = self.crashes.last or self.actor.last_exit
         cause = reason.exception if isinstance(reason, Crash) else None
         text = f"{type(cause).__name__}: {render_exception(cause)}" if cause is not None else str(reason)
         error = EntityCrashed(f"entity {self.entity_id} crashed ({text}); its turns up to there are in the loom")

@@ -17,7 +17,7 @@ from cantrip_actors.records.records import ChildStarted
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.loading import sum_usage_under
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.terms.bounds import RESULT_BYTES, RESULT_VALUES, measure_share
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.messages import as_text
@@ -49,7 +49,7 @@ class Delegation:
         action: Spawn,
         *,
         environment: Environment,
-        recorder: Recorder,
+        recorder: StepRecorder,
         maker: ChildMaker,
         children: Children,
     ) -> None:

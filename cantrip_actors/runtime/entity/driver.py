@@ -44,12 +44,13 @@ from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.loading import find_last_time, load_state
 from cantrip_actors.runtime.entity.mail_reader import MailReader
 from cantrip_actors.runtime.entity.performer import Performer
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.events.context_variables import WORKING, bind_variables
 from cantrip_actors.runtime.events.instrument import MailSettled
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import Actor, Crash, Died, ExitReason, Shutdown, Stop
+from supervisors.reasons import render_exception
 
 
 class EntityActor(Actor):
@@ -68,7 +69,7 @@ class EntityActor(Actor):
         self._is_performing = False
         self._event: Event | None = None
         """The event of an action that had ended when it was cut."""
-        self._recorder = Recorder(cell, environment, self._cut)
+        self._recorder = StepRecorder(cell, environment, self._cut)
         self._reader = MailReader(cell, self._recorder)
         self._checkpoints = Checkpoints(cell, environment)
         self._performer: Performer
@@ -137,6 +138,7 @@ class EntityActor(Actor):
         if isinstance(cell.crystal.crystal, PostingCrystal):
             self._performer.cut_off_at = await core.in_store(partial(find_last_time, core.loom, cell.entity_id))
         await self._adopt_at_once()
+        self._recorder.publish_open_turn()
         return await self._resume()
 
     async def _load_again(self) -> Action | None:
@@ -353,9 +355,8 @@ class EntityActor(Actor):
             await cell.crystal.release()
 
     async def _end_from_outside(self, reason: Shutdown) -> None:
-        cell, root = self._cell, self._cell.root
-        is_resumed = root.plan.lasting or root.is_suspended or self._environment.core.is_handing_over
-        why = find_end_reason(reason.detail, is_resumed=is_resumed)
+        cell, core, has_request = self._cell, self._environment.core, self._recorder.open_request is not None
+        why = find_end_reason(reason.detail, cell.root, core, has_request=has_request)
         if why is None:
             if not cell.life.is_final:
                 self._change(Change.LEAVES)
@@ -382,16 +383,17 @@ class EntityActor(Actor):
     def _note_crash(self, crash: Crash) -> None:
         """Note a crash for the next incarnation. Raises Stop if there is none, because the crash would repeat."""
         cell = self._cell
-        if cell.stream is not None:
-            self._environment.watchers.publish(cell.stream.crash())
+        self._recorder.publish_crash()
         if cell.life.stage is Stage.LEAVING:
             raise Stop(Shutdown(Unloaded()))
         exception = crash.exception
         if isinstance(exception, Died) and exception.__cause__ is not None:  # the circle's crash is this actor's
             exception = exception.__cause__
-        cell.crashes.append(CrashMark(cell.recorded, f"{type(exception).__name__}: {exception}"))
-        cell.crash = Crash(exception)
-        if not may_restart(cell.crashes):
+        cell.crashes.last = Crash(exception)
+        cell.crashes.marks.append(
+            CrashMark(cell.recorded, f"{type(exception).__name__}: {render_exception(exception)}")
+        )
+        if not may_restart(cell.crashes.marks):
             raise Stop(Shutdown(GivenUp(crash)))
         if not cell.life.is_final:
             self._change(Change.CRASHES)

@@ -16,11 +16,13 @@ _REASONS: Final[dict[object, EndReason]] = {
 }
 
 
-def find_end_reason(detail: object, *, is_resumed: bool) -> EndReason | None:
+def find_end_reason(detail: object, root: Cell, core: Core, *, has_request: bool) -> EndReason | None:
     """Return why an entity ends that is shut down with this detail; None if it leaves, and continues from its log.
 
-    `is_resumed` says whether it continues after a shutdown that was not meant for it: the runtime closes.
+    `has_request` says whether a person has to decide before it continues. Then it does not end because its runtime
+    closes, even if it has only just asked.
     """
+    is_resumed = root.plan.lasting or root.is_suspended or core.is_handing_over or has_request
     if isinstance(detail, Dismissed):
         return _REASONS.get(detail.reason, "cancelled")
     if isinstance(detail, str) and detail in _REASONS:

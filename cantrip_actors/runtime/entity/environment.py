@@ -1,4 +1,4 @@
-"""What a runtime gives to each of its entities: the loom, their mail, crystals, people, and the watchers of events."""
+"""What a runtime gives to each of its entities: the loom, their mail, crystals, people, and the bus of events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cantrip_actors.runtime.circles.snapshots import Snapshots
 from cantrip_actors.runtime.crystals.crystal_pool import Crystals
-from cantrip_actors.runtime.events.events import Bus, Watchers
+from cantrip_actors.runtime.events.events import Bus
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import Inboxes
@@ -21,7 +21,6 @@ class Environment:
 
     core: Core
     bus: Bus
-    watchers: Watchers
     crystals: Crystals
     inboxes: Inboxes
     questions: Questions

@@ -139,13 +139,13 @@ class LoadedCells:
         """Return where an entity stands, with the children or the entity that it waits for."""
         life, inbox = cell.life, cell.inbox
         children = self.list_children(cell) if life.waits_for == "children" else ()
-        asked = None if cell.asks is None else self._cells.get(cell.asks)
+        answerer = None if cell.asks is None else self._cells.get(cell.asks)
         return Standing(
             life,
             has_mail=inbox is not None and inbox.has_unrecorded_control,
             has_callers=cell.callers > 0 or (inbox is not None and bool(inbox.awaited)),
             children=[self.describe(child) for child in children],
-            asked=None if asked is None else self.describe(asked),
+            answerer=None if answerer is None else self.describe(answerer),
         )
 
     def may(self, occasion: Occasion, cell: Cell) -> bool:

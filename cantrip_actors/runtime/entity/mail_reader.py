@@ -11,7 +11,7 @@ from cantrip_actors.machine.mail import Void, read_mail
 from cantrip_actors.records.mail import Mail, MailKind
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.runtime.entity.cell import Cell, EpisodeCaller
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.mail.inbox import Inbox, make_refusal_error
 
 _FIRST: Final[tuple[MailKind, ...]] = ("stop", "interrupt", "decision")
@@ -21,7 +21,7 @@ _FIRST: Final[tuple[MailKind, ...]] = ("stop", "interrupt", "decision")
 class MailReader:
     """The mail of one incarnation of an entity, as events. `recorder` has the entity's state."""
 
-    def __init__(self, cell: Cell, recorder: Recorder) -> None:
+    def __init__(self, cell: Cell, recorder: StepRecorder) -> None:
         self._cell = cell
         self._recorder = recorder
 

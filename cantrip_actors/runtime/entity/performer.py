@@ -55,11 +55,12 @@ from cantrip_actors.runtime.entity.checkpoints import Checkpoints
 from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.mail_reader import MailReader
-from cantrip_actors.runtime.entity.recorder import Recorder
+from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.nodes.placing import ends_here
+from cantrip_actors.stream.answer import AnswerStream
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
-from cantrip_actors.terms.errors import AskCycle, CrystalError
+from cantrip_actors.terms.errors import AskCycle
 from cantrip_actors.terms.messages import Invocation, Response
 from cantrip_actors.terms.own_gates import ASK
 from cantrip_actors.terms.wrapping import Fence
@@ -93,7 +94,7 @@ class Performer:
         self,
         cell: Cell,
         environment: Environment,
-        recorder: Recorder,
+        recorder: StepRecorder,
         reader: MailReader,
         checkpoints: Checkpoints,
         *,
@@ -175,9 +176,22 @@ class Performer:
             event = await self._find_control()
             if event is not None:
                 return event
-        emit = self._recorder.emit if environment.watchers.has_any else None
-        query = self._make_query(action, emit)
-        return self._make_reply_event(await query_crystal(environment.instrument, cell, cell.crystal, query))
+        if not environment.bus.delivers_deltas:
+            return await self._query(self._make_query(action))
+        core = environment.core
+        answer = AnswerStream(
+            cell.entity_id, self._recorder.turn_id, lambda: core.make_moment().wall, lambda: core.guard.redactor
+        )
+
+        def emit(emitted: Emitted) -> None:
+            event = answer.read(emitted)
+            if event is not None:
+                environment.bus.publish([event])
+
+        try:
+            return await self._query(self._make_query(action, emit))
+        finally:
+            answer.close()
 
     async def _find_control(self) -> Event | None:
         """Return the event of control mail or of the companion's message that comes before the next query."""
@@ -199,8 +213,7 @@ class Performer:
                     await watched.ready.wait()
                 finally:
                     watched.is_left = not watched.ready.is_set
-            reply = await query_crystal(self._environment.instrument, cell, cell.crystal, query)
-        return self._make_reply_event(reply)
+            return await self._query(query)
 
     def _make_query(
         self, action: Ask | Collect, emit: Callable[[Emitted], None] | None = None, handle: Any = None
@@ -212,10 +225,12 @@ class Performer:
         key = f"{self._cell.entity_id}:{conversation.said}:{conversation.folded}:{len(action.messages)}"
         return Query(invocation, self._options, emit, handle, key, since, retried=self._retried)
 
-    def _make_reply_event(self, reply: Response | CrystalError) -> Replied | Posted | Failed:
+    async def _query(self, query: Query) -> Replied | Posted | Failed:
+        cell = self._cell
+        reply = await query_crystal(self._environment.instrument, cell, cell.crystal, query)
         if isinstance(reply, Response):
             return Replied(reply) if reply.handle is None else Posted(reply.handle)
-        self._cell.error = reply
+        cell.error = reply
         return Failed(str(reply), reply.usage, reply.overflows)
 
     # The circle

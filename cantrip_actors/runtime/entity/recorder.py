@@ -1,13 +1,14 @@
 """The recorder of one incarnation: it folds events into the entity's state, and records each step.
 
-The order of a step is fixed: decide (`machine/loop.py`), write its records to the loom (LOOM-1), publish it to
-watchers, return its action. Nothing of an incarnation is needed after it that is not in the log.
+The order of a step is fixed: decide (`machine/loop.py`), write its records to the loom (LOOM-1), whose writer publishes
+their events, and return its action. Nothing of an incarnation is needed after it that is not in the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cantrip_actors.machine.accept import MID_TURN
 from cantrip_actors.machine.actions import Action, Ask, Consult, Finish, Step
 from cantrip_actors.machine.events import Event, Moment
 from cantrip_actors.machine.evolve import fold
@@ -20,18 +21,16 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell, EpisodeUnderWay
 from cantrip_actors.runtime.entity.environment import Environment
-from cantrip_actors.runtime.events.events import StepStartEvent
 from cantrip_actors.runtime.events.instrument import MailTaken
 from cantrip_actors.runtime.people.request_timers import make_cancellation, make_timers
-from cantrip_actors.stream.entity import EntityStream
-from cantrip_actors.stream.wire import Emitted, Parent
+from cantrip_actors.stream.events import StepFailedEvent, StepStartEvent
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, Message, Response
 from supervisors import ExitReason
 
 
-class Recorder:
+class StepRecorder:
     """The state of one incarnation of an entity, and the way from an event to the next action.
 
     `interrupt` cuts the present action of the entity short.
@@ -72,7 +71,7 @@ class Recorder:
     # Steps
 
     async def take_step(self, event: Event, before: Sequence[Record] = ()) -> Action:
-        """Decide a step, record it, publish its events, and return its action.
+        """Decide a step, record it, and return its action.
 
         The same transaction writes the records `before`, which the state has folded already.
         """
@@ -84,7 +83,7 @@ class Recorder:
         return await self.record_step(Step([*before, *step.records], step.action) if before else step, moment)
 
     async def record_step(self, step: Step, moment: Moment) -> Action:
-        """Record a step, publish its events, and return its action."""
+        """Record a step, publish the beginning of a turn, and return its action."""
         environment, cell, records, action = self._environment, self._cell, step.records, step.action
         if type(action) is Finish:
             cell.outcome = action.outcome  # the events of its records have it
@@ -96,15 +95,10 @@ class Recorder:
             await self._append(records)
         if self.state.phase is Phase.OVER:
             environment.core.living.change(cell, Change.ENDS)
-        spans, watchers = cell.caller.spans, environment.watchers
-        if spans is not None:
-            spans.note_step(records, action)
-        if watchers.has_any:
-            watchers.publish(self.open_stream().step(step, self.turn_id, self._read_utterance))
-        else:
-            cell.stream = None  # it would miss steps, and later watchers would get them under the id of an old turn
+        if cell.spans is not None:
+            cell.spans.note_step(records, action)
         if type(action) is Ask and environment.bus:
-            environment.bus.publish([StepStartEvent(cell.entity_id, moment.wall, self.turn_id)])
+            self._publish_turn()
         return action
 
     async def note(self, event: Event) -> None:
@@ -150,33 +144,28 @@ class Recorder:
         elif instrument is not None:
             cell.caller.spans = await instrument.resume(cell, self.state)
 
-    # The canonical stream
+    # Events that are in no log
 
-    def open_stream(self) -> EntityStream:
-        """Return the entity's canonical stream; the first call begins it."""
-        cell, core = self._cell, self._environment.core
-        if cell.stream is None:
-            cell.stream = EntityStream(
-                cell.entity_id,
-                get_crystal_name(cell.plan.cantrip.crystal),
-                lambda: core.make_moment().fresh,
-                lambda: core.make_moment().wall,
-                parent=self._find_stream_parent(),
-                redactor=lambda: core.guard.redactor,
-            )
-        return cell.stream
+    def publish_open_turn(self) -> None:
+        """Publish the beginning of a turn that continues, with the utterance that the loom has."""
+        if self._environment.bus and self.state.phase in MID_TURN:
+            self._publish_turn(self._read_utterance())
 
-    def _find_stream_parent(self) -> Parent | None:
-        """Return the turn that spawned this child: as its parent's stream calls it, else as the loom does (LOOM-8)."""
-        plan, parent = self._cell.plan, self._cell.parent
-        if plan.parent_entity is None:
-            return None
-        turn = None if parent is None or parent.stream is None else parent.stream.as_parent.turn_id
-        return Parent(plan.parent_entity, turn or plan.parent_turn)
+    def publish_crash(self) -> None:
+        """Publish that the turn under way failed with its actor."""
+        if self._environment.bus and self.state.phase in (Phase.ASKING, *MID_TURN):
+            self._environment.bus.publish([StepFailedEvent(*self._identify_turn())])
 
-    def emit(self, emitted: Emitted) -> None:
-        """Publish a part of the crystal's answer to watchers."""
-        self._environment.watchers.publish(self.open_stream().pass_on(emitted))
+    def _publish_turn(self, utterance: Response | None = None) -> None:
+        plan = self._cell.plan
+        crystal, spawned_in = get_crystal_name(plan.cantrip.crystal), None if plan.forked else plan.parent_turn
+        event = StepStartEvent(*self._identify_turn(), crystal, plan.parent_entity, spawned_in, utterance)
+        self._environment.bus.publish([event])
+
+    def _identify_turn(self) -> tuple[str, float, str]:
+        """Return the fields of an event of the turn under way: the entity, the time, and the id of the utterance."""
+        turn_id = self.state.turn.utterance_id if self.state.phase in MID_TURN else self.turn_id
+        return self._cell.entity_id, self.make_moment().wall, turn_id
 
     def _read_utterance(self) -> Response | None:
         """Return the last utterance of the conversation."""

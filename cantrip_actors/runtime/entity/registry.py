@@ -105,7 +105,7 @@ class RegistryActor(Actor):
                 "an entity is quarantined: it would crash again",
                 entity=cell.entity_id,
                 name=cell.plan.name,
-                crashes=[crash.error for crash in cell.crashes],
+                crashes=[crash.error for crash in cell.crashes.marks],
             )
             await core.quarantine(cell.entity_id, text)
             core.living.change(cell, Change.LEAVES)

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from cantrip_actors.runtime.events.events import Subscription
+from cantrip_actors.stream.events import EntityEvent
 from cantrip_actors.terms.errors import RuntimeClosed
 
 T = TypeVar("T")
@@ -58,9 +59,18 @@ class Follower(AsyncIterator[T], Generic[T]):
 
     async def _wait_and_read(self) -> None:
         if not self._is_due:
-            with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
-                await anext(self._events)
+            await self._wait()
             self._events._skip()  # noqa: SLF001  # the next reading finds what they announce
+        await self._read_all()
+
+    async def _wait(self) -> EntityEvent | None:
+        """Wait for the next event, or for as long as `_choose_interval` says; return the event."""
+        with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
+            return await anext(self._events)
+        return None
+
+    async def _read_all(self) -> None:
+        """Make the values since the last reading ready."""
         if self.is_over:
             return
         self._is_due = True

@@ -39,7 +39,6 @@ from anyio.from_thread import BlockingPortal
 from cantrip_actors.loom import Loom
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
-from cantrip_actors.runtime.events.events import EntityEvent
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.receipt import MailState, Receipt
@@ -48,6 +47,7 @@ from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.people.requests import Request
 from cantrip_actors.runtime.time.schedules import Schedule
 from cantrip_actors.runtime.time.submissions import Submission
+from cantrip_actors.stream.events import EntityEvent
 from cantrip_actors.terms.errors import RuntimeClosed
 from cantrip_actors.terms.tool_server import ToolServer
 
@@ -246,7 +246,7 @@ class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
 
 
 class BlockingSubscription(_BlockingFeed[EntityEvent]):
-    """`Subscription` without `await`: `for event in runtime.events(): …`, in a thread of yours."""
+    """`Subscription` or `EventFeed` without `await`: `for event in runtime.events(): …`, in a thread of yours."""
 
 
 class BlockingRequestFeed(_BlockingFeed[Request]):
@@ -305,7 +305,7 @@ class BlockingCluster(_Blocking[Cluster]):
     free = _call_blocking(Cluster.free)
     use_release = _call_blocking(Cluster.use_release)
 
-    events = _wrap_result(BlockingLogFeed[EntityEvent], Cluster.events)
+    events = _wrap_result(BlockingSubscription, Cluster.events)
 
 
 class BlockingHeldServer(_Blocking[HeldServer]):
@@ -333,12 +333,13 @@ class BlockingEntity(_Blocking[Entity]):
     stop = _call_blocking(Entity.stop)
     unload = _call_in_loop(Entity.unload)
 
-    def events(self) -> BlockingSubscription:
-        """Return the entity's events from now on, as `Entity.events`, to iterate in a thread of yours.
+    def events(self, after: str | None = None, *, deltas: bool = False) -> BlockingSubscription:
+        """Return the entity's events, as `Entity.events`, to iterate in a thread of yours.
 
-        To see its beginning, subscribe with `BlockingRuntime.events` before it is started.
+        To see its beginning, pass `after="0"`, or subscribe with `BlockingRuntime.events` before it is started.
         """
-        return BlockingSubscription(self._portal.call(self._inner.events), self._portal)
+        feed = self._portal.call(partial(self._inner.events, after, deltas=deltas))
+        return BlockingSubscription(feed, self._portal)
 
     story = _wrap_result(BlockingLogFeed[Turn], Entity.story)
 

@@ -24,12 +24,13 @@ from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.cells import make_begin
 from cantrip_actors.runtime.entity.launcher import unload_when_idle
 from cantrip_actors.runtime.events.events import Subscription
-from cantrip_actors.runtime.events.log_feed import LogFeed, follow_turns
+from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.tree import Tree
+from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.arguments import check_kind, check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
@@ -318,16 +319,30 @@ class Entity:
         if cell is not None and cell.plan.lasting:
             unload_when_idle(cell)
 
-    def events(self) -> Subscription:
-        """Subscribe to the entity's events, up to its end, for observation. An entity that is over has no events.
+    def events(self, after: str | None = None, *, deltas: bool = False) -> Subscription | EventFeed:
+        """Subscribe to the entity's events, up to its end, for observation.
 
-        A subscription right after `start` or `invoke` includes the entity's first events.
+        With `after`, the `id` of an event, or "0" for the beginning, the events come from the loom: each recorded one
+        once and in order, in whichever process the entity runs, and all have ids. So a reader that lost its connection
+        continues after the last event that it got. Raises InvalidIntent for a text that is no id; iterating raises
+        LoomError for an entity that is not in the loom.
+
+        Without `after`, the events from now on come from this process, without ids; a subscription right after `start`
+        or `invoke` includes the entity's first events. An entity that is over has no events.
+
+        With `deltas` the pieces of an answer (`StreamedEvent`) are among the events, while this process runs the
+        entity.
         """
         tree, cell = self._tree, self._find_cell()
+        if after is not None:
+            begin = EventId.parse(after) if isinstance(after, str) else None
+            if begin is None:
+                raise InvalidIntent(f"events: after: expected the id of an event, or '0', got {after!r}")
+            return EventFeed(tree, self._id, begin, deltas=deltas)
         if cell is None:
-            return tree.bus.subscribe(entity_id=self._id, has_ended=self._has_ended)
+            return tree.bus.subscribe(entity_id=self._id, deltas=deltas, has_ended=self._has_ended)
         first = () if cell.start is None else tree.make_events(cell.start.records)
-        subscription = tree.bus.subscribe(entity_id=self._id, first=first)
+        subscription = tree.bus.subscribe(entity_id=self._id, deltas=deltas, first=first)
         if cell.is_over:
             subscription.close()
         return subscription

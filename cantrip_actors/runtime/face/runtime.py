@@ -39,7 +39,7 @@ from cantrip_actors.runtime.entity.beginnings import Beginning, Beginnings
 from cantrip_actors.runtime.entity.cells import NEVER_BEGAN, make_begin
 from cantrip_actors.runtime.entity.upgrades import Move, Upgrade
 from cantrip_actors.runtime.events.context_variables import ASKER
-from cantrip_actors.runtime.events.events import EntityEvent, Subscription
+from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.face.batch import cast_all
 from cantrip_actors.runtime.face.entity import Entity
@@ -56,7 +56,7 @@ from cantrip_actors.runtime.people.requests import Remember, Request, RequestFee
 from cantrip_actors.runtime.time.schedules import Schedule, Schedules
 from cantrip_actors.runtime.time.submissions import Submission, find_submission, submit
 from cantrip_actors.runtime.tree import Tree
-from cantrip_actors.stream.wire import Envelope
+from cantrip_actors.stream.events import EntityEvent
 from cantrip_actors.terms.arguments import (
     check,
     check_choice,
@@ -175,10 +175,11 @@ class Runtime:
         The loom stores the original texts, unless `redact` is "at_rest": then no secret is in the loom, and a resumed
         entity sees the redacted texts.
 
-        Snapshots of the sandboxes of code circles are stored in the loom from time to time, sealed with a key in the
-        file `<loom>.key`, which is made when it is first needed. `snapshot_key`, at least 16 secret bytes, replaces
-        that key: for a loom in Postgres, which has no key file, and for a loom that moves from machine to machine. If a
-        snapshot cannot be trusted or used, programs are run again; with `redact="at_rest"` no snapshots are stored.
+        Snapshots of the sandboxes of code circles are stored in the loom from time to time, sealed with a key. SQLite
+        has it in the file `<loom>.key`, made when it is first needed; that of a JSONL loom ends with the runtime.
+        `snapshot_key`, at least 16 secret bytes, replaces that key: for a JSONL loom, for a loom in Postgres, which has
+        no key, and for a loom that moves from machine to machine. If a snapshot cannot be trusted or used, programs are
+        run again; with `redact="at_rest"` no snapshots are stored.
 
         At most `max_waiting` intents wait in the inbox of an entity, and as many control messages; further senders get
         InboxFull. `submit` raises QueueFull if `max_submitted` submissions of its priority or a higher one wait. The
@@ -403,7 +404,7 @@ class Runtime:
         """Return 32 secret bytes that are the same in each process that opens this loom, on this machine.
 
         They depend on `purpose` and on the tenant. They are made from the key of the loom's snapshots (`snapshot_key`,
-        or the file next to the loom). A loom on Postgres has no such file: without `snapshot_key`, the bytes differ in
+        or the file next to an SQLite loom). Another loom has no such file: without `snapshot_key`, the bytes differ in
         each process.
         """
         check_kind("purpose", purpose, str, "a text")
@@ -783,14 +784,22 @@ class Runtime:
         check_kind("source", source, RequestSource, "an object with has, open and decide, and a hash")
         self._tree.requests.add(source, self._tenant or "")
 
-    def events(self, wanted: Callable[[EntityEvent], bool] | None = None, *, entity: str | None = None) -> Subscription:
+    def events(
+        self,
+        wanted: Callable[[EntityEvent], bool] | None = None,
+        *,
+        entity: str | None = None,
+        deltas: bool = False,
+    ) -> Subscription:
         """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only.
 
-        With `entity`, an id, only to those of that entity, from now on. This reads nothing of the loom.
+        With `entity`, an id, only to those of that entity, from now on. With `deltas` the pieces of answers
+        (`StreamedEvent`) are among the events. This reads nothing of the loom.
         """
         check(wanted is None or callable(wanted), "wanted", "a function of an event", wanted)
         check_kind("entity", entity, str | None, "the id of an entity")
-        return self._tree.bus.subscribe(wanted if self._tenant is None else self._select_own(wanted), entity_id=entity)
+        own = wanted if self._tenant is None else self._select_own(wanted)
+        return self._tree.bus.subscribe(own, entity_id=entity, deltas=deltas)
 
     def _select_own(self, wanted: Callable[[EntityEvent], bool] | None) -> Callable[[EntityEvent], bool]:
         is_own = partial(self._tree.belongs_to_tenant, tenant=self._tenant)
@@ -832,19 +841,21 @@ class Runtime:
         sinks.append(own)
         return lambda: sinks.remove(own) if own in sinks else None
 
-    def watch(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[], None]:
-        """Call `publish` with the canonical stream of every entity; return a function that stops the calls.
+    def watch(self, publish: Callable[[Sequence[EntityEvent]], None]) -> Callable[[], None]:
+        """Call `publish` with the events of every entity, streamed ones included; return a function that stops it.
 
-        `publish` runs in the entities' own tasks, so it must not wait. If it raises, the error is logged, and it is not
+        `publish` runs in the runtime's own tasks, so it must not wait. If it raises, the error is logged, and it is not
         called any more. `observe.Upserts` is made for this, and lets each of its subscribers read at its own pace:
         `runtime.watch(upserts.publish)`.
         """
-        check(callable(publish), "publish", "a function of envelopes", publish)
+        check(callable(publish), "publish", "a function of events", publish)
         return self._tree.watchers.add(publish if self._tenant is None else self._limit_to_own(publish))
 
-    def _limit_to_own(self, publish: Callable[[Sequence[Envelope]], None]) -> Callable[[Sequence[Envelope]], None]:
-        def publish_own(envelopes: Sequence[Envelope]) -> None:
-            own = [one for one in envelopes if self._tree.belongs_to_tenant(one.session_id, self._tenant)]
+    def _limit_to_own(
+        self, publish: Callable[[Sequence[EntityEvent]], None]
+    ) -> Callable[[Sequence[EntityEvent]], None]:
+        def publish_own(events: Sequence[EntityEvent]) -> None:
+            own = [event for event in events if self._tree.belongs_to_tenant(event.entity_id, self._tenant)]
             if own:
                 publish(own)
 

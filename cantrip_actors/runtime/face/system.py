@@ -51,8 +51,8 @@ class System:
 
     `counters` are those of its `Telemetry`, and empty without one. `requests` is the number of requests that wait
     for a person: of all entities of a loom on this disk or in memory, and of the loaded ones of a loom on a server;
-    those of dispatches are not among them. `streams` counts the readers: "events" of entities, "upserts" (the canonical
-    stream), "requests", and with an HTTP service "http". `queues` are those of submissions, at the last poll for them.
+    those of dispatches are not among them. `streams` counts the readers: "events" of entities, "upserts" (watchers),
+    "requests", and with an HTTP service "http". `queues` are those of submissions, at the last poll for them.
     """
 
     at: float

@@ -495,7 +495,7 @@ class Inboxes:
         """Remove the keys of mail that was settled more than `keep_keys` seconds ago."""
         before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
         text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        await self._core.in_store(partial(self._core.store.expire_mail, text))
+        await self._core.access.run_in_thread(partial(self._core.store.expire_mail, text))
 
     def fail_waiters(self, entity_id: str, error: CantripError) -> None:
         """Fail the callers that wait for an entity."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cantrip_actors.loom import Store, mark_gone, this_process
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
-from cantrip_actors.runtime.events.events import EntityEvent
-from cantrip_actors.runtime.events.log_feed import LogFeed
+from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.nodes.placing import is_waiting_for_answer, make_candidate, make_member
 from cantrip_actors.runtime.time.queues import QueueStatus
 from cantrip_actors.terms.errors import LoomError
@@ -76,7 +75,7 @@ class Cluster:
         owner = await self._run_in_store(lambda: self._tables.place(tree.find_root(tree.store.named(entity) or entity)))
         return next((one for one in await self.nodes() if one.id == owner), None)
 
-    def events(self, entity: str) -> LogFeed[EntityEvent]:
+    def events(self, entity: str) -> EventFeed:
         """Return the events recorded of an entity from now on, whichever process runs it, up to its end (N-41).
 
         `entity` is a name or id. `Runtime.events` publishes the steps of this process's entities at once; this feed
@@ -85,11 +84,9 @@ class Cluster:
         tree = self._tree
         tree.check_open()
         entity_id = tree.store.named(entity) or entity
-        tip = tree.store.tip(entity_id) if tree.loom.has(entity_id) else None
-        if tip is None:
+        if not tree.loom.has(entity_id):
             raise LoomError(f"entity {entity_id} is not in this loom")
-
-        return LogFeed(tree, entity_id, tree.make_events, tip.position)
+        return EventFeed(tree, entity_id, None)
 
     async def stranded(self) -> list[StrandedEntity]:
         """Return the entities that have work and that no living node can run, and those in quarantine (N-61, N-14)."""
@@ -110,7 +107,8 @@ class Cluster:
 
     def _count_backlog(self) -> int:
         due = self._store.timers_due(self._tree.make_moment().wall, limit=MANY)
-        return int(self._tables.work()) + len(due)
+        waiting = self._store.submissions("", limit=MANY)
+        return int(self._tables.work()) + len(due) + len(waiting)
 
     async def queues(self) -> list[QueueStatus]:
         """Return the queues of submissions by name: their bounds, and how much waits and runs. Raises LoomError."""
@@ -200,7 +198,7 @@ class Cluster:
 
     async def _run_in_store(self, work: Callable[[], T]) -> T:
         self._tree.check_open()
-        return await self._tree.in_store(work)
+        return await self._tree.access.run_in_thread(work)
 
 
 def _count_beginnable(queue: QueueStatus) -> int:

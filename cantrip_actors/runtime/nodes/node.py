@@ -109,7 +109,7 @@ class NodeActor(Actor):
             return
         self._publish_unclear()
         self._carry_out(membership.advance(Checked([cell.entity_id for cell in roots])))
-        found = await self._core.in_store(self._find)
+        found = await self._core.access.run_in_thread(self._find)
         membership.members = [make_member(row) for row in found.nodes if row.is_living]
         membership.members = [
             one._replace(busy=membership.busy, is_draining=membership.is_draining, unclear=membership.info.unclear)

@@ -22,11 +22,12 @@ from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, make_decision_key
 from cantrip_actors.records.records import Requested
-from cantrip_actors.runtime.events.events import Bus, RequestedEvent
+from cantrip_actors.runtime.events.events import Bus
 from cantrip_actors.runtime.events.follower import Follower
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
+from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.json_schema import find_misfits, load

@@ -68,10 +68,8 @@ def spellings(root: Path, path: Path) -> list[str]:
     ]
     ways += ["link", "folder/" + name, "again", "up", "deep/link", "hard", "deep/hard.txt", "./hard", f"{root}/hard"]
     ways += [f"{'./' * n}{plain}" for n in (10, 100, 1000, (4095 - len(plain)) // 2, (4096 - len(plain)) // 2)]
-    ways += [
-        plain + ending for ending in ("-wal", "-shm", "-journal", ".key", ".mail", ".new", ".blobs", ".index", ".torn")
-    ]
-    ways += [f"folder/{name}{ending}" for ending in ("-wal", "-shm", ".key", ".checkpoints", ".timers", ".anything")]
+    ways += [plain + ending for ending in ("-wal", "-shm", "-journal", ".key", ".head", ".new")]
+    ways += [f"folder/{name}{ending}" for ending in ("-wal", "-shm", ".key", ".anything")]
     ways += [
         f"{folder}/{wrong}"
         for wrong in (name.upper(), name.title(), name.replace("l", "\N{FULLWIDTH LATIN SMALL LETTER L}"))

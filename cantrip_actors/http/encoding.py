@@ -1,0 +1,141 @@
+"""Events as event streams show them: which kinds are durable, and their content as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from cantrip_actors import (
+    DecidedEvent,
+    EntityEndedEvent,
+    EntityEvent,
+    EntityStartedEvent,
+    EpisodeEndedEvent,
+    FoldedEvent,
+    RequestedEvent,
+    ResumedEvent,
+    RewardedEvent,
+    SteeredEvent,
+    StepCompleteEvent,
+    Turn,
+)
+from cantrip_actors.http.shapes import outcome_shape
+from cantrip_actors.loom.export.thread import build_turn_fields
+from cantrip_actors.records.records import Record
+from cantrip_actors.stream.reading import EventId, EventLog, format_instant
+
+DURABLE: Final[dict[type[EntityEvent], str]] = {
+    EntityStartedEvent: "entity",
+    SteeredEvent: "steer",
+    StepCompleteEvent: "turn",
+    RequestedEvent: "request",
+    DecidedEvent: "decision",
+    FoldedEvent: "fold",
+    RewardedEvent: "reward",
+    ResumedEvent: "resume",
+    EpisodeEndedEvent: "episode",
+    EntityEndedEvent: "end",
+}
+"""The kinds of events that a stream shows with an id; a further intent is an `intent`."""
+
+
+class DurableEvent(NamedTuple):
+    """An event that a stream shows with its id."""
+
+    id: EventId
+    kind: str
+    event: EntityEvent
+    turn: Turn | None
+    """The whole turn that a `turn` completes."""
+
+
+def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEvent]:
+    """Yield the durable events of the next records of a log."""
+    for record in records:
+        for event in log.add(record):
+            kind = DURABLE.get(type(event))
+            if kind is not None:
+                is_further = isinstance(event, EntityStartedEvent) and event.is_further
+                yield DurableEvent(find_id(event), "intent" if is_further else kind, event, log.turn)
+
+
+def find_id(event: EntityEvent) -> EventId:
+    """Return the id of an event that was read from a log."""
+    id = EventId.parse(event.id)
+    assert id is not None, "a log gives its events their ids"
+    return id
+
+
+_PLAIN: Final[dict[type[EntityEvent], tuple[str, ...]]] = {
+    SteeredEvent: ("text",),
+    FoldedEvent: ("first", "last", "marker"),
+    RewardedEvent: ("turn_id", "reward"),
+    ResumedEvent: (),
+}
+"""The events that are shown as they are, and their fields."""
+
+
+def build_data(durable: DurableEvent) -> dict[str, Any]:
+    """Return the content of a durable event."""
+    event, entity_id, at = durable.event, durable.event.entity_id, format_instant(durable.event.at)
+    sender = getattr(event, "by", "")
+    by = {"by": sender} if sender else {}
+    match event:
+        case StepCompleteEvent():
+            assert durable.turn is not None, "a turn is complete when it is committed"
+            return _build_turn(durable.turn)
+        case EntityStartedEvent():
+            return {"id": entity_id, **_build_beginning(event, at), **by}
+        case RequestedEvent():
+            return _build_request(event, at)
+        case DecidedEvent():
+            decided = {name: getattr(event, name) for name in ("decision", "by", "note")}
+            return {"id": event.request_id, "entity": entity_id, **decided, "at": at}
+        case EpisodeEndedEvent() | EntityEndedEvent():
+            assert event.outcome is not None, "a log knows how its episodes ended"
+            state = event.outcome.reason
+            return {"id": entity_id, "state": state, **outcome_shape(entity_id, event.outcome), "at": at, **by}
+        case _:
+            fields = {name: getattr(event, name) for name in _PLAIN[type(event)]}
+            return {"id": entity_id, **fields, "at": at, **by}
+
+
+def _build_beginning(event: EntityStartedEvent, at: str) -> dict[str, Any]:
+    if event.is_further:
+        return {"intent": event.intent, "at": at, "key": event.key}
+    return {
+        "parent": event.parent_entity,
+        "parent_turn": event.parent_turn,
+        "cantrip": event.cantrip,
+        "name": event.name,
+        "crystal": event.crystal,
+        "lasting": event.lasting,
+        "forked": event.forked,
+        "intent": event.intent,
+        "began": at,
+    }
+
+
+def _build_request(event: RequestedEvent, at: str) -> dict[str, Any]:
+    return {
+        "id": event.request_id,
+        "kind": "question" if event.is_question else "approval",
+        "entity": event.entity_id,
+        "turn": event.turn_id,
+        "call": event.tool_call_id,
+        "gate": event.gate,
+        "args": event.args or {},
+        "text": event.text,
+        "schema": event.schema,
+        "asked_at": at,
+        "expires_at": event.expires_at,
+    }
+
+
+def _build_turn(turn: Turn) -> dict[str, Any]:
+    parts = {"thinking": turn.thinking, "code": turn.code}
+    return {
+        **build_turn_fields(turn),
+        "content": turn.content,
+        **{name: text for name, text in parts.items() if text},
+    }
