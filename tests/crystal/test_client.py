@@ -407,12 +407,12 @@ class TestRetries:
         seen = []
         async with FaultyServer([Reply(whole, cut=int(len(whole) * 0.6)), Reply(whole)]) as server:
             await ask(made(family, server.url), query(seen.append), retry=FAST)
-        types = [payload.type for payload in seen]
-        assert (types.count("response_start"), types.count("attempt_failed")) == (1, 1)
-        assert "response_done" not in types
-        switch = types.index("attempt_failed")
-        assert "item_start" in types[:switch]
-        assert [one.item_id for one in seen[switch:] if one.type == "item_start"] == ["0", "1", "2"]
+        types = [type(payload).__name__ for payload in seen]
+        assert (types.count("ResponseStart"), types.count("AttemptFailed")) == (1, 1)
+        assert "ResponseDone" not in types
+        switch = types.index("AttemptFailed")
+        assert "ItemStart" in types[:switch]
+        assert [one.item_id for one in seen[switch:] if type(one).__name__ == "ItemStart"] == ["0", "1", "2"]
 
 
 class TestRecording:

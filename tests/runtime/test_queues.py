@@ -154,7 +154,7 @@ async def test_three_nodes_together_keep_to_a_bound(url: str, bounds: dict[str, 
 
 @pytest.mark.real_time
 async def test_three_nodes_on_a_server_keep_to_both_bounds() -> None:
-    url, quick = fresh(), answering(delay=0.2)
+    url, quick = fresh(), answering(delay=0.5)
     queue = Queue("reports", max_running=5, per_node=2)
     nodes = [node(url, f"w{n}", queue, cantrips=[quick], beat=0.2, ttl=2) for n in range(3)]
     async with nodes[0] as one, nodes[1] as two, nodes[2] as three, Runtime.open(url) as client:
