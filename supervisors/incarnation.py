@@ -19,8 +19,8 @@ that task, under a shield: nothing above cancels its children, code stops them o
 
 How it is stopped: when it is *asked*, its scope is cancelled, or, if its receive loop is idle, the loop just returns;
 `terminate` runs after that, shielded. When the grace is over it is *killed*: `terminate` is cancelled too. Python
-cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and abandoned: what it does
-after that does not affect the next incarnation. Timers do all this, so a supervisor only waits for the end; an
+cannot end a task that refuses to end; after another `kill_grace` it is reported as a zombie and abandoned: its further
+actions do not affect the next incarnation. Timers do all this, so a supervisor only waits for the end; an
 incarnation with an idle loop and no user code to run needs no timers. A host that is killed kills its children with it.
 
 A bare `CancelledError`, from a library that cancels tasks natively, is a crash: our own cancellation is caught by the
@@ -98,7 +98,7 @@ class Incarnation:
     scheduled: dict[Any, None] = field(default_factory=dict)  # its messages to itself
     monitored: dict[ActorRef, None] = field(default_factory=dict)  # a large set takes five times as much memory
     _unanswered: dict[weakref.ref[Caller], float] = field(default_factory=dict)  # calls, and when they were taken
-    _waiting: list[Caller] = field(default_factory=list)  # who waits for its next phase
+    _waiting: list[Caller] = field(default_factory=list)  # the callers that wait for its next phase
     _has_left: bool = False  # its own code has ended, only its children may still run
     _guard: anyio.CancelScope | None = None  # around `terminate`
     _timer: ScheduledCall | None = None

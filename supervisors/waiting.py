@@ -9,7 +9,7 @@ tasks because the loop is torn down. trio is not imported here: a program that r
 *Timers* are one heap and one task for a whole system, on anyio alone. They serve `send_after`, the timeouts of calls,
 delayed restarts, graces and kills. Callbacks run in the order of their deadlines; they are this package's own, short,
 and do not raise. The task of the timers ends only when the system's root has ended: no cancellation stops it, because
-what is being stopped needs its graces.
+actors that are being stopped need their graces.
 """
 
 from __future__ import annotations

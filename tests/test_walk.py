@@ -22,13 +22,20 @@ def test_a_walk_counts_calls_files_changes_statements_and_writes() -> None:
 
 
 def test_a_figure_above_its_limit_is_named() -> None:
-    assert walk.find_excesses({"gate": Figures(1000, 32, 3, 1000, 1000)}) == ["gate: 3 changes, at most 2"]
+    assert walk.find_excesses({"gate": Figures(1000, 25, 3, 1000, 1000)}) == ["gate: 3 changes, at most 2"]
 
 
 @pytest.mark.rule("K-45")
 @pytest.mark.real_time
-@pytest.mark.xfail(strict=False, reason="the walks are longer than they should be")
-@pytest.mark.parametrize("name", walk.WALKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=False, reason="this walk is longer than it should be"))
+        if name != "gate"
+        else name
+        for name in walk.WALKS
+    ],
+)
 def test_a_walk_is_within_its_limits(name: str) -> None:
     figures = walk.count(walk.measure(name))
     assert figures.files

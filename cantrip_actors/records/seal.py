@@ -22,8 +22,6 @@ _UNKEYED = blake2b(digest_size=_SIZE)
 """A hash to copy, which costs less than a new one."""
 _FIELD = b',"chain":"'
 _TAIL = len(_FIELD) + 2 * _SIZE + len(b'"}')
-SEAL_LENGTH = _TAIL - 1
-"""Bytes by which a seal makes a line longer."""
 
 
 def compute_link(line: bytes, before: bytes, key: bytes = b"") -> bytes:

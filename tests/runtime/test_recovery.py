@@ -24,7 +24,7 @@ from cantrip_actors import (
 from cantrip_actors.loom import lease_store, sqlite
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
-from cantrip_actors.records.records import Resumed
+from cantrip_actors.records.records import Resumed, Utterance
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.entity.delegation import Delegation
 from cantrip_actors.runtime.entity.driver import EntityActor
@@ -94,6 +94,27 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, actor: type, method: str, *, after
         return result
 
     monkeypatch.setattr(actor, method, crashing)
+
+
+@pytest.mark.rule("K-25", "D-011")
+@pytest.mark.parametrize("at", range(1, 15))
+async def test_a_family_that_crashes_at_any_record_loses_repeats_and_pays_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The crash is that of the parent or of its child, whichever writes the record with this number."""
+    world = World()
+    spell = world.spell(say("call_agent", intent="child"), done("over"), delegates=True)
+    crash_at(monkeypatch, StepRecorder, "_append", after=True, at=at)
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(spell, "go")
+        parent, child = runtime.loom.subtree(episode.entity_id)
+        records = [*runtime.loom.records(parent), *runtime.loom.records(child)]
+        observation = runtime.loom.turns(child)[0].observation
+    assert episode.result == "over"
+    assert next(call.result for turn in episode.thread for call in turn.gate_calls) == "grown"
+    # a gate that was recorded as begun is not called again, because it may have had its effect
+    assert world.effects == ([] if "outcome unknown" in observation else ["child's"])
+    assert world.paid == sum(isinstance(record, Utterance) for record in records) == 4
 
 
 @pytest.mark.rule("D-011", "LOOM-1")

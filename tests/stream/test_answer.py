@@ -67,7 +67,7 @@ def test_a_failed_attempt_is_an_event_and_the_next_one_numbers_its_items() -> No
 
 
 @pytest.mark.rule("U-14")
-def test_what_belongs_to_no_open_item_is_dropped() -> None:
+def test_a_delta_without_an_open_item_is_dropped() -> None:
     answer = stream()
     assert read(answer, ItemDelta("0", "text ")) == []
     read(answer, ItemStart("0", "message"), ItemDone("0", FinalMessage("x", "agent")))

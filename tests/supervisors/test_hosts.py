@@ -33,7 +33,7 @@ from supervisors.testing import Boom, Leave, Script
 
 
 class Host(Actor):
-    """Starts the scripts that it is given, and does what it is told: a call is a function of the host."""
+    """Starts the scripts that it is given. A call is a function, and the host is its argument."""
 
     has_children = True
 

@@ -149,6 +149,18 @@ def is_outage(error: BaseException | None) -> bool:
     return type(error) in (LoomError, Unsure, Locked)
 
 
+class CallGroup:
+    """The calls that wait for the next writing of the loom actor, by what they have it write."""
+
+    def __init__(self) -> None:
+        self.appends: list[Caller] = []
+        self.posts: list[Caller] = []
+        self.claims: list[Caller] = []
+
+    def __len__(self) -> int:
+        return len(self.appends) + len(self.posts) + len(self.claims)
+
+
 class LoomWriter(Actor):
     """Writes the records and the mail that callers send.
 
@@ -178,8 +190,7 @@ class LoomWriter(Actor):
         self._on_timer = on_timer
         self._notify_processes = notify_processes
         self._instrument = instrument
-        self._group: list[Caller] = []
-        self._posts: list[Caller] = []
+        self._group = CallGroup()
         self.owner = this_process()
         """The holder of its leases."""
         self._leases: dict[str, Lease] = {}
@@ -238,9 +249,9 @@ class LoomWriter(Actor):
     ) -> Any:
         """Add a message to the group, and write the group when nothing else has arrived."""
         if isinstance(message, Append):
-            self._group.append(caller)
+            self._group.appends.append(caller)
         elif isinstance(message, Post):
-            self._posts.append(caller)
+            self._group.posts.append(caller)
         elif isinstance(message, ReplaceTimers):
             await self._settle()
             return await self._replace_timers(message.changes)
@@ -263,8 +274,8 @@ class LoomWriter(Actor):
         else:
             if message.entity_id in self._ended:  # its lease is about to be released
                 await self._settle()
-            await self._claim(message, caller)
-        if not self.ref.mailbox_depth or len(self._group) + len(self._posts) >= GROUP:
+            self._group.claims.append(caller)
+        if not self.ref.mailbox_depth or len(self._group) >= GROUP:
             await self._settle()
         return NO_REPLY
 
@@ -338,7 +349,7 @@ class LoomWriter(Actor):
             return False
         entity, last = records[0].entity_id, self._last
         self._last = entity
-        if entity != last or self._group or self._posts or self._ended or self._is_forgetting:
+        if entity != last or len(self._group) or self._ended or self._is_forgetting:
             return False
         ref = self.ref
         if ref.mailbox_depth or not ref.alive:
@@ -360,14 +371,15 @@ class LoomWriter(Actor):
         return True
 
     async def _settle(self) -> None:
-        if self._group:
-            group, self._group = self._group, []
-            await self._write(group)
-        if self._posts:
-            posts, self._posts = [caller for caller in self._posts if not caller.abandoned], []
+        if len(self._group):
+            group, self._group = self._group, CallGroup()
+            if group.appends:
+                await self._write(group.appends)
+            posts = [caller for caller in group.posts if not caller.abandoned]
             if posts:  # a cancelled sender has not sent
                 await self._post(posts)
-        if self._ended:
+            await self._claim(group.claims)
+        if self._ended:  # after the claims: a cancelled claim may be granted, and is released then
             ended, self._ended = self._ended, []
             await self._release_leases([lease for one in ended if (lease := self._leases.pop(one, None)) is not None])
 
@@ -433,19 +445,25 @@ class LoomWriter(Actor):
         finally:
             self._is_forgetting = False
 
-    async def _claim(self, message: Claim, caller: Caller) -> None:
-        claim = partial(claim_lease, self._store, message.entity_id, self.owner, self._ttl, lift=message.lift)
-        try:
-            lease = await self._access.write(claim)
-        except LoomError as error:
-            caller.fail(error)
-            return
-        self._leases[message.entity_id] = lease
-        self._tokens[message.entity_id] = lease.token
-        self._unreleased.pop(message.entity_id, None)
-        if self._store.expires:
-            self._renewal.start()
-        caller.reply(lease.token)
+    async def _claim(self, callers: Sequence[Caller]) -> None:
+        """Claim leases. If another process holds the lock of the store for too long, all callers get the error."""
+        for index, caller in enumerate(callers):
+            message = caller.message
+            claim = partial(claim_lease, self._store, message.entity_id, self.owner, self._ttl, lift=message.lift)
+            try:
+                lease = await self._access.write(claim)
+            except Locked as error:
+                _fail_all(callers[index:], error)
+                return
+            except LoomError as error:
+                caller.fail(error)
+                continue
+            self._leases[message.entity_id] = lease
+            self._tokens[message.entity_id] = lease.token
+            self._unreleased.pop(message.entity_id, None)
+            if self._store.expires:
+                self._renewal.start()
+            caller.reply(lease.token)
 
     async def _write(self, group: list[Caller]) -> None:
         records, taken, post, timers = _join_group([caller.message for caller in group])
@@ -457,10 +475,7 @@ class LoomWriter(Actor):
                 )
         except (Unsure, Locked) as error:  # not retried: it may be in the store already, or each would wait as long
             self._note_failure(error)
-            for caller in group:
-                own = type(error)(str(error))  # one for each caller, which adds the id of its entity
-                own.__cause__ = error
-                caller.fail(own)
+            _fail_all(group, error)
         except LoomError as error:
             if len(group) > 1:  # write one by one: only the entity at fault gets the error
                 for caller in group:
@@ -530,6 +545,14 @@ class LoomWriter(Actor):
             return await self._access.write(partial(change, message.row))
         except CantripError as error:
             return error
+
+
+def _fail_all(callers: Sequence[Caller], error: LoomError) -> None:
+    """Raise an error in each caller. Each gets one of its own, because it adds the id of its entity."""
+    for caller in callers:
+        own = type(error)(str(error))
+        own.__cause__ = error
+        caller.fail(own)
 
 
 def _join_group(
