@@ -91,7 +91,7 @@ class EntityActor(Actor):
             children=self.children,
             maker=self._maker,
             wait_for_mail=self._wait_for_mail,
-            is_stopping=lambda: self.stop_reason is not None,
+            was_cut=lambda: self._scope.cancel_called and self.stop_reason is None,
         )
         try:
             await self._drive()
@@ -387,13 +387,13 @@ class EntityActor(Actor):
         if cell.life.stage is Stage.LEAVING:
             raise Stop(Shutdown(Unloaded()))
         exception = crash.exception
-        if isinstance(exception, Died) and exception.__cause__ is not None:  # the circle's crash is this actor's
+        if isinstance(exception, Died):  # the callee's crash is this actor's; that it was killed says nothing of this one
             exception = exception.__cause__
-        cell.crashes.last = Crash(exception)
-        cell.crashes.marks.append(
-            CrashMark(cell.recorded, f"{type(exception).__name__}: {render_exception(exception)}")
-        )
-        if not may_restart(cell.crashes.marks):
-            raise Stop(Shutdown(GivenUp(crash)))
+        cell.crashes.last = crash if exception is None else Crash(exception)
+        if exception is not None:
+            text = f"{type(exception).__name__}: {render_exception(exception)}"
+            cell.crashes.marks.append(CrashMark(cell.recorded, text))
+            if not may_restart(cell.crashes.marks):
+                raise Stop(Shutdown(GivenUp(crash)))
         if not cell.life.is_final:
             self._change(Change.CRASHES)

@@ -82,7 +82,8 @@ class Performer:
         children: the nursery of its actor, for its circle and its children.
         maker: makes the cells of children.
         wait_for_mail: waits until the actor is notified of mail.
-        is_stopping: says whether the actor is asked to end, so that its children are not this object's business.
+        was_cut: says whether the driver cut the action under way short, and the actor itself goes on. Otherwise a
+            cancellation ends the whole actor, and its children with it.
     """
 
     recalled: str | None = None
@@ -101,7 +102,7 @@ class Performer:
         children: Children,
         maker: ChildMaker,
         wait_for_mail: Callable[[], Awaitable[object]],
-        is_stopping: Callable[[], bool],
+        was_cut: Callable[[], bool],
     ) -> None:
         self._cell = cell
         self._environment = environment
@@ -111,7 +112,7 @@ class Performer:
         self._children = children
         self._maker = maker
         self._wait_for_mail = wait_for_mail
-        self._is_stopping = is_stopping
+        self._was_cut = was_cut
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = make_retry_callback(environment.instrument, cell, cell.crystal)
         self._circle: ActorRef[Any] | None = None
@@ -303,7 +304,7 @@ class Performer:
             with self._waiting("children"):
                 return await delegation.wait()
         except anyio.get_cancelled_exc_class():
-            if not self._is_stopping():
+            if self._was_cut():
                 await delegation.stop("timeout" if self._cell.deadline.has_passed else "parent_ended")
             raise
 
