@@ -307,7 +307,7 @@ class Tree(Core):
                 ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
                 ChildSpec("servers", servers.supervise, shutdown=math.inf, ref=servers.supervisor),
                 ChildSpec("entities", Launcher.supervise, shutdown=math.inf, ref=self._entities),
-                ChildSpec("registry", lambda: RegistryActor(self, self.launcher.remove), ref=self.registry),
+                ChildSpec("registry", self._make_registry, ref=self.registry),
                 ChildSpec("mail", lambda: self._make_mail_actor(store), ref=inboxes.actor),
                 ChildSpec("scheduler", lambda: SchedulerActor(scheduler, polls=store.shared), ref=scheduler.actor),
                 *self._make_membership_specs(),
@@ -315,6 +315,9 @@ class Tree(Core):
             ],
             strategy="rest_for_one",
         )
+
+    def _make_registry(self) -> RegistryActor:
+        return RegistryActor(self, self.launcher.remove, self.inboxes.settle_from_log)
 
     def _make_writer(self, store: Store) -> LoomWriter:
         if self.loom_actor is not None:

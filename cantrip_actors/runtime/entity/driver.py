@@ -387,7 +387,9 @@ class EntityActor(Actor):
         if cell.life.stage is Stage.LEAVING:
             raise Stop(Shutdown(Unloaded()))
         exception = crash.exception
-        if isinstance(exception, Died):  # the callee's crash is this actor's; that it was killed says nothing of this one
+        if isinstance(
+            exception, Died
+        ):  # the callee's crash is this actor's; that it was killed says nothing of this one
             exception = exception.__cause__
         cell.crashes.last = crash if exception is None else Crash(exception)
         if exception is not None:

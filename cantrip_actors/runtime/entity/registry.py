@@ -8,7 +8,7 @@ wait for its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -30,11 +30,18 @@ _log = get_logger("cantrip_actors.runtime")
 
 
 class RegistryActor(Actor):
-    """Watches the cells that it receives in casts. `remove` removes a cell."""
+    """Watches the cells that it receives in casts.
 
-    def __init__(self, core: Core, remove: Callable[[Cell], None]) -> None:
+    Args:
+        core: the core of the runtime.
+        remove: removes a cell.
+        settle: settles those that wait for episodes of an entity which have ended according to its log.
+    """
+
+    def __init__(self, core: Core, remove: Callable[[Cell], None], settle: Callable[[str], Awaitable[None]]) -> None:
         self._core = core
         self._remove = remove
+        self._settle = settle
         self._timer: Alarm | None = None
 
     async def init(self) -> None:
@@ -85,6 +92,10 @@ class RegistryActor(Actor):
         except LoomError as error:
             _log.error("an entity's end could not be recorded", entity=cell.entity_id, error=str(error))
         self._remove(cell)
+        try:
+            await self._settle(cell.entity_id)  # it may have stopped between an end of an episode and its report
+        except LoomError as error:
+            _log.error("an entity's last outcome could not be read", entity=cell.entity_id, error=str(error))
         await cell.crystal.release()  # an actor that was killed had no chance to
 
     async def _settle_log(self, cell: Cell, reason: ExitReason | None) -> None:
