@@ -24,7 +24,6 @@ def find_parents(lines: list[str], entities: list[str]) -> dict[str, str | None]
 
 
 @pytest.mark.rule("K-01")
-@pytest.mark.xfail(strict=False, reason="all actors run in one flat task group")
 def test_the_tasks_of_the_demo_are_nested_as_its_entities_are_in_the_loom(
     cantrip: Callable[..., Said], place: Path
 ) -> None:

@@ -16,8 +16,6 @@ from supervisors.testing import virtual
 from tests.runtime.spells import done, say
 from tests.task_tree import list_actors, list_tasks, select_actors
 
-FLAT = pytest.mark.xfail(strict=False, reason="all actors run in one flat task group")
-
 Plan = list[Any]
 """The children of an entity, each with its own plan; an entity without children works."""
 
@@ -82,7 +80,6 @@ def make_world(backend: str) -> dict[str, Any]:
 # K-01
 
 
-@FLAT
 @pytest.mark.rule("K-01")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(
@@ -103,7 +100,6 @@ def test_tasks_have_the_parents_that_inspect_shows_for_any_tree_of_entities(back
     anyio.run(main, **make_world(backend))
 
 
-@FLAT
 @pytest.mark.rule("K-01", "K-02")
 async def test_a_child_runs_below_the_task_of_its_parent() -> None:
     family = Family()
@@ -116,7 +112,6 @@ async def test_a_child_runs_below_the_task_of_its_parent() -> None:
         family.may_end.set()
 
 
-@FLAT
 @pytest.mark.rule("K-01")
 async def test_a_gate_runs_below_the_task_of_its_entity() -> None:
     chains: list[tuple[str, ...]] = []

@@ -386,10 +386,8 @@ class EntityActor(Actor):
         self._recorder.publish_crash()
         if cell.life.stage is Stage.LEAVING:
             raise Stop(Shutdown(Unloaded()))
-        exception = crash.exception
-        if isinstance(
-            exception, Died
-        ):  # the callee's crash is this actor's; that it was killed says nothing of this one
+        exception: BaseException | None = crash.exception
+        if isinstance(exception, Died):  # a callee's crash is this actor's; one that was killed says nothing about it
             exception = exception.__cause__
         cell.crashes.last = crash if exception is None else Crash(exception)
         if exception is not None:
