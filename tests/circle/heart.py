@@ -1,13 +1,16 @@
 """Measure by how much a program delays the event loop, beyond the delay by the machine.
 
 One heart beats in the loop, another in a process of its own, which has no part in what the loop does: if both are late,
-the machine is busy, and the test is not at fault.
+the machine is busy, and the test is not at fault. Nor is it if the threads of this process could run, and waited for a
+core: Linux counts that time.
 """
 
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -32,6 +35,15 @@ while True:
 """
 
 
+def read_waits() -> float:
+    """Return how many seconds the threads of this process have waited for a core; 0 if the system does not count."""
+    waits = 0
+    for statistics in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # that thread has just ended
+            waits += int(statistics.read_text().split()[1])
+    return waits / 1e9
+
+
 class Hearts:
     """Both hearts; the one beside beats while this is entered."""
 
@@ -49,21 +61,23 @@ class Hearts:
     async def late_by(self, work: Callable[[], Awaitable[object]]) -> float:
         """How much later than the machine the loop was at its latest, in seconds, while `work` was done."""
         self._read()
-        latest = 0.0
+        latest = latest_by_itself = 0.0
 
         async def beat() -> None:
-            nonlocal latest
+            nonlocal latest, latest_by_itself
             while True:
-                before = time.perf_counter()
+                before, waits = time.perf_counter(), read_waits()
                 await anyio.sleep(BEAT)
-                latest = max(latest, time.perf_counter() - before - BEAT)
+                late = time.perf_counter() - before - BEAT
+                latest = max(latest, late)
+                latest_by_itself = max(latest_by_itself, late - (read_waits() - waits))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(beat)
             await anyio.sleep(2 * BEAT)  # until it beats
             await work()
             tasks.cancel_scope.cancel()
-        return latest - self._read()
+        return min(latest - self._read(), latest_by_itself)
 
     def _read(self) -> float:
         assert self._beside.stdin is not None
