@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -147,6 +147,35 @@ def invoke(
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
         finish(episode, loom, as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip ensure notes notes.yaml"))
+def ensure(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called.")],
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
+    loom: Url = LOOM,
+    as_json: Json = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Make a long-lived entity, unless it is there already; ask no model.
+
+    It waits for its first intent, which `cantrip send` gives it. To repeat this is safe, also with a changed recipe: an
+    entity that is there keeps its memory, and moves to the recipe with its next intent.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.cli.recipe_sidecar import remember
+        from cantrip_actors.recipes import load_recipe
+
+        cantrip = load_recipe(recipe)
+
+        async def work(runtime: Runtime) -> dict[str, Any]:
+            remember(loom, cantrip, recipe)
+            entity = await runtime.ensure(name, cantrip)
+            state = await runtime.read(lambda: runtime.loom.state(entity.id))
+            return {"entity_id": entity.id, "name": name, "state": state}
+
+        made = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
+        output.show(made, [f"{made['entity_id']}  {name}  {made['state']}"], as_json=as_json)
 
 
 @app.command(

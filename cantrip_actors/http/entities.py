@@ -113,6 +113,20 @@ async def begin_entity(call: HttpCall) -> JsonAnswer:
     )
 
 
+async def ensure(call: HttpCall) -> JsonAnswer:
+    """Make a long-lived entity without an intent, unless there is one of that name."""
+    body: models.EnsureBody = call.body
+    cantrip, name = find_cantrip(call, body.cantrip), call.path["name"]
+    is_new = await call.read(lambda: call.runtime.entity(name)) is None
+    entity = await call.runtime.ensure(name, cantrip)
+
+    def look() -> dict[str, Any]:
+        return entity_shape(call.runtime.loom, call.runtime.loom.header(entity.id), [])
+
+    shape = call.redact_for_token(await call.read(look))
+    return JsonAnswer(shape, 201 if is_new else 200, {"location": f"{ENTITIES}/{entity.id}"})
+
+
 async def fork(call: HttpCall) -> JsonAnswer:
     """Continue from a turn with a new entity."""
     body: models.ForkBody = call.body

@@ -16,6 +16,7 @@ WaitField = Annotated[float | None, Field(gt=0, description="Wait so many second
 EntityState = Literal[
     "active",
     "waiting",
+    "idle",
     "terminated",
     "truncated",
     "failed",
@@ -78,6 +79,12 @@ class BeginBody(_Intent):
 
     cantrip: Text
     name: Text
+
+
+class EnsureBody(Strict):
+    """Make a long-lived entity without an intent, unless it is there already."""
+
+    cantrip: Text
 
 
 class SendBody(_Intent):

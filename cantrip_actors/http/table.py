@@ -59,6 +59,14 @@ _NATIVE: tuple[ApiRoute, ...] = (
     ApiRoute("DELETE", "/submissions/{key:path}", "stop", entities.withdraw_submission, {200: models.SubmissionJson}),
     ApiRoute("POST", "/entities", "cast", entities.begin_entity, _NEW, models.BeginBody),
     ApiRoute("GET", "/entities", "read", entities.list_entities, {200: models.EntityPage}, query=models.EntitiesQuery),
+    ApiRoute(
+        "PUT",
+        "/entities/{name}",
+        "cast",
+        entities.ensure,
+        {200: models.EntityJson, 201: models.EntityJson},
+        models.EnsureBody,
+    ),
     ApiRoute("GET", "/entities/{id}", "read", entities.get_entity, {200: models.EntityJson}),
     ApiRoute(
         "POST",

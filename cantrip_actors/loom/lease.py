@@ -31,11 +31,13 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+import orjson
 
 from cantrip_actors.terms.errors import LoomError
 
@@ -115,6 +117,21 @@ class Fenced(LoomError):
 def name_lease(name: str) -> str:
     """Return the text on which a lease claims a name; it cannot be an entity's id."""
     return f"name:{name}"
+
+
+SERVICE: Final = "serves:"
+"""How the text of a lease begins with which a process says which cantrips it serves."""
+
+
+def service_lease(owner: str, cantrips: Iterable[str]) -> str:
+    """Return the text on which a process has a lease while it serves cantrips with these names and content ids."""
+    return SERVICE + orjson.dumps([owner, *sorted(cantrips)]).decode()
+
+
+def read_service(text: str) -> list[str]:
+    """Return the names and content ids of the cantrips that are served under the lease with this text."""
+    cantrips: list[str] = orjson.loads(text.removeprefix(SERVICE))[1:]
+    return cantrips
 
 
 def make_not_root(entity: str, root: str) -> LoomError:

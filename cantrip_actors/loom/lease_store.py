@@ -103,6 +103,10 @@ class LeaseStore(ABC):
     def quarantined(self) -> list[str]:
         """Return the entities that are quarantined, because they crashed again and again, or their holders died."""
 
+    def served(self) -> frozenset[str]:
+        """Return the names and content ids of the cantrips that other living processes serve (`service_lease`)."""
+        return frozenset()
+
     def leases_of(self, owner: str) -> list[Lease]:  # noqa: ARG002  # only those of a server can come back
         """Return the leases of a holder according to the store; `until` is 0."""
         return []

@@ -127,7 +127,7 @@ class MemoryIndex(Known):
             self.below.setdefault(row.parent_entity, []).append(row.id)
         if row.lasting and row.name is not None:
             self.names[row.name] = row.id
-        self.unfinished[row.id] = Life.BUSY
+        self.unfinished[row.id] = Life(row.life)
 
     def _set_life(self, entity: str, life: Life) -> None:
         if life >= Life.OVER:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from cantrip_actors.loom.lease import DEATHS, REMAINS, Holder, Lease, is_gone
+from cantrip_actors.loom.lease import DEATHS, REMAINS, SERVICE, Holder, Lease, is_gone, read_service
 from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, Why, decode_info, encode_info
 from cantrip_actors.loom.rules import Tree
 from cantrip_actors.loom.table_rows import Connection, Tables, decode_text
@@ -124,12 +124,22 @@ class NodeTables(Tables):
         query = "select entity, token from leases join holders on holders.no = holder where owner = ?"
         return [Lease(decode_text(entity), owner, token, 0.0) for entity, token in self._fetch_rows(query, owner)]
 
+    def served(self) -> frozenset[str]:
+        """Return the names and content ids of the cantrips that other living processes serve."""
+        rows = self._fetch_rows(_SERVICES.format(self._lasts), SERVICE)
+        living = [decode_text(text) for text, owner, _, left in rows if self._is_others(owner, left)]
+        return frozenset(cantrip for text in living for cantrip in read_service(text))
+
+    def _is_others(self, owner: Any, left: float) -> bool:
+        """Return whether a lease is a valid one of another holder."""
+        name = None if owner is None else decode_text(owner)
+        return name is not None and name not in self._owners and self._is_live(name, left)
+
     def is_held(self, entity_id: str) -> bool:
         """Return whether another holder has a lease on the tree of an entity."""
         root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
         rows = self._fetch_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
-        held = ((decode_text(owner), left) for _, owner, _, left in rows if owner is not None)
-        return any(owner not in self._owners and self._is_live(owner, left) for owner, left in held)
+        return any(self._is_others(owner, left) for _, owner, _, left in rows)
 
     def _has_table(self, db: Connection, name: str) -> bool:
         return db.execute(self._table_query, (name, *self._table_place)).fetchone() is not None
@@ -348,6 +358,10 @@ _HAS_LEASES = "exists (select 1 from leases where holder = holders.no)"
 _FORGET = f"delete from holders where {{}} < ? and not {_HAS_LEASES}"  # noqa: S608  # our own words
 _LEAVE = f"delete from holders where owner = ? and not {_HAS_LEASES}"  # noqa: S608  # likewise
 _LEASES = "select token, owner, deaths, {} from leases left join holders on holders.no = holder"
+_SERVICES = (
+    f"select entity, owner, deaths, {{}} from leases join holders on holders.no = holder "  # noqa: S608  # our own words
+    f"where substr(entity, 1, {len(SERVICE)}) = ?"
+)
 _RELEASES = "select 'release', release, '', no, false, null from releases"
 _NODES = (
     "select 'node' as what, nodes.owner as id, info, busy, draining, {} from nodes "

@@ -297,8 +297,9 @@ def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
     entity, parent = header.entity_id, header.parent_entity
     above = None if parent is None or header.forked else made.new.get(parent) or known.find_place(parent)
     tree = Tree(number, entity, NOTHING, known.find_token(entity)) if above is None else above.tree
-    made.entities.append(EntityRow(number, entity, tree.no, *read_header_facts(header), Life.BUSY.value))
-    place = made.new[entity] = Place(number, tree, header.lasting)
+    life = Life.IDLE if header.lasting else Life.BUSY
+    made.entities.append(EntityRow(number, entity, tree.no, *read_header_facts(header), life.value))
+    place = made.new[entity] = Place(number, tree, header.lasting, life)
     return place
 
 

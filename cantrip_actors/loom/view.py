@@ -136,8 +136,9 @@ class Loom:
         return self._find(entity_id) is not None
 
     def has_begun(self, entity_id: str) -> bool:
-        """Return whether an entity's first intent is recorded; it is its second record, right after the header."""
-        return self.first_intent(entity_id) is not None
+        """Return whether an entity is ready for work: a long-lived one has its header, any other its first intent."""
+        records = self._read(entity_id, limit=2)
+        return bool(records) and (self.header(entity_id).lasting or find_first_intent(records) is not None)
 
     def records(self, entity_id: str, *, after: int = -1) -> Sequence[Record]:
         """Return an entity's records, in order; with `after` only those after that position."""
@@ -271,11 +272,17 @@ class Loom:
         return get_outcome(fold_entity(self, entity_id), self.usage_below(entity_id))
 
     def first_intent(self, entity_id: str) -> IntentGiven | None:
-        """Return an entity's first intent, which is its second record; None if a crash came before it."""
-        return find_first_intent(self._read(entity_id, limit=2))
+        """Return an entity's first intent; None if a crash came before it, or a long-lived entity waits for it.
+
+        It is the second record, except for a long-lived entity that was made without it.
+        """
+        first = find_first_intent(self._read(entity_id, limit=2))
+        is_elsewhere = first is None and self.has(entity_id) and self.header(entity_id).lasting
+        return find_first_intent(self._read(entity_id)) if is_elsewhere else first
 
     def state(self, entity_id: str) -> State:
-        """Return "active", "waiting" for a person, or how the entity's last episode ended (LOOM-7, reading 3).
+        """Return "active", "waiting" for a person, "idle" if the entity has had no intent yet, or how its last episode
+        ended (LOOM-7, reading 3).
 
         A timeout and a budget are wards: an entity that exceeds one between turns is truncated too. Its `Ended` record
         says which.

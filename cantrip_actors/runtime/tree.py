@@ -333,6 +333,7 @@ class Tree(Core):
             inboxes.notify_processes,
             self.instrument,
             self.membership,
+            self.cantrips.served,
         )
         return self.loom_actor
 

@@ -418,3 +418,12 @@ class TestKilled:
             assert "is being run by" in said.err
             assert cantrip("abandon", running.id).code == 1
             assert runtime.loom.state(running.id) == "active"
+
+
+@pytest.mark.rule("Y-01")
+def test_ensure_makes_an_entity_once_and_a_send_is_its_first_intent(cantrip) -> None:
+    first = cantrip("ensure", "notes", "notes.yaml", "--json").json
+    assert first["state"] == "idle"
+    assert cantrip("ensure", "notes", "notes.yaml", "--json").json["entity_id"] == first["entity_id"]
+    assert cantrip("entities").out.splitlines()[1].split()[1:3] == ["notes", "idle"]
+    assert cantrip("send", "notes", "milk", "-q").out == "milk\n"

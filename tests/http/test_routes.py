@@ -78,6 +78,9 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         await on.runtime.submit("elsewhere", "hi", key="later")
         assert not (await check("GET", "submissions/later", 200))["has_begun"]
         await check("DELETE", "submissions/later", 200)
+        ensured = await check("PUT", "entities/new%2Fone", 201, {"cantrip": "echo"})
+        assert (ensured["name"], ensured["state"], ensured["intent"]) == ("new/one", "idle", None)
+        assert (await check("PUT", "entities/new%2Fone", 200, {"cantrip": "echo"}))["id"] == ensured["id"]
         await check("POST", "entities", 201, {"cantrip": "echo", "intent": "one", "name": "bob"})
         await check("GET", "entities?limit=2&state=terminated", 200)
         assert (await check("GET", "entities/bob", 200))["intent"] == "one"

@@ -110,6 +110,8 @@ def find_status(records: Iterable[Record]) -> Status | None:
     status: Status | None = None
     for record in records:
         match record:
+            case Header():
+                status = "idle" if record.lasting else "active"
             case Ended():
                 status = record.reason
             case Committed():

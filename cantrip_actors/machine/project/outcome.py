@@ -13,8 +13,9 @@ from cantrip_actors.terms.outcome import EndReason, Outcome
 
 _WARDS = {"timeout": "timeout", "budget": "budget"}
 
-Status = Literal["active", "waiting", "forgotten"] | EndReason
-"""Whether an entity is at work or waits for a person, how its latest episode ended, or that its content is gone."""
+Status = Literal["active", "waiting", "idle", "forgotten"] | EndReason
+"""Whether an entity is at work, waits for a person, or for its first intent, how its latest episode ended, or that its
+content is gone."""
 
 
 def show_status(status: Status) -> Status:
@@ -29,6 +30,8 @@ def get_status(state: State) -> Status:
         return "terminated" if end.terminated else "truncated"
     if end is not None:
         return show_status(end.reason)
+    if state.phase is Phase.IDLE:  # it has had no episode
+        return "idle"
     return "waiting" if turn.requested is not None and turn.decided is None else "active"
 
 

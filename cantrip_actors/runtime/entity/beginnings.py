@@ -7,9 +7,9 @@ in this process or another, before or after a crash. The entity's log says wheth
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
@@ -39,8 +39,12 @@ if TYPE_CHECKING:
 NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
 """The namespace of the ids that are derived from keys."""
 
-_OF_CANTRIP: Final = ("cantrip_id", "cantrip_name", "call", "circle", "crystal")
-"""The fields of a header that describe the cantrip."""
+_SAME_HEADER: Final = ("lasting", "name", "parent_turn", "queue")
+_SAME_INTENT: Final = ("intent", "context", "images")
+"""The fields that a repeated beginning must have in common with the first one."""
+_LABELS: Final[Mapping[str, str]] = MappingProxyType(
+    {"lasting": "whether it is long-lived", "parent_turn": "the turn that it forks"}
+)
 
 
 class Beginning(NamedTuple):
@@ -92,6 +96,36 @@ class Beginnings:
 
         identity = self.make_identity(make_submission_key(row.key), row.tenant, queue=row.queue)
         await self._begin_once(Beginning(cantrip, Begin(row.intent, trace=row.trace), identity, is_wanted))
+
+    async def ensure(self, name: str, cantrip: Cantrip, tenant: str) -> Entity:
+        """Return the long-lived entity of that name; make one that waits for its first intent if there is none.
+
+        The lease on the name lets one process at a time make it. Raises InvalidIntent, LoomError, RuntimeClosed.
+        """
+        tree, lease = self._tree, name_lease(scope_name(tenant, check_name("name", name)))
+        tree.check_accepting()
+        find = partial(self.find_named, name, tenant)
+        async with tree.launcher.lock(lease):
+            while (entity_id := await tree.in_store(find)) is None:
+                with anyio.CancelScope(shield=True):
+                    await self._make_idle(name, cantrip, tenant, lease)
+        is_offered = cantrip.name is not None and tree.cantrips.find_offered(cantrip.name) is not None
+        return Entity(tree, entity_id, name, cantrip=None if is_offered else cantrip)
+
+    async def _make_idle(self, name: str, cantrip: Cantrip, tenant: str, lease: str) -> None:
+        """Record an entity that waits for its first intent, unless another process has one of that name or makes it."""
+        tree = self._tree
+        try:
+            await tree.claim(lease)
+            if await tree.in_store(partial(self.find_named, name, tenant)) is None:
+                async with tree.tool_servers.complete(cantrip) as complete:
+                    identity = self.make_identity(None, tenant, lasting=True, name=name)
+                    await tree.append([Plan.of(complete, identity).make_header(tree.make_moment().at)])
+        except Held:
+            await anyio.sleep(POLL_INTERVAL)
+        finally:
+            if tree.living.find_named(scope_name(tenant, name)) is None:
+                tree.writer.cast(Release(lease))
 
     async def _begin_once(self, beginning: Beginning) -> None:
         if not await self._has_begun(beginning.identity.entity_id):
@@ -180,16 +214,29 @@ class Beginnings:
         assert given is not None, "it has begun"
         return given, loom.header(entity_id)
 
-    def _check_same(self, beginning: Beginning, given: IntentGiven, header: Header) -> None:
-        """Raise KeyUsed if the entity began with something else."""
-        at, entity_id, (cantrip, begin, identity, _) = "", header.entity_id, beginning
-        wanted = IntentGiven(entity_id, begin.intent, at, begin.context, begin.images)
-        expected = Plan.of(cantrip, identity).make_header(header.at)
-        if cantrip.id == header.cantrip_id:  # another version of this library may have described it otherwise
-            expected = replace(expected, **{name: getattr(header, name) for name in _OF_CANTRIP})
-        found = [header, replace(given, at=at, sender=None, trace=None)]
-        if list(self._tree.guard.redact_records([expected, wanted])) != found:
-            raise KeyUsed(f"key {identity.key!r} was used to begin something else, entity {entity_id}: use another key")
+    def _check_same(self, beginning: Beginning, recorded: IntentGiven, header: Header) -> None:
+        """Raise KeyUsed if the entity began as something else.
+
+        The content of its cantrip does not count: a program that begins its entities when it starts finds them after a
+        deploy with another prompt, and the upgrade policy decides which cantrip they work with.
+        """
+        entity_id, (cantrip, begin, identity, _) = header.entity_id, beginning
+        expected, intent = self._tree.guard.redact_records(
+            [
+                Plan.of(cantrip, identity).make_header(header.at),
+                IntentGiven(entity_id, begin.intent, "", begin.context, begin.images),
+            ]
+        )
+        pairs = [(name, getattr(header, name), getattr(expected, name)) for name in _SAME_HEADER]
+        pairs += [(name, getattr(recorded, name), getattr(intent, name)) for name in _SAME_INTENT]
+        differing = [_LABELS.get(name, name) for name, before, now in pairs if before != now]
+        if None not in (header.cantrip_name, cantrip.name) and header.cantrip_name != cantrip.name:
+            differing.append(f'the name of its cantrip, which was "{header.cantrip_name}"')
+        if differing:
+            raise KeyUsed(
+                f"key {identity.key!r} was used to begin something else, entity {entity_id}; what differs is "
+                f"{' and '.join(differing)}: use another key for another beginning"
+            )
 
     async def _make_handle(self, beginning: Beginning) -> Entity:
         """Return a handle to an entity that has begun; resume the entity if a crash interrupted it."""

@@ -20,9 +20,10 @@ def find_end_reason(detail: object, root: Cell, core: Core, *, has_request: bool
     """Return why an entity ends that is shut down with this detail; None if it leaves, and continues from its log.
 
     `has_request` says whether a person has to decide before it continues. Then it does not end because its runtime
-    closes, even if it has only just asked.
+    closes, even if it has only just asked. Nor does work with a key: its caller comes back for it with that key.
     """
-    is_resumed = root.plan.lasting or root.is_suspended or core.is_handing_over or has_request
+    is_kept = root.plan.lasting or root.plan.key is not None or core.limits.on_close == "keep"
+    is_resumed = is_kept or root.is_suspended or core.is_handing_over or has_request
     if isinstance(detail, Dismissed):
         return _REASONS.get(detail.reason, "cancelled")
     if isinstance(detail, str) and detail in _REASONS:

@@ -77,6 +77,11 @@ class KnownCantrips:
         """The names of the cantrips that are offered."""
         return list(self._offered)
 
+    @property
+    def served(self) -> list[str]:
+        """The content ids and the names of the cantrips that were given to `Runtime.open`."""
+        return [text for cantrip in self._given for text in (cantrip.id, cantrip.name) if text is not None]
+
     def add_carved(self, cantrip: Cantrip) -> None:
         """Remember the cantrip of a child."""
         _remember(cantrip, self._carved)

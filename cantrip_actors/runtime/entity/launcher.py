@@ -268,7 +268,8 @@ class Launcher:
     async def adopt(self, entity_id: str, cantrip: Cantrip) -> None:
         """Give a long-lived entity another cantrip: unload it once it is idle, and load it with this one.
 
-        Raises Held, LoomError, EntityEnded.
+        If another process runs it, it goes on there with the cantrip of that process: its mail reaches it there, and
+        this process continues with this cantrip what it loads later. Raises LoomError, EntityEnded.
         """
         async with self.lock(entity_id):
             cell = self._core.living.get(entity_id)
@@ -279,7 +280,10 @@ class Launcher:
                 unload_when_idle(cell)
                 await cell.ending.wait()
             if self._core.living.get(entity_id) is None:
-                await self.restore(entity_id, cantrip)
+                try:
+                    await self.restore(entity_id, cantrip)
+                except Held:
+                    self._core.cantrips.add(cantrip)
 
     async def suspend(self, cell: Cell) -> None:
         """Suspend a root entity, once its whole tree is between two turns, and wait until it is unloaded."""
@@ -340,8 +344,8 @@ class Launcher:
         if waits and not facts.is_held:
             try:
                 core.find_cantrip(facts)
-            except CantripUnknown:
-                if not await core.in_store(core.has_living_node):  # else a node takes the mail
+            except CantripUnknown as unknown:
+                if not await core.in_store(partial(core.is_served, unknown)):  # else that process takes the mail
                     raise
 
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:

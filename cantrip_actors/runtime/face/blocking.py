@@ -440,6 +440,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     submission = _wrap_result(_wrap_submission, Runtime.submission)
     serve = _call_blocking(Runtime.serve)
     invoke = _wrap_result(BlockingEntity, Runtime.invoke)
+    ensure = _wrap_result(BlockingEntity, Runtime.ensure)
     fork = _call_blocking(Runtime.fork)
     start_fork = _wrap_result(BlockingEntity, Runtime.start_fork)
     check_writer = _call_blocking(Runtime.check_writer)

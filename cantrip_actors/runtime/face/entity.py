@@ -121,6 +121,8 @@ class Entity:
         tree = self._tree
         state = fold_entity(tree.loom, self._id)
         episode = state.episode
+        if state.phase is Phase.IDLE and not episode.number:
+            raise LoomError(f"entity {self._id} has had no intent yet: send it one")
         if episode.end is None and (
             self._find_cell() is not None
             or tree.is_held(self._id)

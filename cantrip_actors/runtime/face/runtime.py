@@ -47,7 +47,7 @@ from cantrip_actors.runtime.face.episode import Episode
 from cantrip_actors.runtime.face.owner import Owner
 from cantrip_actors.runtime.face.receipt import Receipt
 from cantrip_actors.runtime.face.system import System, read_system
-from cantrip_actors.runtime.loom.core import Limits
+from cantrip_actors.runtime.loom.core import Limits, OnClose
 from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.nodes.membership import Node
@@ -152,6 +152,7 @@ class Runtime:
         node: Node | None = None,
         stranded_after: float = 60.0,
         queues: Iterable[Queue] = (),
+        on_close: OnClose = "end",
     ) -> Runtime:
         """Return a runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
 
@@ -210,6 +211,10 @@ class Runtime:
         processes, until a runtime is opened with other bounds (docs/cluster.md). A loom in memory or in a JSONL file
         stores no bounds: give its queues each time.
 
+        Work that is under way when the runtime closes is left as it stands if somebody comes back for it: long-lived
+        entities, and what was begun with a key, submitted or scheduled. The next process finds it interrupted, and
+        `recover` says what happens. Other one-shot entities end, `cancelled`; with `on_close="keep"` they stay, too.
+
         Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a URL
         that is not a text and a key that is too short. Entering raises LoomError if the loom cannot be opened,
         DamagedLoom if it is damaged, and WrongSealKey if `seal_key` is missing, wrong, or given for a loom that is not
@@ -222,6 +227,7 @@ class Runtime:
         check_choice("recover", recover, get_args(Recover))
         check_choice("redact", redact, get_args(Redact))
         check_choice("unattended", unattended, get_args(Unattended))
+        check_choice("on_close", on_close, get_args(OnClose))
         check_seconds("passivate_after", passivate_after)
         check_seconds("keep_keys", keep_keys)
         check_seconds("stranded_after", stranded_after, above_zero=True)
@@ -239,7 +245,9 @@ class Runtime:
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
         kept_for = parse_retention(retention)
-        limits = Limits(passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted)
+        limits = Limits(
+            passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted, on_close
+        )
         tree = Tree(
             os.fspath(url),
             offered,
@@ -560,6 +568,17 @@ class Runtime:
         """
         what = self._make_beginning("invoke", cantrip, intent, context, key, by, lasting=True, name=name)
         return await self._beginnings.begin(what, waits=True)
+
+    async def ensure(self, name: str, cantrip: Cantrip) -> Entity:
+        """Return the long-lived entity of that name; if there is none, make one, without an intent and without a query.
+
+        Any number of callers in any number of processes get the same entity. One that exists keeps its memory and its
+        cantrip: if that has the name of one that `Runtime.open` offers, the entity moves as `upgrade` says, and
+        otherwise it works with `cantrip` from the first send on, as for `entity`.
+
+        Raises InvalidIntent for an invalid name, InvalidCantrip, LoomError, RuntimeClosed.
+        """
+        return await self._beginnings.ensure(name, _check_cantrip("ensure", cantrip), self._tenant or "")
 
     def _make_beginning(
         self, what: str, cantrip: Cantrip, intent: Said, context: Any, key: str | None, by: str, **facts: Any

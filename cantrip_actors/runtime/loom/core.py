@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import anyio
 import uuid_utils
@@ -39,7 +39,7 @@ from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import CantripUnknown, LoomError, RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning
 
@@ -56,8 +56,13 @@ OTHER_EVENT_LOOP = (
 )
 
 
+OnClose = Literal["end", "keep"]
+"""What happens to one-shot entities without a key that work when their runtime closes: they end, or are left as they
+stand, for the next process."""
+
+
 class Limits(NamedTuple):
-    """Settings of `Runtime.open`: seconds, how much mail and how many submissions wait, unattended requests."""
+    """Settings of `Runtime.open`: seconds, how much mail and how many submissions wait, people, retention, closing."""
 
     passivate_after: float = 300.0
     max_waiting: int = 1000
@@ -66,6 +71,7 @@ class Limits(NamedTuple):
     retention: Retention = MappingProxyType({})
     stranded_after: float = 60.0
     max_submitted: int = 100_000
+    on_close: OnClose = "end"
 
 
 class _Opened(NamedTuple):
@@ -273,6 +279,11 @@ class Core:
         back.
         """
         return self.membership is not None or any(node.is_living for node in self.store.nodes())
+
+    def is_served(self, unknown: CantripUnknown) -> bool:
+        """Return whether a living process may run the entity whose cantrip is not known here: a node, or another."""
+        served = {unknown.cantrip_id, unknown.cantrip_name}
+        return self.has_living_node() or not served.isdisjoint(self.store.served())
 
     # Entities
 

@@ -13,14 +13,24 @@ a tree that another process runs. A writer that was frozen past its lease gets a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import anyio
 
-from cantrip_actors.loom import Fenced, Lease, Store, Unsure, Wanted, begin_forget, mark_gone, this_process
+from cantrip_actors.loom import (
+    Fenced,
+    Lease,
+    Store,
+    Unsure,
+    Wanted,
+    begin_forget,
+    mark_gone,
+    service_lease,
+    this_process,
+)
 from cantrip_actors.loom.inbox import Refusal
 from cantrip_actors.loom.store import Locked, Postponed
 from cantrip_actors.machine.node import Joined, Renewed
@@ -181,6 +191,7 @@ class LoomWriter(Actor):
         notify_processes: Callable[[], None],
         instrument: Instrument | None = None,
         membership: Membership | None = None,
+        serves: Iterable[str] = (),
     ) -> None:
         self._store = store
         self._access = access
@@ -193,6 +204,7 @@ class LoomWriter(Actor):
         self._group = CallGroup()
         self.owner = this_process()
         """The holder of its leases."""
+        self._serves = frozenset(serves)
         self._leases: dict[str, Lease] = {}
         self._tokens: dict[str, int] = {}
         self._membership = membership
@@ -221,6 +233,13 @@ class LoomWriter(Actor):
                 self._renewal.start()
         if self._store.shared:
             self.send_every(self._beat, _RENEW)
+            if self._serves and self._membership is None:  # the row of a node says what it serves
+                await self._attempt("other processes are not told which cantrips this one serves", self._announce)
+
+    def _announce(self) -> None:
+        """Let other processes know which cantrips this one serves, as long as it lives."""
+        text = service_lease(self.owner, self._serves)
+        self._leases[text] = claim_lease(self._store, text, self.owner, self._ttl)
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Release all leases. If the store fails, declare their owner gone, so that the next holder does not wait."""

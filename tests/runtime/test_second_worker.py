@@ -1,0 +1,222 @@
+"""Several workers on one loom, deploys with a changed prompt, clean shutdowns: the first week of a service."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cantrip_actors import (
+    Call,
+    Cantrip,
+    CantripUnknown,
+    Circle,
+    Entity,
+    KeyUsed,
+    LoomError,
+    Message,
+    Runtime,
+    RuntimeClosed,
+    gate,
+    scripted,
+)
+from cantrip_actors.wards import max_turns
+from tests.runtime.spells import done, say
+
+
+def desk(prompt: str = "Be polite.", name: str = "desk") -> Cantrip:
+    """Answers with its prompt and the intent."""
+
+    async def answer(context: tuple[Message, ...]) -> dict[str, object]:
+        return done(f"{context[0].content} {context[-1].content}")
+
+    return Cantrip(scripted(answer), Call(prompt), Circle(["done"], [max_turns(5)]), name=name)
+
+
+@asynccontextmanager
+async def open_workers(url: str, count: int = 2, cantrip: Cantrip | None = None) -> AsyncIterator[list[Runtime]]:
+    """Open runtimes on one loom, as the workers of one service are."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Runtime.open(url, cantrips=[cantrip or desk()])) for _ in range(count)]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'loom.db'}"
+
+
+# Create or get
+
+
+@pytest.mark.rule("Y-01")
+async def test_a_hundred_callers_in_two_workers_ensure_one_entity_and_ask_no_model(url: str) -> None:
+    ids: set[str] = set()
+    async with open_workers(url) as workers:
+
+        async def ensure(worker: Runtime) -> None:
+            ids.add((await worker.ensure("notes", desk())).id)
+
+        async with anyio.create_task_group() as tasks:
+            for worker in workers * 50:
+                tasks.start_soon(ensure, worker)
+        (entity_id,) = ids
+        assert [workers[1].loom.entities(), workers[1].loom.state(entity_id)] == [[entity_id], "idle"]
+        assert workers[0].interrupted() == []
+
+
+@pytest.mark.rule("Y-01")
+@pytest.mark.parametrize("store", ["memory", "jsonl", "sqlite"])
+async def test_an_ensured_entity_takes_its_first_intent_when_it_is_sent_one(tmp_path: Path, store: str) -> None:
+    where = "memory:" if store == "memory" else f"{store}:{tmp_path / 'loom'}"
+    async with Runtime.open(where, cantrips=[desk()]) as runtime:
+        entity = await runtime.ensure("notes", desk())
+        with pytest.raises(LoomError, match="no intent yet"):
+            await entity.episode()
+        assert (await entity.send("milk")).result == "Be polite. milk"
+        first = runtime.loom.first_intent(entity.id)
+        assert first is not None
+        assert first.intent == "milk"
+        assert (await (await runtime.ensure("notes", desk())).send("bread")).result == "Be polite. bread"
+
+
+@pytest.mark.rule("Y-01")
+async def test_an_ensured_entity_survives_a_deploy_before_its_first_intent(url: str) -> None:
+    async with Runtime.open(url, cantrips=[desk()]) as runtime:
+        before = await runtime.ensure("notes", desk())
+    changed = desk("Be brief.")
+    async with Runtime.open(url, cantrips=[changed]) as runtime:
+        entity = await runtime.ensure("notes", changed)
+        assert entity.id == before.id
+        assert (await entity.send("milk")).result == "Be brief. milk"
+        first = runtime.loom.first_intent(entity.id)
+        assert first is not None
+        assert first.intent == "milk"
+
+
+@pytest.mark.rule("Y-01")
+async def test_an_ensured_entity_works_with_the_callers_cantrip_if_none_of_its_name_is_offered(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        await runtime.ensure("notes", desk())
+    async with Runtime.open(url) as runtime:
+        assert (await (await runtime.ensure("notes", desk("Be brief."))).send("milk")).result == "Be brief. milk"
+
+
+@pytest.mark.rule("Y-01")
+async def test_an_ensured_entity_can_be_stopped_and_its_name_used_again(url: str) -> None:
+    async with Runtime.open(url, cantrips=[desk()]) as runtime:
+        first = await runtime.ensure("notes", desk())
+        await first.stop()
+        second = await runtime.ensure("notes", desk())
+        assert second.id != first.id
+        assert (await second.send("milk")).result == "Be polite. milk"
+
+
+@pytest.mark.rule("Y-01")
+@pytest.mark.parametrize("how", ["start", "invoke"])
+async def test_a_beginning_with_a_key_finds_its_entity_after_a_deploy_with_another_prompt(url: str, how: str) -> None:
+    names = {"name": "notes"} if how == "invoke" else {}
+    ids: set[str] = set()
+    for prompt in ("Be polite.", "Be brief."):
+        async with Runtime.open(url, cantrips=[desk(prompt)]) as runtime:
+            entity: Entity = await getattr(runtime, how)(desk(prompt), "keep my notes", key="begin", **names)
+            ids.add(entity.id)
+            if how == "start":
+                assert (await entity.episode()).result == "Be polite. keep my notes"
+            else:
+                await entity.episode()
+                assert (await entity.send("milk")).result == f"{prompt} milk"
+            with pytest.raises(KeyUsed, match='the name of its cantrip, which was "desk"'):
+                await getattr(runtime, how)(desk(prompt, "office"), "keep my notes", key="begin", **names)
+    assert len(ids) == 1
+
+
+# A send works from every process
+
+
+@pytest.mark.rule("Y-03")
+async def test_a_send_with_a_cantrip_is_answered_by_the_worker_that_has_the_entity_loaded(url: str) -> None:
+    async with open_workers(url) as (first, second):
+        await (await first.invoke(desk(), "hello", name="notes")).episode()
+        handle = second.entity("notes", cantrip=desk())
+        assert handle is not None
+        assert (await handle.send("milk", timeout=20)).result == "Be polite. milk"
+        assert not handle.loaded
+
+
+@pytest.mark.rule("Y-03")
+async def test_a_send_without_the_cantrip_is_answered_by_a_process_that_serves_it(url: str) -> None:
+    async with Runtime.open(url, cantrips=[desk()], passivate_after=0.1) as daemon, Runtime.open(url) as script:
+        await (await daemon.invoke(desk(), "hello", name="notes")).episode()
+        await anyio.sleep(1)
+        assert not daemon.entity("notes").loaded
+        assert (await script.entity("notes").send("milk", timeout=20)).result == "Be polite. milk"
+
+
+@pytest.mark.rule("Y-03")
+async def test_a_send_is_refused_if_no_living_process_serves_the_cantrip(url: str) -> None:
+    async with Runtime.open(url, cantrips=[desk()]) as daemon:
+        await (await daemon.invoke(desk(), "hello", name="notes")).episode()
+    async with Runtime.open(url, cantrips=[desk("Be brief.", "office")]), Runtime.open(url) as script:
+        with pytest.raises(CantripUnknown):
+            await script.entity("notes").send("milk", timeout=20)
+
+
+# A clean shutdown keeps what kill -9 keeps
+
+
+@gate(idempotent=True)
+async def work() -> str:
+    """Work for long."""
+    await anyio.sleep(60)
+    return "worked"
+
+
+async def work_once(context: tuple[Message, ...]) -> dict[str, object]:
+    return say("work") if context[-1].role == "user" else done(context[-1].content)
+
+
+JOB = Cantrip(scripted(work_once), circle=Circle(["done", work], [max_turns(5)]), name="job")
+
+
+@pytest.mark.rule("Y-04")
+@pytest.mark.parametrize("how", ["keyed", "submitted", "kept"])
+async def test_work_that_somebody_comes_back_for_goes_on_after_a_clean_shutdown(url: str, how: str) -> None:
+    async with Runtime.open(url, cantrips=[JOB], on_close="keep" if how == "kept" else "end") as runtime:
+        if how == "submitted":
+            await runtime.submit("job", "go", key="job-1")
+        else:
+            await runtime.start(JOB, "go", key="job-1" if how == "keyed" else None)
+        await anyio.sleep(5)
+        assert not await runtime.drain(1)
+        (entity_id,) = runtime.loom.entities()
+    async with Runtime.open(url, cantrips=[JOB], recover="resume") as runtime:
+        assert runtime.loom.entities() == [entity_id]
+        assert (await runtime.find(entity_id).episode()).result == "worked"
+
+
+@pytest.mark.rule("Y-04")
+async def test_a_caller_of_work_with_a_key_is_told_that_the_runtime_closed(url: str) -> None:
+    errors: list[Exception] = []
+    async with anyio.create_task_group() as tasks, Runtime.open(url, cantrips=[JOB]) as runtime:
+
+        async def cast() -> None:
+            try:
+                await runtime.cast(JOB, "go", key="job-1")
+            except RuntimeClosed as error:
+                errors.append(error)
+
+        tasks.start_soon(cast)
+        await anyio.sleep(5)
+    assert len(errors) == 1
+    async with Runtime.open(url, cantrips=[JOB]) as runtime:
+        assert (await runtime.cast(JOB, "go", key="job-1")).result == "worked"
+
+
+@pytest.mark.rule("Y-04")
+async def test_work_without_a_key_ends_with_its_runtime(url: str) -> None:
+    async with Runtime.open(url, cantrips=[JOB]) as runtime:
+        entity = await runtime.start(JOB, "go")
+        await anyio.sleep(5)
+    async with Runtime.open(url) as runtime:
+        assert runtime.loom.state(entity.id) == "cancelled"
