@@ -108,10 +108,10 @@ class ToolWork:
         return result
 
     async def _episode(self) -> Episode:
-        is_of_receipt = self.key or await self._caller.read(
-            self._is_lasting
-        )  # later intents have episodes of their own
-        return await (await self._find_receipt() if is_of_receipt else self.entity).episode()
+        is_lasting = await self._caller.read(self._is_lasting)
+        if self.key or is_lasting:  # each intent has an episode of its own
+            return await (await self._find_receipt()).episode()
+        return await self.entity.episode()
 
     def _is_lasting(self) -> bool:
         return self._runtime.loom.header(self.entity.id).lasting
