@@ -61,6 +61,11 @@ Key = Annotated[
     typer.Option("--key", metavar="KEY", help="Work on it exactly once, however often it is sent with this key."),
 ]
 
+BeginningKey = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="Begin it once: repeated with this key, print the same answer."),
+]
+
 
 @app.command(
     "cast",
@@ -75,6 +80,7 @@ Key = Annotated[
 def cast_(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve.")],
+    key: BeginningKey = None,
     loom: Url = LOOM,
     context: ContextOption = None,
     image: ImagesOption = None,
@@ -101,7 +107,7 @@ def cast_(
 
         async def work(runtime: Runtime) -> Episode:
             remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
-            return with_thread(await runtime.cast(cantrip, message, context=data))
+            return with_thread(await runtime.cast(cantrip, message, context=data, key=key))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)
         if events:
@@ -115,6 +121,7 @@ def invoke(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve first.")],
     name: Annotated[str | None, typer.Option("--name", help="What to call it.")] = None,
+    key: BeginningKey = None,
     loom: Url = LOOM,
     context: ContextOption = None,
     image: ImagesOption = None,
@@ -138,11 +145,12 @@ def invoke(
         cantrip = load_recipe(recipe)
 
         async def work(runtime: Runtime) -> Episode:
-            if name is not None and runtime.entity(name) is not None:
+            is_repeated = key is not None and runtime.begun_with(key) is not None
+            if name is not None and not is_repeated and runtime.entity(name) is not None:
                 problem = f'an entity called "{name}" is there already: cantrip send {name} "…", or cantrip stop {name}'
                 raise InvalidIntent(problem)
             remember(loom, cantrip, recipe)
-            entity = await runtime.invoke(cantrip, message, name=name, context=data)
+            entity = await runtime.invoke(cantrip, message, name=name, context=data, key=key)
             return with_thread(await entity.episode())
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)

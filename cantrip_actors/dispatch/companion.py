@@ -17,6 +17,7 @@ crash, and in a new process, the checkpoint is counted again from the loom, and 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from anyio import to_thread
@@ -86,8 +87,14 @@ class DispatchCompanion(Companion):
         The entity holds the loom's lease; the token that refuses late writers of this log is the log's own, one higher
         with each start. A dispatch that has ended is unchanged: its entity only has to finish.
 
-        Raises DispatchError if another entity runs it, EventRefused if it may not start.
+        Raises DispatchError for an entity that is not called after the dispatch, such as a fork of a worker, and if
+        another entity runs it; EventRefused if it may not start.
         """
+        if here.name != self.dispatch_id:
+            raise DispatchError(
+                f"{self.dispatch_id} is run by the entity of that name: {here.entity_id} may not run it; give a fork "
+                "of its entity a cantrip of its own, which has no contract"
+            )
         record = await self.read()
         was_active = record.status == "active"
         if was_active and record.runner != here.entity_id:
@@ -149,6 +156,21 @@ class DispatchCompanion(Companion):
     def clear_checkpoint(self) -> None:
         """Reset the count, because a progress entry became durable. Nothing else clears a checkpoint."""
         self._checkpoint = Checkpoint()
+
+    def lend(self, gate: Gate) -> Gate | None:
+        """Return a gate without the steps of this dispatch; None for a gate that writes to its log.
+
+        The contract binds its worker: a child has no contract, ends with a plain `done`, and never moves the dispatch.
+        What it does is part of the worker's call, which is counted and checked as a whole.
+        """
+        if any(dependency is self for dependency in gate.dependencies.values()):
+            return None
+        inherited = [
+            wrapper
+            for wrapper in gate.wrappers
+            if not any(getattr(step, "__self__", None) is self for step in (*wrapper.pre, *wrapper.post))
+        ]
+        return replace(gate, wrappers=tuple(inherited))
 
     async def _rehydrate(self, record: Record, here: Here) -> str:
         if record.contract.role != "orchestrator":

@@ -215,6 +215,10 @@ class Entry(Value, frozen=True):
         return str(self.event.__struct_config__.tag)
 
 
+# msgspec describes a class at its first use, and the process crashes if two threads do that at once: describe it now
+msgspec.json.Decoder(Entry)
+
+
 def encode_entry(entry: Entry) -> bytes:
     """Return an entry as one line of JSON, without the fields that have their defaults, and without a newline.
 

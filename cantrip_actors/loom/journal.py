@@ -86,3 +86,7 @@ def decode_line(line: bytes) -> Record | JournalLine:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LoomError(f"{line[:60]!r} is not a line of a loom: {error}") from error
     return content
+
+
+# msgspec describes a class at its first use, and the process crashes if two threads do that at once: describe it now
+msgspec.json.Decoder(JournalLine)

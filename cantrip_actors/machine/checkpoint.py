@@ -97,3 +97,6 @@ def _convert_to_plain(value: object) -> Any:
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_convert_to_plain)
+
+# msgspec describes a class at its first use, and the process crashes if two threads do that at once: describe it now
+msgspec.msgpack.Decoder(Checkpoint)

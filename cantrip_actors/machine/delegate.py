@@ -42,7 +42,7 @@ def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) 
     children = []
     for n, asked in enumerate(requests, 1):
         of = f" (request {n})" if batch else ""
-        request = AgentRequest(intent=asked) if isinstance(asked, str) else asked
+        request = AgentRequest.model_construct(intent=asked) if isinstance(asked, str) else asked
         if not request.intent.strip():
             return Refused(f"{gate.name}: intent is required{of}")
         cantrip = carve(plan.cantrip, request)

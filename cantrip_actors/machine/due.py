@@ -238,8 +238,11 @@ def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Re
     ward = moment.budget.find_exhausted(state.usage)
     if ward is None and plan.wards.max_turns is not None and state.episode.utterances >= plan.wards.max_turns:
         ward = Ward("max_turns", plan.wards.max_turns)
-    said = None if ward is None else str(ward)
-    return commit(plan, state, live, moment, truncated=ward is not None, ward=said)
+    reason = None if ward is None else str(ward)
+    if ward is None:
+        idle = plan.wards.find_idle_budget(state.usage + moment.budget.below, state.episode.utterances)
+        reason = None if idle is None else f"{idle}, for which the crystal reports too little usage to count"
+    return commit(plan, state, live, moment, truncated=reason is not None, ward=reason)
 
 
 def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:

@@ -108,7 +108,13 @@ class ToolWork:
         return result
 
     async def _episode(self) -> Episode:
-        return await (await self._find_receipt() if self.key else self.entity).episode()
+        is_lasting = await self._caller.read(self._is_lasting)
+        if self.key or is_lasting:  # each intent has an episode of its own
+            return await (await self._find_receipt()).episode()
+        return await self.entity.episode()
+
+    def _is_lasting(self) -> bool:
+        return self._runtime.loom.header(self.entity.id).lasting
 
     async def _find_receipt(self) -> Receipt:
         return await self._caller.read(self._read_receipt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.gate import Refused
+from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.messages import ALIASES, find_named_gate
 from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.value import replace_fields
@@ -19,9 +20,10 @@ from cantrip_actors.terms.ward import NUMBERS, PROGRAMS, Wards
 def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     """Return the cantrip of a child that `parent` requests, or the reason for refusing it (COMP-1, COMP-6, COMP-7).
 
-    The child has some of the parent's open gates and at least its wards, one level less deep. Its crystal is the the
-    first of: the request's, the one of its depth, the child crystal, the parent's. Its call is the parent's, unless its
-    crystal has one of its own (as a program that acts as a crystal does) or the request names a system prompt.
+    The child has some of the parent's open gates, as the parent's companion lends them, and at least its wards, one
+    level less deep. Its crystal is the first of: the request's, the one of its depth, the child crystal, the parent's.
+    Its call is the parent's, unless its crystal has one of its own (as a program that acts as a crystal does) or the
+    request names a system prompt.
 
     Equal requests give one cantrip: the parent's cantrip caches the last child's.
     """
@@ -42,7 +44,7 @@ _ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in 
 def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if parent.circle.resolved.depth == 0:
         return Refused("cannot delegate: no deeper delegation is allowed here (max_depth is 0)")
-    gates = parent.circle.open_gates
+    gates = _list_lent_gates(parent)
     asked_for = gates if request.gates is None else [ALIASES.get(name, name) for name in request.gates]
     names = list(dict.fromkeys((*asked_for, "done")))  # without `done` a child could not finish; every parent has it
     for name in names:
@@ -74,6 +76,15 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
         call = replace(call, system_prompt=request.system_prompt)
     circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(wards))
     return replace_fields(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
+
+
+def _list_lent_gates(parent: Cantrip) -> Mapping[str, Gate]:
+    """Return the parent's open gates as its children may have them: its companion may keep some to the parent."""
+    companion, gates = parent.circle.companion, parent.circle.open_gates
+    if companion is None:
+        return gates
+    lent = {name: companion.lend(gate) for name, gate in gates.items()}
+    return {name: gate for name, gate in lent.items() if gate is not None}
 
 
 def _child_crystal(parent: Cantrip, request: AgentRequest) -> Crystal | str | Refused:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from cantrip_actors.terms.gate import Gate
     from cantrip_actors.terms.outcome import Outcome
 
 
@@ -39,3 +40,11 @@ class Companion:
 
     async def ends(self, here: Here, outcome: Outcome) -> None:
         """Called when the end of an episode is recorded; not called for an episode that ended in a crash."""
+
+    def lend(self, gate: Gate) -> Gate | None:
+        """Return one of the entity's gates as children may have it; None if it is for this entity alone.
+
+        It is called for each gate when a child is about to be made, and must not wait. By default children get gates as
+        the entity has them. Return another form for a gate whose steps write to the entity's own records.
+        """
+        return gate

@@ -99,9 +99,9 @@ class Usage(Value, frozen=True, gc=False):
         return cls(**counts)
 
     def is_sound(self) -> bool:
-        """True if the counts are whole numbers: a user's crystal may have made this without `of`."""
+        """True if a record keeps these counts: a user's crystal may have made this without `of`."""
         counts = (self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.estimated_tokens)
-        whole = all(type(count) is int and count >= 0 for count in counts)
+        whole = all(type(count) is int and 0 <= count <= _MOST for count in counts)
         return whole and isinstance(self.cost, (int, float)) and 0 <= self.cost <= _MOST
 
 

@@ -33,6 +33,12 @@ TOKENS = "have it report usage, or add max_turns or timeout"
 PRICES = "give the crystal prices=Prices({…}), or add max_turns, timeout or max_tokens"
 """Advice for budgets of tokens or dollars that cannot be measured."""
 
+FREE_ANSWERS = 100
+"""Answers of an episode after which a budget that alone bounds the entity has to count something."""
+
+LEAST_COST = 1e-7
+"""US dollars that an answer costs on average, at least, where it counts for `max_cost`."""
+
 _BOUNDS = ("max_turns", "timeout", "timeout_while_waiting", "max_tokens", "max_cost")
 
 
@@ -206,6 +212,21 @@ class Wards:
         if "max_tokens" in bounds:
             return f"max_tokens cannot be measured, because the crystal reported no tokens: {TOKENS}"
         return f"max_cost cannot be measured, because the crystal reported no cost and its prices are unknown: {PRICES}"
+
+    def find_idle_budget(self, usage: Usage, answers: int) -> Ward | None:
+        """Return the budget that would never end an entity with that `usage` after `answers` answers; None without one.
+
+        Only budgets bound such an entity, and the crystal reports next to nothing that they count: less than a token,
+        or `LEAST_COST`, an answer. So the entity ends after `FREE_ANSWERS` (LOOP-2).
+        """
+        bounds = self.bounds
+        if answers < FREE_ANSWERS or not bounds or not bounds <= {"max_tokens", "max_cost"}:
+            return None
+        if self.max_tokens is not None and usage.total_tokens >= answers:
+            return None
+        if self.max_cost is not None and usage.cost >= answers * LEAST_COST:
+            return None
+        return Ward("max_cost", self.max_cost) if self.max_tokens is None else Ward("max_tokens", self.max_tokens)
 
     @property
     def bounds(self) -> frozenset[str]:

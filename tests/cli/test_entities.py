@@ -168,6 +168,16 @@ class TestKeys:
             assert cantrip("send", "notes", "bread", "--key", "k").out == "milk, bread\n"
         assert effects(place) == ["milk", "bread"]
 
+    @pytest.mark.rule("C-18", "V-32")
+    def test_a_beginning_with_a_key_is_repeated_with_its_own_answer(self, cantrip, place):
+        begin = ("invoke", "notes.yaml", "milk", "--name", "notes", "--key", "k")
+        assert cantrip(*begin).out == "milk\n"
+        cantrip("send", "notes", "bread")
+        assert cantrip(*begin).out == "milk\n"
+        for _ in range(2):
+            assert cantrip("cast", "notes.yaml", "eggs", "--key", "once").out == "eggs\n"
+        assert effects(place) == ["milk", "bread", "eggs"]
+
     def test_a_key_that_was_used_for_something_else_is_an_error(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         cantrip("send", "notes", "bread", "--key", "k")

@@ -485,7 +485,7 @@ class TestCrashes:
                 tasks.start_soon(dispatcher.run, record.id, worker([stuck, *FINISH]))
                 await anyio.sleep(1)
                 made = staffed_for(Dispatcher(other, folder(tmp_path)), record)
-                entity = await other.invoke(made, record.contract.intent)
+                entity = await other.invoke(made, record.contract.intent, name=record.id)
                 with pytest.raises(EntityCrashed, match="run by entity"):
                     await entity.episode()
             assert (await dispatcher.log.read_soon(record.id)).status == "completed"

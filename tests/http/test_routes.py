@@ -314,6 +314,16 @@ async def test_a_decision_is_repeated_with_its_key_and_nothing_else() -> None:
             assert (refused["decision"], refused["by"]) == ("allow", "admin")
 
 
+@pytest.mark.rule("HTTP-08", "V-32")
+async def test_a_repeated_beginning_has_its_own_answer_after_later_sends() -> None:
+    async with served() as on:
+        body = {"cantrip": "echo", "intent": "one", "name": "x", "wait": 5}
+        first = await on.ask("POST", "entities", 200, json=body, headers=KEY)
+        await on.post("entities/x/send", {"intent": "two", "wait": 5}, 200)
+        again = await on.ask("POST", "entities", 200, json=body, headers=KEY)
+        assert (again.json(), again.headers["idempotency-replayed"]) == (first.json(), "true")
+
+
 @pytest.mark.rule("HTTP-08")
 async def test_a_reward_is_given_once_for_a_key() -> None:
     async with served() as on:

@@ -50,6 +50,7 @@ from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.messages import NO_USAGE, Response, ToolCall, Usage
 from cantrip_actors.terms.own_gates import ASK, POST
 from cantrip_actors.terms.ward import (
+    Ward,
     max_cost,
     max_depth,
     max_gate_calls,
@@ -392,6 +393,27 @@ class TestWards:
         drive = Drive(cantrip(max_turns(1)), say(done("just in time")))
         assert drive.go().terminated
         assert (drive.turns[0].terminated, drive.turns[0].truncated) == (True, False)
+
+    @pytest.mark.rule("LOOP-2", "CIRCLE-2", "V-35")
+    @pytest.mark.parametrize(
+        ("wards", "usage", "ends"),
+        [
+            ([max_tokens(1_000)], Usage(), "max_tokens"),
+            ([max_cost(1.0)], Usage(), "max_cost"),
+            ([max_tokens(1_000), max_cost(1.0)], Usage(), "max_tokens"),
+            ([max_tokens(1_000), max_turns(120)], Usage(), "max_turns"),
+            ([max_tokens(1_000)], Usage(5, 5), "max_tokens"),
+            ([max_cost(1.0)], Usage(5, 5, cost=0.001), "max_cost"),
+        ],
+    )
+    def test_a_budget_ends_an_episode_also_if_its_crystal_reports_no_usage(
+        self, wards: list[Ward], usage: Usage, ends: str
+    ) -> None:
+        drive = Drive(cantrip(*wards), *[say(call("echo", text="x"), usage=usage)] * 1_001)
+        outcome = drive.go()
+        assert (outcome.truncated, outcome.ward) == (True, ends)
+        expected = {Usage(): 120 if ends == "max_turns" else 100, Usage(5, 5): 100}.get(usage, 1_000)
+        assert len(drive.turns) == expected
 
     @pytest.mark.rule("LOOP-4", "PROD-3")
     def test_a_spent_budget_truncates_the_turn_that_spent_it(self) -> None:

@@ -487,6 +487,38 @@ async def test_a_named_entity_that_is_invoked_again_with_its_key_is_the_same(url
         assert runtime.entity("x") is None
 
 
+@pytest.mark.rule("C-18", "V-32")
+@pytest.mark.parametrize("is_working", [False, True], ids=["idle", "working"])
+@pytest.mark.parametrize("where", ["here", "the next process"])
+@pytest.mark.parametrize("how", ["invoke", "fork"])
+async def test_a_repeated_beginning_returns_its_own_episode_after_later_sends(
+    url: str, how: str, where: str, is_working: bool
+) -> None:
+    async def begin_again(runtime: Runtime, turn_id: str) -> Entity:
+        if how == "fork":
+            return await runtime.start_fork(turn_id, intent="first", cantrip=SPELL, lasting=True, key="k")
+        return await runtime.invoke(SPELL, "first", key="k")
+
+    async def check(runtime: Runtime, turn_id: str) -> None:
+        entity = await begin_again(runtime, turn_id)
+        assert (await entity.episode()).result == (await entity.result()).result == "first"
+        assert (await entity.send("second", key="2")).result == "second"
+        assert (await entity.episode()).result == "first"
+
+    async with Runtime.open(url) as runtime:
+        turn_id = await fork_at(runtime)
+        entity = await begin_again(runtime, turn_id)
+        assert (await entity.episode()).result == "first"
+        receipt = await entity.post("second", key="2")
+        if not is_working:
+            await receipt.episode()
+        if where == "here":
+            await check(runtime, turn_id)
+            return
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        await check(runtime, turn_id)
+
+
 @pytest.mark.rule("C-18")
 async def test_a_keyed_cast_of_an_unknown_cantrip_value_is_the_same_by_content(url: str) -> None:
     """The content id counts, not the value: the same program in the next process makes an equal cantrip."""

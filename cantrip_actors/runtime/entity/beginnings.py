@@ -247,7 +247,8 @@ class Beginnings:
                 cell = await tree.launcher.restore(entity_id, beginning.cantrip)
             except Held:
                 cell = None
-        return Entity(tree, entity_id, beginning.identity.name, cell)
+        identity = beginning.identity
+        return Entity(tree, entity_id, identity.name, cell, is_beginning=identity.lasting)
 
     def _is_under_way(self, entity_id: str) -> bool:
         return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)
@@ -270,7 +271,8 @@ class Beginnings:
             cell.start.released = released
         if identity.name is not None:
             await self._claim_name(identity.name, identity.tenant)
-        entity = Entity(tree, cell.entity_id, identity.name, cell, self._expect_first(cell))
+        first = self._expect_first(cell)
+        entity = Entity(tree, cell.entity_id, identity.name, cell, first, is_beginning=identity.lasting)
         try:
             await tree.launcher.launch(cell)
             if waits:

@@ -192,7 +192,6 @@ class EntityActor(Actor):
     async def _begin(self, begin: Begin) -> Action:
         """Record an intent, with the move to another cantrip that comes with it; return the first action."""
         cell, plan, state = self._cell, self._cell.plan, self._recorder.state
-        cell.error = None
         if cell.inbox is not None:
             cell.inbox.is_watched = False
         self._change(Change.BEGINS)

@@ -85,6 +85,9 @@ class StepRecorder:
     async def record_step(self, step: Step, moment: Moment) -> Action:
         """Record a step, publish the beginning of a turn, and return its action."""
         environment, cell, records, action = self._environment, self._cell, step.records, step.action
+        is_failure = type(action) is Finish and action.outcome.error is not None
+        if not is_failure:
+            cell.error = None  # a failed query ends no episode if a fold mends it
         if type(action) is Finish:
             cell.outcome = action.outcome  # the events of its records have it
         elif cell.episode is None:

@@ -52,6 +52,8 @@ class Entity:
         cell: Cell | None = None,
         first: Waiter | None = None,
         cantrip: Cantrip | None = None,
+        *,
+        is_beginning: bool = False,
     ) -> None:
         self._tree = tree
         self._name = name
@@ -59,6 +61,7 @@ class Entity:
         self._cell = cell
         self._first = first
         self._cantrip = cantrip
+        self._is_beginning = is_beginning
 
     @property
     def id(self) -> str:
@@ -83,16 +86,17 @@ class Entity:
     async def episode(self) -> Episode:
         """Wait for the episode of the entity's first intent, and return it.
 
-        For a long-lived entity that this handle did not invoke: the episode under way, or the last one.
+        A repeated beginning with a key returns that one, too, whatever was sent since. For a long-lived entity whose
+        handle comes from elsewhere, such as `Runtime.entity`: the episode under way, or the last one.
 
         Raises as `Runtime.cast` does, and EntityEnded for an entity that no process runs and that has no recorded end.
         """
         tree, cell = self._tree, self._find_cell() or self._cell
-        if self._first is not None:
-            if self._first.is_forgotten:
-                return await self._wait_for_episode("")
+        if self._first is not None and not self._first.is_forgotten:
             outcome = await self._await_with_entity_id(self._wait_for_first_outcome(self._first))
             return make_episode(self._id, outcome, None, tree.loom)
+        if self._is_beginning:
+            return await self._wait_for_episode("")
         if cell is not None and cell.plan.lasting:
             await cell.wait_until_begun()
             if cell.episode is not None:

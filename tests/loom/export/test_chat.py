@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from cantrip_actors import Cantrip, scripted
+from cantrip_actors import Cantrip, Image, scripted
 from cantrip_actors.loom.export.chat import chat_jsonl
 from cantrip_actors.loom.export.conversation import Said, build_conversation, build_messages, conversation_of
 from cantrip_actors.loom.redaction import redacted_loom
@@ -21,6 +21,7 @@ from cantrip_actors.terms.messages import ToolCall, Usage
 from tests.loom.histories import AT, header, histories, turn
 from tests.loom.test_view import loom_of
 from tests.loom.told import cantrip, written_once
+from tests.pictures import png
 
 
 @pytest.fixture
@@ -55,6 +56,19 @@ class TestConversation:
             assert shown == [(m.role, m.tool_calls, m.tool_call_id, m.is_error) for m in expected]
             assert [m.content for m in build_messages(told, hide_ephemeral=True)] == [m.content for m in expected]
 
+    @pytest.mark.rule("V-41")
+    def test_a_steering_message_with_an_image_is_exported_as_the_context_has_it(self):
+        image = Image(png())
+        steered = Steered("e", "mind the gap", AT, (image,))
+        loom = loom_of([header("e"), IntentGiven("e", "go", AT), steered, *turn("e", "t", None)])
+        messages = build_messages(conversation_of(loom, "e"))
+        assert [(m.content, m.images, m.is_steering) for m in messages if m.role == "user"][:2] == [
+            ("go", (), False),
+            ("mind the gap", (image,), True),
+        ]
+        assert messages[1:] == [m for m in replayed(loom, "t", cantrip(scripted([]))) if m.role != "system"]
+
+    @pytest.mark.rule("V-41")
     @given(histories())
     def test_the_export_of_any_history_equals_the_context_of_its_entity(self, history):
         loom = loom_of(*history.batches)
