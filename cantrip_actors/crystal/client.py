@@ -93,6 +93,9 @@ class ProviderRequest(NamedTuple):
     body: bytes
     utterance: int = 1
     tools: frozenset[str] = frozenset()
+    """The names of the offered tools, as they are sent."""
+    names: Mapping[str, str] = {}
+    """The gates of the tools that are sent under another name, by that name."""
     sent: Mapping[str, bytes] = {}
     """The parameters that a provider may refuse (`Family.learn`), with the JSON of a value that it may refuse."""
     wanted: frozenset[str] = frozenset()

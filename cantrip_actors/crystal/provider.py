@@ -29,6 +29,7 @@ from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, ConnectionSettings, EnvironmentKey, ProviderRequest
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Encoded, Encoder, SamplingSettings, Writer, encode_json, merge
+from cantrip_actors.crystal.history import HISTORIES, fit_choice, fit_tools
 from cantrip_actors.crystal.images import estimate_by_pixels, is_image_refusal
 from cantrip_actors.crystal.lessons import LEVELS, Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
@@ -182,6 +183,7 @@ class Family(ABC):
         """Whether the model has no tools, and writes its calls as JSON."""
         self.lessons_learnt = Lessons()
         self._fits: dict[bytes, Fitted] = {}
+        self._fitted_tools: tuple[Sequence[ToolDefinition], Sequence[ToolDefinition]] | None = None
         self.refused: set[str] = set()
         """Parameters that are known to be refused."""
         if not facts.sampling:
@@ -190,6 +192,7 @@ class Family(ABC):
             self.refused.add("tool_choice")
         writer = self.make_writer()
         writer.named = self.provider
+        self.rules = writer.rules = HISTORIES[self.provider]
         self.encoder = Encoder(PlainWriter(writer) if by_schema else writer)
 
     @property
@@ -239,7 +242,8 @@ class Family(ABC):
 
     def make_request(self, query: ProviderQuery) -> ProviderRequest:
         """Return the request for a query, without the parameters that were refused."""
-        adjusted: dict[str, Adjusted] = {}
+        offered, adjusted = query.tools, dict[str, Adjusted]()
+        query = query._replace(tools=self._fit_tools(offered), choice=fit_choice(query.choice, self.rules))
         inexpressible: tuple[str, ...] = ()
         if (schema := query.settings.schema) is not None:
             fitted = self.fit_schema(schema)
@@ -293,6 +297,11 @@ class Family(ABC):
             body=b"".join([*pieces, b"]}"]),
             utterance=encoded.utterance,
             tools=frozenset([tool.name for tool in query.tools]),
+            names={
+                sent.name: tool.name for sent, tool in zip(query.tools, offered, strict=True) if sent.name != tool.name
+            }
+            if query.tools is not offered
+            else {},
             sent=sent,
             wanted=wanted,
             effort=query.settings.effort,
@@ -301,6 +310,12 @@ class Family(ABC):
             headers=served.headers,
             secrets=served.secrets,
         )
+
+    def _fit_tools(self, tools: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
+        """Return the definitions under names that the provider accepts; the same tools as last time cost nothing."""
+        if self._fitted_tools is None or self._fitted_tools[0] is not tools:
+            self._fitted_tools = (tools, fit_tools(tools, self.rules))
+        return self._fitted_tools[1]
 
     def _find_lacking(self, settings: SamplingSettings) -> tuple[str, ...]:
         """Return the settings that the family lacks."""
@@ -348,7 +363,9 @@ class Family(ABC):
 
     def make_decoder(self, request: ProviderRequest) -> Decoder:
         """Return the decoder for the answer to a request."""
-        return self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
+        decoder = self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
+        decoder.draft.names = request.names
+        return decoder
 
     def learn(self, error: ProviderError, request: ProviderRequest) -> str | None:
         """Return the refused parameter, which is changed or left out from now on; None if the error teaches nothing."""
