@@ -396,9 +396,11 @@ class Draft:
         reason = metadata.get("stop_reason")
         content, calls = self.content, self.calls
         if not (content or calls or self.images or unfinished):
-            raise CrystalError(
+            error = CrystalError(
                 f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
             )
+            error.overflows = reason == "model_context_window_exceeded"
+            raise error
         usage = StreamUsage(counts.prompt, counts.completion, counts.cached, counts.written)
         self._out.append(ResponseDone("completed", reason if isinstance(reason, str) else None, None, usage))
         own_metadata = {**metadata, "provider": self.provider}

@@ -469,6 +469,10 @@ class ProviderCrystal(AnsweringCrystal):
             access=access,
         )
 
+    def learn_window(self, tokens: int | None) -> None:
+        """Take the window that a refusal named, if it is unknown; entities that are loaded later fold in time."""
+        self.context_window = self.context_window or tokens
+
     def image_tokens(self, image: File) -> int:
         """Return an estimate of the tokens of an image, by the formula of the family."""
         return 0 if not self.family.should_send(IMAGES) else self.family.image_tokens(image)
@@ -684,6 +688,9 @@ class _Query:
             try:
                 response = await self.carry(request, decoder, self._emit if shown else None)
             except ProviderError as error:
+                if error.overflows:
+                    self.crystal.learn_window(error.window)
+                    raise
                 learnt = self.family.learn(error, request)
                 if learnt is None and not query.bare and error.status == 400 and _ABOUT_BLOCKS.search(str(error)):
                     query, learnt = query._replace(bare=True), "blocks"

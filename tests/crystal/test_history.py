@@ -56,6 +56,8 @@ async def test_a_conversation_continues_after_a_call_with_any_name(family, name)
         episode = await entity.episode()
         assert (episode.result, (await entity.send("and now?")).result) == ("fine", "fine")
     assert provider.refused == []
+    if family == "google" and not name:
+        return  # Gemini writes calls without a name that mean nothing: such an answer is asked for again
     (call,) = episode.thread[0].gate_calls
     assert (call.gate, call.is_error) == (name, True)  # the loom has the name that the model wrote
 
