@@ -48,6 +48,7 @@ from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.arguments import check, is_number
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Response
 
 GRACE: Final = 2.0
@@ -110,6 +111,8 @@ class ProviderRequest(NamedTuple):
     """Secrets in the body, which no error may show."""
     adjusted: Mapping[str, Adjusted] = {}
     """The settings that are sent with a different value."""
+    files: Mapping[str, File] = {}
+    """The images and files of its context, by their keys."""
 
 
 class ConnectionSettings(TypedDict, total=False):

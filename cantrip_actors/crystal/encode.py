@@ -131,6 +131,10 @@ class Writer(ABC):
         """Send no more images."""
         self.takes = replace(self.takes, any=False)
 
+    def refuse(self, keys: frozenset[str]) -> None:
+        """Send a line of text for the images and files with these keys, and for no others that were refused."""
+        self.takes = replace(self.takes, refused=keys)
+
     def take_files(self, kinds: Sequence[str]) -> None:
         """Send files of these media types, and no others."""
         self.takes = replace(self.takes, files=tuple(kinds))
@@ -159,6 +163,8 @@ class Encoded(NamedTuple):
     """Whether the messages have images."""
     withheld: bool = False
     """Whether the messages have other files that the provider does not accept."""
+    files: Mapping[str, File] = {}
+    """The images and files in the messages, by their keys (`File.identity`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -176,6 +182,7 @@ class _Transcript:
     open: bool = True  # system messages may still come
     pictured: bool = False
     withheld: bool = False
+    files: dict[str, File] = field(default_factory=dict)
     runs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RUNS))
     """The indexes in `done` of the last fragments of the newest runs."""
 
@@ -205,6 +212,7 @@ class _Transcript:
     def _hear(self, message: Message, writer: Writer) -> None:
         self.run.append(message)
         for image in message.images:
+            self.files[image.identity] = image
             if isinstance(image, Image):
                 self.pictured = True
             elif writer.takes.why_not(image) is not None:
@@ -287,15 +295,25 @@ class Encoder:
         self._tools: tuple[Sequence[ToolDefinition], Any] | None = None
 
     def encode(
-        self, messages: Sequence[Message], *, extra: str = "", bare: bool = False, resumes: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        extra: str = "",
+        bare: bool = False,
+        resumes: bool = False,
+        withheld: frozenset[str] = frozenset(),
     ) -> Encoded:
         """Return the encoded context.
 
         `extra` is one more text for the provider, which is not kept. With `bare`, the context so far is sent without
         the provider's own blocks, now and in later queries. With `resumes`, the last utterance is incomplete.
+        `withheld` are the keys of images and files that are left out as well as those that the writer leaves out.
         """
-        transcript = self._find(messages, anew=bare)
+        transcript = self._find(messages, anew=bare or bool(withheld))
         before = len(transcript.done)
+        refused = self.writer.takes.refused
+        if withheld:
+            self.writer.refuse(refused | withheld)
         self.writer.replays = not bare
         transcript.take(messages[transcript.count :], self.writer)
         self.writer.replays = True
@@ -305,12 +323,16 @@ class Encoder:
             marks = 2 if len(transcript.ids) + len(transcript.run) >= LOOK_BACK else 1
         older = marks if resumes else marks - 1
         tail = b"" if resumes else b",".join(transcript.write_open_run(self.writer, last=True, extra=extra))
+        if withheld:
+            self.writer.refuse(refused)
         parts = tuple(part for part in (*transcript.mark_fragments(self.writer, older=older), tail) if part)
         if isinstance(messages, View):
             utterance = messages.query + 1
         else:
             utterance = 1 + sum(message.role == "assistant" for message in messages)
-        return Encoded("\n\n".join(transcript.system), parts, utterance, transcript.pictured, transcript.withheld)
+        return Encoded(
+            "\n\n".join(transcript.system), parts, utterance, transcript.pictured, transcript.withheld, transcript.files
+        )
 
     def forget(self) -> None:
         """Forget all encoded contexts, because the writer has changed."""

@@ -121,6 +121,11 @@ class PlainWriter(Writer):
         self._inner.blind()
         self.takes = self._inner.takes
 
+    def refuse(self, keys: frozenset[str]) -> None:
+        """Send a line of text for these images and files."""
+        self._inner.refuse(keys)
+        self.takes = self._inner.takes
+
     def take_files(self, kinds: Sequence[str]) -> None:
         """Send files of these media types."""
         self._inner.take_files(kinds)

@@ -8,7 +8,7 @@ from typing import Final
 
 from cantrip_actors.machine.state import State
 from cantrip_actors.records.records import Observation, Utterance
-from cantrip_actors.terms.context import LEAST_SHOWN, Bound, View, measure
+from cantrip_actors.terms.context import LEAST_SHOWN, ShownBound, View, measure
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall
 
@@ -48,14 +48,14 @@ def build_view(state: State, most: int | None = None) -> View:
     conversation = state.conversation
     said, fading = conversation.said, conversation.fading
     faded = conversation.faded + sum(since <= said for since in fading) if fading else conversation.faded
-    return View(conversation.context, said, faded, None if most is None else Bound(most, conversation.intent_at))
+    return View(conversation.context, said, faded, None if most is None else ShownBound(most, conversation.intent_at))
 
 
 def find_smaller_bound(state: State, most: int | None) -> int | None:
     """Return the bound on the shown characters of one result with which a query shows half of what it showed with
     `most`, so that the longest are cut first; None if nothing is left to cut.
     """
-    bound = Bound(most or sys.maxsize, state.conversation.intent_at)
+    bound = ShownBound(most or sys.maxsize, state.conversation.intent_at)
     lengths = sorted(measure(message) for at, message in enumerate(build_view(state, most)) if bound.is_on(at, message))
     left, target = len(lengths), sum(lengths) // 2
     for length in lengths:

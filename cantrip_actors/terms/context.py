@@ -121,7 +121,7 @@ def measure(message: Message) -> int:
     return len(message.content or "") + _IMAGE * len(message.images)
 
 
-class Bound(NamedTuple):
+class ShownBound(NamedTuple):
     """How much of a message a query shows: `most` characters of a result, and of a message before that at `intent_at`,
     the intent in force.
     """
@@ -162,7 +162,7 @@ class View(_Compared[Message]):
     __slots__ = ("_bound", "_context", "_faded", "_query")
 
     def __init__(
-        self, context: Shared[Message | Fading], query: int = 0, faded: int = 0, bound: Bound | None = None
+        self, context: Shared[Message | Fading], query: int = 0, faded: int = 0, bound: ShownBound | None = None
     ) -> None:
         self._bound = bound
         self._context = context
