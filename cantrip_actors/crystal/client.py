@@ -48,6 +48,7 @@ from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.arguments import check, is_number
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Response
 
 GRACE: Final = 2.0
@@ -93,6 +94,9 @@ class ProviderRequest(NamedTuple):
     body: bytes
     utterance: int = 1
     tools: frozenset[str] = frozenset()
+    """The names of the offered tools, as they are sent."""
+    names: Mapping[str, str] = {}
+    """The gates of the tools that are sent under another name, by that name."""
     sent: Mapping[str, bytes] = {}
     """The parameters that a provider may refuse (`Family.learn`), with the JSON of a value that it may refuse."""
     wanted: frozenset[str] = frozenset()
@@ -107,6 +111,8 @@ class ProviderRequest(NamedTuple):
     """Secrets in the body, which no error may show."""
     adjusted: Mapping[str, Adjusted] = {}
     """The settings that are sent with a different value."""
+    files: Mapping[str, File] = {}
+    """The images and files of its context, by their keys."""
 
 
 class ConnectionSettings(TypedDict, total=False):

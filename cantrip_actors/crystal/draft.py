@@ -123,6 +123,8 @@ class Draft:
     _careful: bool = False
     _half: dict[str, str] = field(default_factory=dict)
     _served: dict[str, dict[str, Any]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The gates that the provider knows under another name, by that name (`history.py`)."""
     flowing: DraftItem | None = None
     """The item that `flow` extends."""
 
@@ -172,14 +174,15 @@ class Draft:
     def call(self, name: object, call_id: object = None) -> DraftItem:
         """Begin a call, which ends what flows. If the server gave no id, or one that is taken, the call gets a new id.
 
-        Raises ProviderError if it has no name.
+        An empty name is kept: no gate has it, and the entity observes that. Raises ProviderError for a name that is
+        missing or no text.
         """
         self.start()
         self.end_flow()
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str):
             raise ProviderError(f"{self.provider} sent a tool call without a name")
         calls = 1 + sum(item.kind == "function_call" for item in self._items)
-        name = join_surrogates(name)
+        name = self.find_gate(name)
         own = join_surrogates(call_id) if isinstance(call_id, str) else ""
         if self.utterance:
             own = own or f"call_{self.utterance}_{calls}"
@@ -190,6 +193,11 @@ class Draft:
         self._items.append(item)
         self._out.append(ItemStart(item.number, "function_call", None, name, own))
         return item
+
+    def find_gate(self, name: str) -> str:
+        """Return the gate that the provider calls by this name."""
+        name = join_surrogates(name)
+        return self.names.get(name, name)
 
     def serve(self, tool: str, call_id: object = None, name: str = "") -> DraftItem:
         """Begin a call of one of the provider's own tools, which runs there and is not a gate call.
@@ -388,9 +396,11 @@ class Draft:
         reason = metadata.get("stop_reason")
         content, calls = self.content, self.calls
         if not (content or calls or self.images or unfinished):
-            raise CrystalError(
+            error = CrystalError(
                 f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
             )
+            error.overflows = reason == "model_context_window_exceeded"
+            raise error
         usage = StreamUsage(counts.prompt, counts.completion, counts.cached, counts.written)
         self._out.append(ResponseDone("completed", reason if isinstance(reason, str) else None, None, usage))
         own_metadata = {**metadata, "provider": self.provider}

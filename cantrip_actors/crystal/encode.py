@@ -9,7 +9,8 @@ This file keeps the promises of the contract to every provider, whatever the con
 
 - every call is answered, right after the utterance that made it, in the order of the calls; a call without a result
   gets one that says so, and a result without its call becomes plain text;
-- no two calls of a context have the same id, and ids have only characters that every provider takes;
+- no two calls of a context have the same id; ids, names and arguments of calls are such that the provider takes them
+  (`history.py`);
 - the results and texts between two utterances are one run: results first, then texts;
 - an image or another file is sent in its place, or a line of text says why not (`images.py`);
 - an image that the model made is sent in the model's own blocks, or right after its utterance.
@@ -21,8 +22,6 @@ from it.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +31,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import orjson
 
 from cantrip_actors.crystal.draft import KEPT
+from cantrip_actors.crystal.history import HISTORIES, HistoryRules, fit_id, fit_name, fit_utterance
 from cantrip_actors.crystal.images import Shown, Takes, list_parts
 from cantrip_actors.terms.call import TYPED
 from cantrip_actors.terms.context import View
@@ -48,7 +48,6 @@ GO_ON: Final = "[go on]"
 _MARK: Final = len(KEPT) + 64
 MADE: Final = "[what you have made]"
 """The text sent before the images of the last answer, for providers whose answers cannot hold images."""
-_SOUND_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 BUDGET: Final = 64 * 1024 * 1024
 """Bytes of encoded contexts that one crystal keeps."""
@@ -97,6 +96,8 @@ class Writer(ABC):
     def __init__(self, model: str, provider: str = "") -> None:
         self.model = model
         self.named = provider or self.provider
+        self.rules = HISTORIES.get(self.named, HistoryRules())
+        """What the provider accepts in utterances."""
         self.replays = True
         """Whether the provider's own blocks are sent back; False for a context whose blocks it refused."""
 
@@ -130,6 +131,10 @@ class Writer(ABC):
         """Send no more images."""
         self.takes = replace(self.takes, any=False)
 
+    def refuse(self, keys: frozenset[str]) -> None:
+        """Send a line of text for the images and files with these keys, and for no others that were refused."""
+        self.takes = replace(self.takes, refused=keys)
+
     def take_files(self, kinds: Sequence[str]) -> None:
         """Send files of these media types, and no others."""
         self.takes = replace(self.takes, files=tuple(kinds))
@@ -158,6 +163,8 @@ class Encoded(NamedTuple):
     """Whether the messages have images."""
     withheld: bool = False
     """Whether the messages have other files that the provider does not accept."""
+    files: Mapping[str, File] = {}
+    """The images and files in the messages, by their keys (`File.identity`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -175,6 +182,7 @@ class _Transcript:
     open: bool = True  # system messages may still come
     pictured: bool = False
     withheld: bool = False
+    files: dict[str, File] = field(default_factory=dict)
     runs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RUNS))
     """The indexes in `done` of the last fragments of the newest runs."""
 
@@ -187,8 +195,10 @@ class _Transcript:
                 place = self._add(self.write_open_run(writer, last=False)) if heard else None
                 if place is not None:
                     self.runs.append(place)
+                if message.tool_calls:
+                    message = fit_utterance(message, writer.rules)
                 self.utterance, self.run = message, []
-                self.ids = [self._make_id(call.id) for call in message.tool_calls]
+                self.ids = [self._make_id(call.id, writer.rules) for call in message.tool_calls]
                 self._add(writer.write_utterance(message, self.ids))
                 if message.images and not writer.can_show_images(message, self.ids):
                     self._hear(Message("user", MADE, images=message.images), writer)
@@ -202,6 +212,7 @@ class _Transcript:
     def _hear(self, message: Message, writer: Writer) -> None:
         self.run.append(message)
         for image in message.images:
+            self.files[image.identity] = image
             if isinstance(image, Image):
                 self.pictured = True
             elif writer.takes.why_not(image) is not None:
@@ -217,7 +228,11 @@ class _Transcript:
             position = next((n for n, m in enumerate(left) if m.role == "tool" and m.tool_call_id == call.id), None)
             if position is None:
                 position = next(
-                    (n for n, m in enumerate(left) if m.role == "tool" and not m.tool_call_id and m.gate == call.gate),
+                    (
+                        n
+                        for n, m in enumerate(left)
+                        if m.role == "tool" and not m.tool_call_id and fit_name(m.gate or "", writer.rules) == call.gate
+                    ),
                     None,
                 )
             if position is None:
@@ -240,14 +255,12 @@ class _Transcript:
             texts.append(GO_ON)
         return writer.write_messages(answers, texts, last=last) if answers or texts else ()
 
-    def _make_id(self, call_id: str) -> str:
-        own = call_id
-        if not _SOUND_ID.fullmatch(own):
-            own = f"call_{hashlib.blake2b(call_id.encode(), digest_size=9).hexdigest()}"
-        base, n = own[:56], 1
+    def _make_id(self, call_id: str, rules: HistoryRules) -> str:
+        own, n = fit_id(call_id, rules), 1
+        base = own[:56]
         while own in self.used:
             n += 1
-            own = f"{base}_{n}"
+            own = fit_id(f"{base}_{n}", rules)
         self.used.add(own)
         return own
 
@@ -282,15 +295,25 @@ class Encoder:
         self._tools: tuple[Sequence[ToolDefinition], Any] | None = None
 
     def encode(
-        self, messages: Sequence[Message], *, extra: str = "", bare: bool = False, resumes: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        extra: str = "",
+        bare: bool = False,
+        resumes: bool = False,
+        withheld: frozenset[str] = frozenset(),
     ) -> Encoded:
         """Return the encoded context.
 
         `extra` is one more text for the provider, which is not kept. With `bare`, the context so far is sent without
         the provider's own blocks, now and in later queries. With `resumes`, the last utterance is incomplete.
+        `withheld` are the keys of images and files that are left out as well as those that the writer leaves out.
         """
-        transcript = self._find(messages, anew=bare)
+        transcript = self._find(messages, anew=bare or bool(withheld))
         before = len(transcript.done)
+        refused = self.writer.takes.refused
+        if withheld:
+            self.writer.refuse(refused | withheld)
         self.writer.replays = not bare
         transcript.take(messages[transcript.count :], self.writer)
         self.writer.replays = True
@@ -300,12 +323,16 @@ class Encoder:
             marks = 2 if len(transcript.ids) + len(transcript.run) >= LOOK_BACK else 1
         older = marks if resumes else marks - 1
         tail = b"" if resumes else b",".join(transcript.write_open_run(self.writer, last=True, extra=extra))
+        if withheld:
+            self.writer.refuse(refused)
         parts = tuple(part for part in (*transcript.mark_fragments(self.writer, older=older), tail) if part)
         if isinstance(messages, View):
             utterance = messages.query + 1
         else:
             utterance = 1 + sum(message.role == "assistant" for message in messages)
-        return Encoded("\n\n".join(transcript.system), parts, utterance, transcript.pictured, transcript.withheld)
+        return Encoded(
+            "\n\n".join(transcript.system), parts, utterance, transcript.pictured, transcript.withheld, transcript.files
+        )
 
     def forget(self) -> None:
         """Forget all encoded contexts, because the writer has changed."""

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import orjson
 
+from cantrip_actors.crystal.overflow import find_window, is_overflow
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.terms.errors import ProviderError
 
@@ -111,10 +112,11 @@ def make_failure(
     if kind in CREDIT:
         message, kind = f"refuses for want of credit ({kind}): {message}; check the account", ""
     wait = find_retry_after(headers or {}, now)
-    is_retryable = _is_retryable(status, names, details, message, headers or {})
+    overflows = is_overflow(status, names, message)
+    is_retryable = not overflows and _is_retryable(status, names, details, message, headers or {})
     generated = details.get("failed_generation")
     text = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
-    return ProviderError(
+    failure = ProviderError(
         _repair_text(text),
         status=status,
         retry_after=_find_hint(details, now) if wait is None else wait,
@@ -123,6 +125,9 @@ def make_failure(
         if is_retryable and isinstance(generated, str) and generated.strip()
         else None,
     )
+    if overflows:
+        failure.overflows, failure.window = True, find_window(details, message)
+    return failure
 
 
 def _repair_text(text: str) -> str:

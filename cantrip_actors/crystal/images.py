@@ -54,11 +54,16 @@ class Takes:
     files: tuple[str, ...] = ()
     fetched: tuple[str, ...] = ()
     ids: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+    """The keys of images and files that the provider has refused (`File.identity`)."""
 
     def why_not(self, image: File) -> str | None:
         """Return why an image or another file is not accepted; None if it is."""
-        if not isinstance(image, Image):
-            return self._explain_no_file(image)
+        if self.refused and image.identity in self.refused:
+            return "the provider refused it"
+        return self._explain_no_image(image) if isinstance(image, Image) else self._explain_no_file(image)
+
+    def _explain_no_image(self, image: Image) -> str | None:
         if not self.any:
             return "this model takes no images"
         if image.url is not None:

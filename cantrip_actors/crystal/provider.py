@@ -29,6 +29,7 @@ from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, ConnectionSettings, EnvironmentKey, ProviderRequest
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Encoded, Encoder, SamplingSettings, Writer, encode_json, merge
+from cantrip_actors.crystal.history import HISTORIES, fit_choice, fit_tools
 from cantrip_actors.crystal.images import estimate_by_pixels, is_image_refusal
 from cantrip_actors.crystal.lessons import LEVELS, Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
@@ -36,6 +37,7 @@ from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
 from cantrip_actors.crystal.query import AnsweringCrystal, Query
+from cantrip_actors.crystal.refused_content import find_refused_content
 from cantrip_actors.crystal.schemas import Fitted, describe_schema, drop_nulls, fit_answer, keep_schema
 from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, join_lists
 from cantrip_actors.crystal.shapes import parse_object
@@ -47,6 +49,7 @@ from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamErro
 from cantrip_actors.terms.call import TYPED
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import (
     NO_USAGE,
     Invocation,
@@ -60,6 +63,9 @@ from cantrip_actors.terms.messages import (
 )
 from cantrip_actors.terms.messages import must_call as has_to_call
 from cantrip_actors.terms.server_tools import ServerTool, check_server_tools
+
+REMEMBERED: Final = 10_000
+"""How many images and files a crystal remembers as refused, and how many as accepted."""
 
 LESSONS: Final = 6
 """How many refusals in a row one query learns from."""
@@ -126,6 +132,8 @@ class ProviderQuery(NamedTuple):
     """One more text for the model, in this query only."""
     resumes: bool = False
     """Whether the last utterance was interrupted and is to be continued."""
+    withheld: frozenset[str] = frozenset()
+    """The keys of images and files to leave out, because the provider may have refused the query for them."""
 
 
 class Counting(NamedTuple):
@@ -182,6 +190,9 @@ class Family(ABC):
         """Whether the model has no tools, and writes its calls as JSON."""
         self.lessons_learnt = Lessons()
         self._fits: dict[bytes, Fitted] = {}
+        self._fitted_tools: tuple[Sequence[ToolDefinition], Sequence[ToolDefinition]] | None = None
+        self.accepted: set[str] = set()
+        """The keys of images and files that the provider has accepted."""
         self.refused: set[str] = set()
         """Parameters that are known to be refused."""
         if not facts.sampling:
@@ -190,6 +201,7 @@ class Family(ABC):
             self.refused.add("tool_choice")
         writer = self.make_writer()
         writer.named = self.provider
+        self.rules = writer.rules = HISTORIES[self.provider]
         self.encoder = Encoder(PlainWriter(writer) if by_schema else writer)
 
     @property
@@ -235,11 +247,14 @@ class Family(ABC):
 
     def encode(self, query: ProviderQuery) -> Encoded:
         """Return the encoded context of a query."""
-        return self.encoder.encode(query.messages, extra=query.extra, bare=query.bare, resumes=query.resumes)
+        return self.encoder.encode(
+            query.messages, extra=query.extra, bare=query.bare, resumes=query.resumes, withheld=query.withheld
+        )
 
     def make_request(self, query: ProviderQuery) -> ProviderRequest:
         """Return the request for a query, without the parameters that were refused."""
-        adjusted: dict[str, Adjusted] = {}
+        offered, adjusted = query.tools, dict[str, Adjusted]()
+        query = query._replace(tools=self._fit_tools(offered), choice=fit_choice(query.choice, self.rules))
         inexpressible: tuple[str, ...] = ()
         if (schema := query.settings.schema) is not None:
             fitted = self.fit_schema(schema)
@@ -286,13 +301,21 @@ class Family(ABC):
         ]
         for n, message in enumerate(encoded.parts):  # these are already JSON
             pieces += [b",", message] if n else [message]
-        withheld = (FILES,) if encoded.withheld else ()
+        refused = self.encoder.writer.takes.refused | query.withheld
+        left = [file for key, file in encoded.files.items() if key in refused] if refused else []
+        withheld = [IMAGES if isinstance(file, Image) else FILES for file in left]
+        withheld += [FILES] if encoded.withheld else []
         unsent = [parameter for parameter in values if parameter not in sent and parameter not in OUR_OWN]
         return ProviderRequest(
             path=self.path,
             body=b"".join([*pieces, b"]}"]),
             utterance=encoded.utterance,
             tools=frozenset([tool.name for tool in query.tools]),
+            names={
+                sent.name: tool.name for sent, tool in zip(query.tools, offered, strict=True) if sent.name != tool.name
+            }
+            if query.tools is not offered
+            else {},
             sent=sent,
             wanted=wanted,
             effort=query.settings.effort,
@@ -300,7 +323,14 @@ class Family(ABC):
             adjusted=adjusted,
             headers=served.headers,
             secrets=served.secrets,
+            files={key: file for key, file in encoded.files.items() if key not in refused} if encoded.files else {},
         )
+
+    def _fit_tools(self, tools: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
+        """Return the definitions under names that the provider accepts; the same tools as last time cost nothing."""
+        if self._fitted_tools is None or self._fitted_tools[0] is not tools:
+            self._fitted_tools = (tools, fit_tools(tools, self.rules))
+        return self._fitted_tools[1]
 
     def _find_lacking(self, settings: SamplingSettings) -> tuple[str, ...]:
         """Return the settings that the family lacks."""
@@ -348,7 +378,9 @@ class Family(ABC):
 
     def make_decoder(self, request: ProviderRequest) -> Decoder:
         """Return the decoder for the answer to a request."""
-        return self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
+        decoder = self.decodes(self.model, utterance=request.utterance, tools=request.tools, provider=self.provider)
+        decoder.draft.names = request.names
+        return decoder
 
     def learn(self, error: ProviderError, request: ProviderRequest) -> str | None:
         """Return the refused parameter, which is changed or left out from now on; None if the error teaches nothing."""
@@ -393,6 +425,18 @@ class Family(ABC):
         self.refused.add(IMAGES)
         self.encoder.writer.blind()
         self.encoder.forget()
+
+    def withhold(self, keys: frozenset[str]) -> None:
+        """Leave out these images and files from now on: the provider refuses them, and answered without them."""
+        if keys:
+            writer = self.encoder.writer
+            writer.refuse(frozenset([*writer.takes.refused, *keys][-REMEMBERED:]))
+            self.encoder.forget()
+
+    def note_accepted(self, files: Mapping[str, File]) -> None:
+        """Remember the images and files that the provider has accepted: a later refusal is not about them."""
+        if not files.keys() <= self.accepted:
+            self.accepted = {*self.accepted, *files} if len(self.accepted) < REMEMBERED else set(files)
 
     def why_not(self, file: File) -> str | None:
         """Return why this model is not sent an image or another file; None if it is."""
@@ -451,6 +495,10 @@ class ProviderCrystal(AnsweringCrystal):
             record=connection.get("record"),
             access=access,
         )
+
+    def learn_window(self, tokens: int | None) -> None:
+        """Take the window that a refusal named, if it is unknown; entities that are loaded later fold in time."""
+        self.context_window = self.context_window or tokens
 
     def image_tokens(self, image: File) -> int:
         """Return an estimate of the tokens of an image, by the formula of the family."""
@@ -659,6 +707,7 @@ class _Query:
     async def _ask_once(self, query: ProviderQuery, *, shown: bool, resumes: bool) -> Response:
         """Ask, without the parameters that are refused."""
         lessons: list[str] = []
+        whole = query
         for _ in range(LESSONS):
             request = self.family.make_request(query)
             decoder = self.family.make_decoder(request)
@@ -667,11 +716,17 @@ class _Query:
             try:
                 response = await self.carry(request, decoder, self._emit if shown else None)
             except ProviderError as error:
-                learnt = self.family.learn(error, request)
-                if learnt is None and not query.bare and error.status == 400 and _ABOUT_BLOCKS.search(str(error)):
-                    query, learnt = query._replace(bare=True), "blocks"
-                if learnt is None:
+                if error.overflows:
+                    self.crystal.learn_window(error.window)
                     raise
+                learnt = self.family.learn(error, request)
+                if learnt is None:
+                    reduced = self._leave_out(query, error, request)
+                    if reduced is None:
+                        if query is not whole:  # what was left out was not the reason
+                            self.family.encoder.forget()
+                        raise
+                    query, learnt = reduced
                 lessons.append(learnt)
                 if learnt in UNSEEN:
                     self.left_out.append(learnt)
@@ -680,11 +735,30 @@ class _Query:
                 self.counts.append(decoder.counts)
                 raise
             self.counts.append(decoder.counts)
+            self.family.withhold(query.withheld)
+            self.family.note_accepted(request.files)
             self.utterance = request.utterance
             self.left_out += request.left_out
             self.adjusted.update(request.adjusted)
             return response
         raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(lessons)}")
+
+    def _leave_out(
+        self, query: ProviderQuery, error: ProviderError, request: ProviderRequest
+    ) -> tuple[ProviderQuery, str] | None:
+        """Return the query without what it may have been refused for, and the name of that; None if nothing is left.
+
+        It may be the provider's own blocks, or images and files.
+        """
+        can_be_bare = not query.bare and error.status == 400 and not error.retryable
+        bare = query._replace(bare=True), "blocks"
+        if can_be_bare and _ABOUT_BLOCKS.search(str(error)):
+            return bare
+        keys = find_refused_content(error, request.body, self.family.items, request.files, self.family.accepted)
+        if keys:
+            return query._replace(withheld=query.withheld | keys), FILES
+        find = self.family.encoder.writer.find_own_content
+        return bare if can_be_bare and any(find(m) is not None for m in query.messages if m.blocks) else None
 
     async def _simulate(self, *, native: bool) -> Response:
         """Return an answer by a schema. `native`: the server has tools, but cannot be forced to call one."""

@@ -74,6 +74,8 @@ FAREWELL: Final = 5.0
 THREADS: Final = 256
 """How many crystals with a blocking `invoke` may be waiting at once in one event loop."""
 
+OVERFLOWS: Final = "the context is too long for the model: fold earlier (Folding), or let gates return less"
+
 _threads: Final = Threads("cantrip_actors.crystal threads", THREADS)
 
 
@@ -428,14 +430,17 @@ def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
 def _give_up(failed: ProviderError, attempts: int, retry: Retry, spent: Usage) -> ProviderError:
     status = "no answer" if failed.status is None else f"status {failed.status}"
     tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    return ProviderError(
-        f"crystal gave up after {tries} ({status}): {failed}; {_advise(failed, retry)}",
+    advice = OVERFLOWS if failed.overflows else _advise(failed, retry)
+    error = ProviderError(
+        f"crystal gave up after {tries} ({status}): {failed}; {advice}",
         status=failed.status,
         retry_after=failed.retry_after,
         attempts=attempts,
         retryable=failed.retryable,
         usage=spent,
     )
+    error.overflows, error.window = failed.overflows, failed.window
+    return error
 
 
 def _advise(failed: ProviderError, retry: Retry) -> str:

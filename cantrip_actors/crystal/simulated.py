@@ -18,6 +18,7 @@ import orjson
 
 from cantrip_actors.crystal.draft import Counts, Draft
 from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer
+from cantrip_actors.crystal.history import AS_TEXT
 from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseStart
 from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition
@@ -105,6 +106,7 @@ class PlainWriter(Writer):
 
     def __init__(self, inner: Writer) -> None:
         super().__init__(inner.model, inner.named)
+        self.rules = AS_TEXT
         self._inner = inner
         self.takes = inner.takes
 
@@ -117,6 +119,11 @@ class PlainWriter(Writer):
     def blind(self) -> None:
         """Send no more images."""
         self._inner.blind()
+        self.takes = self._inner.takes
+
+    def refuse(self, keys: frozenset[str]) -> None:
+        """Send a line of text for these images and files."""
+        self._inner.refuse(keys)
         self.takes = self._inner.takes
 
     def take_files(self, kinds: Sequence[str]) -> None:

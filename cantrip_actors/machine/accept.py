@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cantrip_actors.machine.context import summarise
+from cantrip_actors.machine.context import find_smaller_bound, summarise
 from cantrip_actors.machine.delegate import make_delegation_answer
 from cantrip_actors.machine.events import (
     Begin,
@@ -183,6 +183,9 @@ def _fail(plan: Plan, state: State, live: Transient, moment: Moment, event: Fail
     can_fold = conversation.said - conversation.folded > 1 and conversation.folded_for != conversation.said
     if event.overflows and can_fold:  # one fold, and the query is asked once more
         live.overflows = True
+        return []
+    if event.overflows and state.turn.posted is None and (most := find_smaller_bound(state, live.most_shown)):
+        live.most_shown = most  # and once more, with less of each result
         return []
     return [Ended(plan.entity_id, "failed", moment.at, event.error, usage=event.usage)]
 

@@ -261,7 +261,7 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
         and folding.due(conversation.said - conversation.folded, tokens, plan.window)
     )
     if not is_due:
-        return Ask(build_view(state), plan.tools, plan.tool_choice)
+        return Ask(build_view(state, live.most_shown), plan.tools, plan.tool_choice)
     if not plan.has_memory:
         return fold_turns(plan, state, moment, Remembered())
     first = folding.first_kept(conversation.said, conversation.folded) - conversation.folded

@@ -91,7 +91,7 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
         if record.args is not None:  # type: ignore[union-attr]  # the steps before the call see the new arguments
             live.wrapping = ""
     elif kind is Folded:
-        live.overflows = False
+        live.overflows, live.most_shown = False, None
 
 
 def is_entity_end(record: Ended, *, lasting: bool) -> bool:

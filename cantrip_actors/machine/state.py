@@ -379,3 +379,5 @@ class Transient(msgspec.Struct):
     """Whether the program in the sandbox is where the state says; False after a restart."""
     overflows: bool = False
     """Whether the provider refused the last query because the context was too long."""
+    most_shown: int | None = None
+    """The most characters of one result that queries show until the next fold; None without a bound."""

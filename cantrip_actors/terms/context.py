@@ -8,9 +8,11 @@ own length. Appending to the longest of them extends the list in place, which co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from dataclasses import replace
+from itertools import count, islice
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message
 
 T = TypeVar("T")
@@ -107,15 +109,62 @@ class Fading(NamedTuple):
     since: int
 
 
+LEAST_SHOWN: Final = 400
+"""Characters of a result that every query shows."""
+
+_IMAGE: Final = 5_000
+"""Characters that an image counts for."""
+
+
+def measure(message: Message) -> int:
+    """Return the size of a message in characters, with its images."""
+    return len(message.content or "") + _IMAGE * len(message.images)
+
+
+class ShownBound(NamedTuple):
+    """How much of a message a query shows: `most` characters of a result, and of a message before that at `intent_at`,
+    the intent in force.
+    """
+
+    most: int
+    intent_at: int
+
+    def is_on(self, at: int, message: Message) -> bool:
+        """Return whether the bound holds for this message, at index `at` of the context."""
+        return message.role == "tool" or (message.role == "user" and at < self.intent_at)
+
+    def apply(self, at: int, message: Message) -> Message:
+        """Return a message as it is shown: its beginning and its end, and how much is missing in between."""
+        if measure(message) <= self.most or not self.is_on(at, message):
+            return message
+        text, images = message.content or "", len(message.images)
+        half = max(0, self.most - _NOTE) // 2
+        if len(text) > self.most:
+            end = len(text) - half
+            note = f"[{end - half:,} characters left out: the context was too long]"
+            text = f"{text[:half]}\n{note}\n{text[end:]}"
+        if images:
+            text += f"\n[{images} {'image' if images == 1 else 'images'} left out: the context was too long]"
+        return replace(message, content=text, images=NO_IMAGES)
+
+
+_NOTE: Final = 150
+"""Characters for the notes about what is missing."""
+
+
 class View(_Compared[Message]):
     """The context as the crystal sees it in query number `query`, with placeholders for faded ephemeral results.
 
-    Views share the context with the entity; nothing is copied. `faded` counts the results that have faded.
+    Views share the context with the entity; nothing is copied. `faded` counts the results that have faded. With a
+    `bound`, long results are shown in part.
     """
 
-    __slots__ = ("_context", "_faded", "_query")
+    __slots__ = ("_bound", "_context", "_faded", "_query")
 
-    def __init__(self, context: Shared[Message | Fading], query: int = 0, faded: int = 0) -> None:
+    def __init__(
+        self, context: Shared[Message | Fading], query: int = 0, faded: int = 0, bound: ShownBound | None = None
+    ) -> None:
+        self._bound = bound
         self._context = context
         self._query = query
         self._faded = faded
@@ -129,8 +178,12 @@ class View(_Compared[Message]):
     def __getitem__(self, index: slice) -> Sequence[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
         if isinstance(index, slice):
-            return [self._render(item) for item in self._context[index]]
-        return self._render(self._context[index])
+            return [self[at] for at in range(*index.indices(len(self)))] if self._bound else self._render_all(index)
+        message = self._render(self._context[index])
+        return message if self._bound is None else self._bound.apply(index % len(self), message)
+
+    def _render_all(self, index: slice) -> list[Message]:
+        return [self._render(item) for item in self._context[index]]
 
     def _render(self, item: Message | Fading) -> Message:
         if isinstance(item, Message):
@@ -138,7 +191,8 @@ class View(_Compared[Message]):
         return item.placeholder if self._query >= item.since else item.message
 
     def __iter__(self) -> Iterator[Message]:
-        return map(self._render, self._context)
+        messages = map(self._render, self._context)
+        return messages if self._bound is None else map(self._bound.apply, count(), messages)
 
     @property
     def query(self) -> int:
@@ -149,7 +203,7 @@ class View(_Compared[Message]):
     def prefix(self) -> tuple[Any, ...]:
         """A token that is equal for two views if the longer one only extends the other.
 
-        While it stays equal, an adapter may extend its cached encoding of the last view. A fold, a fork and a
-        placeholder that replaces a result change it.
+        While it stays equal, an adapter may extend its cached encoding of the last view. A fold, a fork, a placeholder
+        that replaces a result and a bound change it.
         """
-        return (self._context.origin, self._faded)
+        return (self._context.origin, self._faded, self._bound)

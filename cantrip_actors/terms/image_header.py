@@ -6,6 +6,7 @@ unknown.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -83,6 +84,29 @@ _READ: Final[dict[str, Callable[[bytes], ImageSize]]] = {
     "image/gif": _read_gif,
     "image/webp": _read_webp,
 }
+
+_CHUNK: Final = 12
+"""Bytes of a chunk of a PNG besides its data: length, type and checksum."""
+
+
+def is_broken(data: bytes) -> bool:
+    """Return whether a picture certainly cannot be decoded: a PNG whose chunks are cut off or have wrong checksums.
+
+    Other formats, and the pixels, are not checked.
+    """
+    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return False
+    at = 8
+    while at + _CHUNK <= len(data):
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        end = at + _CHUNK + length
+        if end > len(data) or zlib.crc32(data[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+            return True
+        if kind == b"IEND":
+            return False
+        at = end
+    return True
+
 
 KINDS_OF_IMAGES: Final = frozenset(_READ)
 """The media types of pictures."""

@@ -83,7 +83,7 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
             if value.is_sound():
                 return value
             value = {"id": value.id, "gate": value.gate, "args": value.raw if value.args is None else value.args}
-        gate = value.get("gate") or value.get("name")
+        gate = value.get("gate") or value.get("name", value.get("gate"))
         if not isinstance(gate, str):
             raise CrystalError(f"crystal returned a tool call without a gate's name: {dict(value)!r}")
         arguments = value.get("args", value.get("arguments"))

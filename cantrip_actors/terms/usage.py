@@ -113,11 +113,13 @@ class CrystalError(CantripError):
     """The crystal broke its contract (CRYSTAL-3, CRYSTAL-4) or failed in a way that no retry can fix.
 
     `usage` has the tokens of all attempts at the query: they were paid for, although there was no response.
-    `overflows` says that the context was too long: an entity that folds its context folds once and asks again.
+    `overflows` says that the context was too long: an entity folds its context, or shows less of it, and asks again.
+    `window` is then the size of the model's context in tokens, if the refusal named it.
     """
 
     usage: Usage = NO_USAGE
     overflows: bool = False
+    window: int | None = None
 
     def __init__(self, *args: object, usage: Usage = NO_USAGE) -> None:
         super().__init__(*args)

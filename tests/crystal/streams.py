@@ -293,10 +293,21 @@ def outcome(family, chunks, **more):
 arguments = st.dictionaries(
     st.text(min_size=1, max_size=6), st.integers(-5, 5) | st.text(max_size=8) | st.none() | st.booleans(), max_size=3
 )
+names = st.sampled_from(
+    ["read", "write", "done", "", "browser.tabs.open", "$lookup", "naïve tool", "größe", "x" * 200, "1st", "-a", "a:b"]
+) | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+"""Names of calls: of tools that were offered, and whatever else a model may answer."""
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-answers = st.builds(
-    Said,
-    words.filter(lambda text: text.strip() == text),
-    words.filter(lambda text: not text.lstrip().startswith("<")),
-    st.lists(st.tuples(st.sampled_from(["read", "write", "done"]), arguments), max_size=3).map(tuple),
-).filter(lambda said: said.text or said.calls)
+
+
+def make_answers(called: st.SearchStrategy[str]) -> st.SearchStrategy[Said]:
+    """Answers whose calls have these names."""
+    return st.builds(
+        Said,
+        words.filter(lambda text: text.strip() == text),
+        words.filter(lambda text: not text.lstrip().startswith("<")),
+        st.lists(st.tuples(called, arguments), max_size=3).map(tuple),
+    ).filter(lambda said: said.text or said.calls)
+
+
+answers = make_answers(st.sampled_from(["read", "write", "done"]))

@@ -1,7 +1,7 @@
 """The answers of one family's model are sent to every other family in the shape that its provider accepts."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.clouds import azure, bedrock, vertex
@@ -21,9 +21,10 @@ from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
 from cantrip_actors.terms.messages import Message
 from tests.crystal.asking import TOOLS, result, said
-from tests.crystal.streams import FAMILIES, Said, answers, framed
+from tests.crystal.streams import FAMILIES, Said, framed, make_answers, names
 from tests.crystal.streams import decode as decoded
 from tests.pictures import images
+from tests.provider_rules import list_refusals
 from tests.published import fault, versions
 
 CRYSTALS = {
@@ -67,11 +68,14 @@ def turn_of(family: str, what: Said, shown) -> list[Message]:
     return [utterance, *results]
 
 
-histories = st.lists(st.tuples(st.sampled_from(FAMILIES), answers, st.lists(images, max_size=1)), max_size=4)
+histories = st.lists(
+    st.tuples(st.sampled_from(FAMILIES), make_answers(names), st.lists(images, max_size=1)), max_size=4
+)
 
 
-@pytest.mark.rule("R-08", "R-30")
+@pytest.mark.rule("R-08", "R-30", "V-01")
 @pytest.mark.parametrize("reader", CRYSTALS)
+@settings(max_examples=40)
 @given(history=histories, shown=st.lists(images, max_size=2))
 def test_the_history_of_any_family_is_sent_to_another_in_its_published_shape(reader, history, shown) -> None:
     messages = [Message("system", "Be terse."), Message("user", "go", images=tuple(shown))]
@@ -81,6 +85,7 @@ def test_the_history_of_any_family_is_sent_to_another_in_its_published_shape(rea
     asked = ProviderQuery(messages, TOOLS, None, SamplingSettings.of({"max_tokens": 100}))
     request = crystal.family.make_request(asked)
     assert fault(crystal.family.provider, request.path, request.body) is None
+    assert list_refusals(crystal.family.provider, request.path, request.body) == []
 
 
 @pytest.mark.rule("R-30")

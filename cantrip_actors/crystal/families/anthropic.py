@@ -15,6 +15,7 @@ from cantrip_actors.crystal.cache_points import CachePoints
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, tokens
 from cantrip_actors.crystal.encode import CallAnswer, SamplingSettings, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.history import fit_block, fit_citations
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
@@ -31,6 +32,7 @@ REFUSED: Final = "refusal"
 CUT_OFF: Final = frozenset({REFUSED, "max_tokens", "model_context_window_exceeded"})
 """Reasons to stop in the middle of an item."""
 _MOVING: Final = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
+_SERVED: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 PAUSED: Final = frozenset({"pause_turn", "compaction"})
 """Reasons to stop for a turn that is not over."""
 
@@ -74,6 +76,9 @@ class AnthropicDecoder(Decoder):
     def get_own_content(self) -> Any:
         """Return all blocks if one of them is signed, or more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        if self.metadata.get("stop_reason") in CUT_OFF:  # a call of a server tool is refused without its result
+            answered = {block.get("tool_use_id") for block in blocks}
+            blocks = [b for b in blocks if b.get("type") not in _SERVED or b.get("id") in answered]
         plain = all(b.get("type") in ("text", "tool_use") and not b.get("citations") for b in blocks)
         return None if plain and not self.is_part else blocks
 
@@ -164,7 +169,7 @@ class AnthropicDecoder(Decoder):
         elif kind == "tool_use":
             self._items[index] = item = self.draft.call(block.get("name"), block.get("id"))
             block["id"] = item.call_id
-        elif kind in ("server_tool_use", "mcp_tool_use"):
+        elif kind in _SERVED:
             called = str(block.get("name") or "")
             if kind == "mcp_tool_use":
                 item = self.draft.serve("mcp_connector", block.get("id"), f"{block.get('server_name')}.{called}")
@@ -270,20 +275,21 @@ class AnthropicWriter(Writer):
         blocks = self.find_own_content(message)
         if not isinstance(blocks, (list, tuple)):
             return None
-        renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
+        renamed = {call.id: (call, own) for call, own in zip(message.tool_calls, ids, strict=True)}
         content: list[dict[str, Any]] = []
         for original in blocks:
-            block = dict(original)
-            kind = block.get("type")
-            if kind == "thinking" and not block.get("signature"):
-                continue  # it was interrupted and has no signature
-            if kind == "text" and not str(block.get("text") or "").strip():
+            kind = str(original.get("type"))
+            block = fit_block(original, kind, self.rules)
+            if block is None:
                 continue
             if kind == "tool_use":
-                own = renamed.pop(str(block.get("id")), None)
-                if own is None:
+                call_and_id = renamed.pop(str(block.get("id")), None)
+                if call_and_id is None:
                     return None
-                block["id"] = own
+                call, block["id"] = call_and_id
+                block |= {"name": call.gate, "input": call.args or {}}
+            if block.get("citations"):
+                block["citations"] = fit_citations(objects(block["citations"]), self.rules)
             content.append(block)
         return None if renamed else content  # a call without a block: these are not the blocks of this message
 

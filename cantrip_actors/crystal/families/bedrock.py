@@ -23,6 +23,7 @@ from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, tokens
 from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.anthropic import Anthropic
+from cantrip_actors.crystal.history import fit_block, fit_name
 from cantrip_actors.crystal.images import OFFICE, Takes, name_file
 from cantrip_actors.crystal.provider import Counting, ProviderQuery
 from cantrip_actors.crystal.shapes import mapping, objects
@@ -276,18 +277,22 @@ class BedrockWriter(Writer):
         blocks = self.find_own_content(message)
         if not isinstance(blocks, (list, tuple)):
             return None
-        renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
+        renamed = {call.id: (call, own) for call, own in zip(message.tool_calls, ids, strict=True)}
         content: list[dict[str, Any]] = []
         for block in objects(blocks):
+            thought = mapping(mapping(block.get("reasoningContent")).get("reasoningText"))
             call = mapping(block.get("toolUse"))
             if call and not _is_theirs(block):
-                own = renamed.pop(str(call.get("toolUseId")), None)
-                if own is None:
+                call_and_id = renamed.pop(str(call.get("toolUseId")), None)
+                if call_and_id is None:
                     return None
-                content.append({"toolUse": {**call, "toolUseId": own}})
+                own_call, own = call_and_id
+                content.append(_write_call(own, own_call.gate, own_call.args))
             elif "text" in block:
-                if str(block["text"]).strip():
-                    content.append({"text": block["text"]})  # a request may not have citations
+                if str(block["text"]).strip() and (text := fit_block(block, "text", self.rules)) is not None:
+                    content.append(text)
+            elif thought and "claude" in self.model and fit_block(thought, "reasoningText", self.rules) is None:
+                continue  # it was interrupted and has no signature
             elif block:
                 content.append(block)
         return None if renamed else content
@@ -424,7 +429,7 @@ class Bedrock(Anthropic):
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"any": {}}}}
             elif gate is not None:
                 yield "tool_choice", {"toolConfig": {"toolChoice": {"tool": {"name": gate}}}}
-        elif names := {call.gate for message in query.messages for call in message.tool_calls}:
+        elif names := {fit_name(call.gate, self.rules) for m in query.messages for call in m.tool_calls}:
             gone = [ToolDefinition(name, "Not offered any more.", {"type": "object"}) for name in sorted(names)]
             yield "", {"toolConfig": {"tools": write_tools(gone)}}  # a context with calls is refused without tools
 

@@ -413,7 +413,7 @@ class ChatDecoder(Decoder):
                 call.item.arguments = arguments
             elif arguments != call.text:
                 call.item.parts = [join_surrogates(str(arguments))]
-            call.item.name = join_surrogates(call.name)
+            call.item.name = self.draft.find_gate(call.name)
             self.draft.end(call.item)
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, tokens
 from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.history import is_sent_name
 from cantrip_actors.crystal.images import Takes, estimate_by_tiles
 from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import Fitted, fit_for_gemini, fit_gemini_arguments
@@ -24,7 +25,7 @@ from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import GOOGLE, Table, read_google_logprobs
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
+from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition, find_named_gate
 
 FLUKES: Final = frozenset(
     {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE", "OTHER", "STOP"}
@@ -359,7 +360,7 @@ class GoogleWriter(Writer):
         if parts is None:
             parts = [{"text": message.content}] if message.content else []
             for n, call in enumerate(message.tool_calls):
-                call_part: dict[str, Any] = {"functionCall": {"name": call.gate, "args": call.args or {}}}
+                call_part: dict[str, Any] = {"functionCall": _write_call(call)}
                 if n == 0 and self._signed:
                     call_part["thoughtSignature"] = UNSIGNED
                 parts.append(call_part)
@@ -370,8 +371,19 @@ class GoogleWriter(Writer):
         parts = self.find_own_content(message)
         if not isinstance(parts, (list, tuple)):
             return None
-        calls = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
-        return list(parts) if calls == [call.gate for call in message.tool_calls] else None
+        called = [part["functionCall"].get("name") for part in parts if part.get("functionCall")]
+        calls = message.tool_calls
+        if len(called) != len(calls) or not all(
+            is_sent_name(name, call.gate, self.rules) for name, call in zip(called, calls, strict=True)
+        ):
+            return None
+        rest = iter(calls)
+        return [
+            {**part, "functionCall": {**part["functionCall"], **_write_call(next(rest))}}
+            if part.get("functionCall")
+            else part
+            for part in parts
+        ]
 
     def write_messages(
         self,
@@ -419,6 +431,10 @@ class GoogleWriter(Writer):
         return isinstance(parts, (list, tuple)) and any(
             (part.get("functionCall") or {}).get("id") == answer.call.id for part in parts
         )
+
+
+def _write_call(call: ToolCall) -> dict[str, Any]:
+    return {"name": call.gate, "args": call.args or {}}
 
 
 def _write_part(part: str | File) -> dict[str, Any]:

@@ -5,10 +5,8 @@ It refuses a request with a field that it does not know, and a user's message ri
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from cantrip_actors.crystal.draft import Decoder, tokens
 from cantrip_actors.crystal.encode import CallAnswer, Shown, encode_json
@@ -19,9 +17,6 @@ from cantrip_actors.crystal.typed_settings import MISTRAL, Table
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message
-
-ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
-"""The only ids of calls that it takes."""
 
 
 class MistralDecoder(ChatDecoder):
@@ -62,10 +57,6 @@ class MistralWriter(ChatWriter):
 
     provider: ClassVar[str] = "mistral"
 
-    def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
-        """An utterance. `ids` are those of its calls, in order."""
-        return super().write_utterance(message, [shorten_id(call_id) for call_id in ids])
-
     def write_utterance_content(self, message: Message, own: Mapping[str, Any]) -> Any:
         """Return the content of an utterance: its thoughts, then its text."""
         thoughts = own.get("content")
@@ -88,7 +79,7 @@ class MistralWriter(ChatWriter):
             content = self.write_content(self.list_result_parts(answer, answer.text))
             result = {
                 "role": "tool",
-                "tool_call_id": shorten_id(answer.id),
+                "tool_call_id": answer.id,
                 "name": answer.call.gate,
                 "content": content,
             }
@@ -107,11 +98,6 @@ class MistralWriter(ChatWriter):
         if file.media_type.startswith("audio/"):
             return {"type": "input_audio", "input_audio": file.base64()}
         return {"type": "document_url", "document_url": make_data_url(file), "document_name": name_file(file)}
-
-
-def shorten_id(id_: str) -> str:
-    """Return the id of a call as Mistral takes it: itself if it is one, else one that is made of it."""
-    return id_ if ID.fullmatch(id_) else hashlib.blake2b(id_.encode(), digest_size=5).hexdigest()[:9]
 
 
 class Mistral(Chat):

@@ -19,6 +19,7 @@ from cantrip_actors.crystal.client_tools import make_output_item
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, tokens
 from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
+from cantrip_actors.crystal.history import fit_block
 from cantrip_actors.crystal.images import OFFICE, Takes, estimate_by_patches, make_data_url, name_file
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
@@ -377,7 +378,6 @@ _SHOWN: Final = frozenset(
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _LABELS: Final = frozenset({"type", "id", "call_id", "status"})
 _PLAIN: Final = frozenset({"message", "function_call", "wrapper"})
-_OURS: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
 
 
 def _list_own_parts(item: Mapping[str, Any]) -> Iterable[str]:
@@ -479,26 +479,28 @@ class ResponsesWriter(Writer):
         own_content = self.find_own_content(message)
         if not isinstance(own_content, (list, tuple)):
             return None
-        renamed = {call.id: own for call, own in zip(message.tool_calls, ids, strict=True)}
+        renamed = {call.id: (call, own) for call, own in zip(message.tool_calls, ids, strict=True)}
         items: list[dict[str, Any]] = []
         for original in own_content:
-            item = {name: value for name, value in original.items() if value is not None}
-            if str(item.get("type")) in _OURS:
-                # the provider stored nothing and knows no ids, but requires those of its own calls
-                item = {name: value for name, value in item.items() if name not in ("id", "status")}
+            kind = str(original.get("type"))
+            item = fit_block({name: value for name, value in original.items() if value is not None}, kind, self.rules)
+            if item is None:
+                continue
             if item.get("type") == "image_generation_call":
                 item = {name: item[name] for name in ("type", "id", "status", "result") if name in item}
             if item.get("type") == "reasoning":
-                if not item.get("encrypted_content"):
-                    continue
                 item = {name: item[name] for name in ("type", "encrypted_content", "summary") if name in item}
                 item.setdefault("summary", [])
             if item.get("type") == "message":
                 item["content"] = [_add_annotations(part) for part in objects(item.get("content"))]
             if "call_id" in item:
-                own = renamed.pop(str(item["call_id"]), None)
-                if own is not None:
-                    item["call_id"] = own
+                call_and_id = renamed.pop(str(item["call_id"]), None)
+                if call_and_id is not None:
+                    call, item["call_id"] = call_and_id
+                    if kind in _CALLS:
+                        item["name"] = call.gate
+                    if kind == "function_call":
+                        item["arguments"] = call.arguments if call.args is not None else "{}"
                 elif str(item.get("type")) in _CALLS:
                     return None  # a call of another message; the provider itself answered the calls of its tools
             items.append(item)

@@ -175,5 +175,5 @@ def _make_error(failed: Sequence[tuple[str, CrystalError]]) -> ProviderError:
         retryable=False,
         usage=_sum_usage(failed),
     )
-    failure.__cause__ = last
+    failure.overflows, failure.__cause__ = last.overflows, last
     return failure

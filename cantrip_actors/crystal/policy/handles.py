@@ -55,5 +55,7 @@ def repeat(attempt: PostedAttempt, why: ProviderError) -> PostedAttempt:
     spent = attempt.spent + why.usage
     if attempt.number + 1 >= ATTEMPTS:
         message = f"{why}; it was tried {ATTEMPTS} times"
-        raise ProviderError(message, status=why.status, retryable=False, usage=spent)
+        error = ProviderError(message, status=why.status, retryable=False, usage=spent)
+        error.overflows = why.overflows
+        raise error
     return PostedAttempt(attempt.number + 1, spent)

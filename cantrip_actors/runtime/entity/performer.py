@@ -230,6 +230,7 @@ class Performer:
         cell = self._cell
         reply = await query_crystal(self._environment.instrument, cell, cell.crystal, query)
         if isinstance(reply, Response):
+            cell.error = None  # that of a context that was too long is mended
             return Replied(reply) if reply.handle is None else Posted(reply.handle)
         cell.error = reply
         return Failed(str(reply), reply.usage, reply.overflows)
