@@ -12,7 +12,16 @@ from cantrip_actors.loom.facts import EntityFacts
 from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
 from cantrip_actors.loom.inbox import InboxFull, KeyUsed, QueueFull, Taken
 from cantrip_actors.loom.jsonl import JsonlStore
-from cantrip_actors.loom.lease import Fenced, Held, Lease, Quarantined, mark_gone, name_lease, this_process
+from cantrip_actors.loom.lease import (
+    Fenced,
+    Held,
+    Lease,
+    Quarantined,
+    QuarantineRow,
+    mark_gone,
+    name_lease,
+    this_process,
+)
 from cantrip_actors.loom.memory import MemoryStore
 from cantrip_actors.loom.migration import Migrate, Migrated
 from cantrip_actors.loom.opening import open_store, repair_loom
@@ -61,6 +70,7 @@ __all__ = [
     "Migrated",
     "Pending",
     "Pruned",
+    "QuarantineRow",
     "Quarantined",
     "QueueFull",
     "Quote",
