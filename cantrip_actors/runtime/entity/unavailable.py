@@ -1,4 +1,4 @@
-"""Wait for a service that code beside an entity cannot reach: it raised `Unavailable`, which is no crash (V-11)."""
+"""Wait for a service that code beside an entity cannot reach: it raised `Unavailable`, which is no crash."""
 
 from __future__ import annotations
 
