@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         ReadOnlyLoom,
         RuntimeClosed,
         Stranded,
+        Unavailable,
         UnknownRequest,
         Withdrawn,
     )
@@ -211,6 +212,7 @@ __all__ = [
     "ToolStartEvent",
     "Turn",
     "TurnMetadata",
+    "Unavailable",
     "UnknownRequest",
     "Usage",
     "UsageEvent",
@@ -273,6 +275,7 @@ _HOMES = {
         "ReadOnlyLoom",
         "RuntimeClosed",
         "Stranded",
+        "Unavailable",
         "UnknownRequest",
         "Withdrawn",
     ),

@@ -1,8 +1,9 @@
 """Run a gate with the steps around it: from the outermost wrapper inwards, and out again.
 
-An exception of a step does not crash the entity: before the gate it refuses the call, so that a broken check fails
-closed; after it the entity reads that its call ran and that the check failed. An error stays an error, whatever a later
-step returns. The gate itself runs once or not at all. `terms/wrapping.py` says how wrappers are put around gates.
+A step that raises `Unavailable` runs again later. Any other exception of a step does not crash the entity: before the
+gate it refuses the call, so that a broken check fails closed; after it the entity reads that its call ran and that the
+check failed. An error stays an error, whatever a later step returns. The gate itself runs once or not at all.
+`terms/wrapping.py` says how wrappers are put around gates.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any
 
+import anyio
+
 from cantrip_actors.circle.gate_call import ReportError, explain, report_failure, run_gate
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.machine.events import Inquired
 from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.errors import Unavailable
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.wrapper import GateCall, Refused, Wrapper
 from cantrip_actors.user_code import Failure, attempt, attempt_now
@@ -71,11 +75,18 @@ def _make_observation(site: GateCall, result: Any, *, is_error: bool = False) ->
 
 
 async def _run_step(site: GateCall, report: ReportError | None, step: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a step, or the Failure that it raised, which is also reported."""
-    answer = attempt_now(lambda: step(*arguments))
-    if inspect.isawaitable(answer):
-        awaitable = answer
-        answer = await attempt(lambda: awaitable)
+    """Return the result of a step, or the Failure that it raised, which is also reported.
+
+    A step that cannot reach its service is called again, after as many seconds as it says.
+    """
+    while True:
+        answer = attempt_now(lambda: step(*arguments))
+        if inspect.isawaitable(answer):
+            awaitable = answer
+            answer = await attempt(lambda: awaitable)  # noqa: B023  # it is called at once
+        if not (isinstance(answer, Failure) and isinstance(answer.exception, Unavailable)):
+            break
+        await anyio.sleep(answer.exception.retry_after)
     if isinstance(answer, Failure):
         what = f"the step {_get_name(step)} around a gate raised an exception"
         report_failure(report, what, site.gate, answer.exception)

@@ -120,11 +120,12 @@ def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return an entity in a few fields; tokens are those of its whole subtree."""
     entity = header.entity_id
     header, turns = loom.header_in_force(entity), loom.turns(entity)
-    usage = loom.subtree_usage(entity)
+    usage, quarantine = loom.subtree_usage(entity), loom.quarantines().get(entity)
     return {
         "id": entity,
         "at": header.at,
-        "state": loom.state(entity),
+        "state": loom.state(entity) if quarantine is None else "quarantined",
+        "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
         "turns": len(turns),
         "entities": len(loom.subtree(entity)),
         "tokens": usage.total_tokens,

@@ -16,8 +16,23 @@ from cantrip_actors.cli.output import short, tokens
 from cantrip_actors.cli.terminal import printable
 
 SORTS: Final = ("age", "state", "turns", "tokens", "cost")
-STYLES: Final = {"active": "cyan", "waiting": "magenta", "idle": "dim", "terminated": "green", "failed": "red"}
-SIGNS: Final = {"active": "●", "waiting": "?", "idle": "○", "terminated": "✓", "failed": "✗", "crashed": "✗"}
+STYLES: Final = {
+    "active": "cyan",
+    "waiting": "magenta",
+    "idle": "dim",
+    "terminated": "green",
+    "failed": "red",
+    "quarantined": "red",
+}
+SIGNS: Final = {
+    "active": "●",
+    "waiting": "?",
+    "idle": "○",
+    "terminated": "✓",
+    "failed": "✗",
+    "crashed": "✗",
+    "quarantined": "✗",
+}
 KEYS: Final = "Enter  i interrupt  t steer  a/d decide  k stop  s sort  f find  p pause  q quit"
 OFFLINE_KEYS: Final = "↑↓ Enter turns  s sort  f filter  p pause  q quit"
 BREAKERS: Final = {0: "", 1: "half open", 2: "open"}

@@ -14,6 +14,7 @@ from cantrip_actors import CantripError, Episode, Loom, Runtime
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.tokens import Token
+from cantrip_actors.loom import QuarantineRow
 from cantrip_actors.records.codec import dump_json
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class HttpCall:
         if entity_id is None:
             raise Problem(404, "unknown-entity", "no entity has this id or name")
         return entity_id
+
+    def find_quarantines(self) -> Mapping[str, QuarantineRow]:
+        """Return the quarantines of entities, by their ids."""
+        return self.runtime.loom.quarantines()
 
     def find_interrupted(self) -> frozenset[str]:
         """Return the root entities whose process died in an episode, and which no process has resumed."""

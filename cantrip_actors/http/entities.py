@@ -229,7 +229,7 @@ async def list_entities(call: HttpCall) -> JsonAnswer:
 
 def _build_page(call: HttpCall) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
-    loom, interrupted = call.runtime.loom, call.find_interrupted()
+    loom, interrupted, quarantines = call.runtime.loom, call.find_interrupted(), call.find_quarantines()
     parent = None if wanted.parent is None else call.entity_id(wanted.parent)
     shapes: list[dict[str, Any]] = []
     for header in _skip_to(reversed(list(loom.headers())), wanted.cursor):
@@ -239,7 +239,7 @@ def _build_page(call: HttpCall) -> dict[str, Any]:
             continue
         if len(shapes) == wanted.limit:
             return {"items": shapes, "next_cursor": shapes[-1]["id"]}
-        shapes.append(entity_shape(loom, header, interrupted=interrupted))
+        shapes.append(entity_shape(loom, header, interrupted=interrupted, quarantines=quarantines))
     return {"items": shapes, "next_cursor": None}
 
 
@@ -256,7 +256,13 @@ async def get_entity(call: HttpCall) -> JsonAnswer:
     def look() -> dict[str, Any]:
         entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
         requests = [request for request in call.runtime.requests() if request.entity == entity_id]
-        return entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
+        return entity_shape(
+            loom,
+            loom.header(entity_id),
+            requests,
+            interrupted=call.find_interrupted(),
+            quarantines=call.find_quarantines(),
+        )
 
     return JsonAnswer(call.redact_for_token(await call.read(look)))
 

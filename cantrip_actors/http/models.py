@@ -309,6 +309,13 @@ class RequestJson(BaseModel):
     expires_at: str | None
 
 
+class QuarantineJson(BaseModel):
+    """Why an entity does not run, and until when."""
+
+    why: str
+    until: float | None = Field(description="When it is tried again, in seconds since 1970; null: when it is resumed.")
+
+
 class EntityJson(BaseModel):
     """An entity: its beginning, and its state."""
 
@@ -331,7 +338,10 @@ class EntityJson(BaseModel):
     turns: int = 0
     gates: list[str] | None = Field(default=None, description="The gates that it has called.")
     errors: int = Field(default=0, description="Calls that failed.")
-    interrupted: bool = Field(default=False, description="Its process died in an episode: resume or abandon it.")
+    interrupted: bool = Field(
+        default=False, description="Its process died in an episode, or it is quarantined: resume or abandon it."
+    )
+    quarantine: QuarantineJson | None = Field(default=None, description="Why it does not run for a time.")
     by: str | None = None
     requests: list[RequestJson] | None = None
     usage: UsageJson | None = None

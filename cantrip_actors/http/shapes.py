@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import fields
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from cantrip_actors import Cantrip, Episode, Loom, Request, Usage
+from cantrip_actors.loom import QuarantineRow
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.project import get_outcome, get_status
 from cantrip_actors.machine.state import State
@@ -91,11 +93,23 @@ def _build_header(loom: Loom, header: Header, state: State) -> dict[str, Any]:
     }
 
 
+NO_QUARANTINES: Final[Mapping[str, QuarantineRow]] = MappingProxyType({})
+
+
 def entity_shape(
-    loom: Loom, header: Header, requests: Iterable[Request] | None = None, *, interrupted: Container[str] = ()
+    loom: Loom,
+    header: Header,
+    requests: Iterable[Request] | None = None,
+    *,
+    interrupted: Container[str] = (),
+    quarantines: Mapping[str, QuarantineRow] = NO_QUARANTINES,
 ) -> dict[str, Any]:
-    """Return an entity for a list; with its open `requests` in full. `interrupted` are those whose process died."""
+    """Return an entity for a list; with its open `requests` in full.
+
+    `interrupted` are those whose process died or that crashed, and `quarantines` those that do not run for a time.
+    """
     entity_id = header.entity_id
+    quarantine = quarantines.get(entity_id)
     first, state = loom.first_intent(entity_id), fold_entity(loom, entity_id)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
     shape = {
@@ -105,7 +119,8 @@ def entity_shape(
         "turns": state.sequence - state.inherited,
         "gates": sorted(state.gates),
         "errors": sum(state.gates.values()),
-        "interrupted": entity_id in interrupted,
+        "interrupted": entity_id in interrupted or quarantine is not None,
+        "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
         "usage": usage_shape(state.usage),
     }
     if requests is None:

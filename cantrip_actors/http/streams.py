@@ -81,7 +81,13 @@ async def _build_snapshot(call: HttpCall, entity_id: str, at: EventId) -> bytes:
     def look() -> dict[str, Any]:
         loom = call.runtime.loom
         requests = [one for one in call.runtime.requests() if one.entity == entity_id]
-        return entity_shape(loom, loom.header(entity_id), requests, interrupted=call.find_interrupted())
+        return entity_shape(
+            loom,
+            loom.header(entity_id),
+            requests,
+            interrupted=call.find_interrupted(),
+            quarantines=call.find_quarantines(),
+        )
 
     shape = call.runtime.redact(await call.read(look))
     return encode_event("snapshot", {"entities": [shape], "items": items}, str(at))
@@ -134,7 +140,11 @@ async def all_events(call: HttpCall) -> Response:
 
         def look() -> dict[str, Any]:
             unfinished, interrupted = [one for one in loom.unfinished() if view.sees(one)], call.find_interrupted()
-            shapes = [entity_shape(loom, loom.header(one), interrupted=interrupted) for one in unfinished]
+            quarantines = call.find_quarantines()
+            shapes = [
+                entity_shape(loom, loom.header(one), interrupted=interrupted, quarantines=quarantines)
+                for one in unfinished
+            ]
             return {
                 "entities": list(map(call.runtime.redact, shapes)),
                 "items": [as_wire(one) for one in standing if view.sees(one.session_id)],

@@ -20,8 +20,10 @@ the leases of a holder that has ended in a running process and could not release
 may have been out of reach.
 
 An entity may cause the death of its process. So each lease counts how many holders in a row did not release it while
-the entity had work; after `DEATHS` of them the entity is quarantined, and a claim has to lift that (C-65). An idle
-entity without mail cannot kill a process, so the deaths of its holders do not count.
+the entity had work; after `DEATHS` of them the entity is quarantined (C-65). An idle entity without mail cannot kill a
+process, so the deaths of its holders do not count. A holder may also quarantine its entity, because it crashes again
+and again. A quarantine ends at its time, or when a claim lifts it; one that follows it without progress lasts twice as
+long (`compute_length`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import EntityCrashed, LoomError
 
 NO_LEASES: Mapping[str, int] = MappingProxyType({})
 
@@ -48,6 +50,12 @@ REMAINS: Final = 86_400.0
 
 DEATHS: Final = 3
 """Holders in a row that may die before an entity is quarantined."""
+
+QUARANTINE_FOR: Final = 600.0
+"""Seconds that the first quarantine of an entity lasts, unless `Runtime.open(quarantine_for=…)` says otherwise."""
+
+LONGEST: Final = 86_400.0
+"""Seconds up to which quarantines double."""
 
 
 class Lease(NamedTuple):
@@ -67,6 +75,19 @@ class Holder(NamedTuple):
     deaths: int
     """The number of holders in a row that did not release it."""
     left: float
+    until: float | None = None
+    """When a quarantine ends by itself, in seconds since 1970; None if a claim has to lift it."""
+    why: str = ""
+    """Why it is quarantined."""
+
+
+class QuarantineRow(NamedTuple):
+    """A quarantined entity: why it does not run, and until when."""
+
+    entity_id: str
+    why: str
+    until: float | None
+    """When it ends by itself, in seconds since 1970; None if somebody has to lift it."""
 
 
 class Held(LoomError):
@@ -87,16 +108,25 @@ class Held(LoomError):
         return error
 
 
-class Quarantined(LoomError):
-    """A claim was refused: the entity crashes again and again, or the processes that ran it died, several in a row."""
+class Quarantined(EntityCrashed, LoomError):
+    """The entity does not run now: it crashed again and again, or the processes that ran it died, several in a row.
 
-    @classmethod
-    def after(cls, deaths: int, entity: str) -> Quarantined:
-        """Return the error for an entity after `deaths` holders died, with what to do."""
-        return cls(
-            f"entity {entity} is quarantined: it crashes whenever it continues, or {deaths} processes in a row died, "
-            f"or were out of reach, while they ran it. Look for the cause; then resume or abandon it"
+    It keeps its name, its inbox and its memory. `why` says what happened first, and `until` when it is tried again by
+    itself, in seconds since 1970; None if it has to be resumed.
+    """
+
+    def __init__(self, entity_id: str, why: str, until: float | None) -> None:
+        then = "It is not tried again by itself"
+        if until is not None:
+            at = datetime.fromtimestamp(min(until, _LAST_TIME), UTC).isoformat(timespec="seconds")
+            then = f"It is tried again at {at.replace('+00:00', 'Z')}"
+        super().__init__(
+            f"entity {entity_id} is quarantined, and what it was sent waits: {why}. {then}; to try it at once, resume "
+            "it; to end it, abandon it"
         )
+        self.entity_id = entity_id
+        self.why = why
+        self.until = until
 
 
 class Fenced(LoomError):
@@ -132,6 +162,17 @@ def read_service(text: str) -> list[str]:
     """Return the names and content ids of the cantrips that are served under the lease with this text."""
     cantrips: list[str] = orjson.loads(text.removeprefix(SERVICE))[1:]
     return cantrips
+
+
+def compute_length(quarantine_for: float | None, repeats: int) -> float | None:
+    """Return how many seconds a quarantine lasts after `repeats` others without progress; None for no end.
+
+    >>> [compute_length(600.0, repeats) for repeats in (0, 1, 2, 99)]
+    [600.0, 1200.0, 2400.0, 86400.0]
+    """
+    if quarantine_for is None:
+        return None
+    return min(quarantine_for * 2.0 ** min(repeats, 32), max(quarantine_for, LONGEST))
 
 
 def make_not_root(entity: str, root: str) -> LoomError:
@@ -219,3 +260,5 @@ def _read_start_time(pid: int) -> str:
 
 
 _UNKNOWN: Final = "0"
+_LAST_TIME: Final = 253_402_300_799.0
+"""The last second of the year 9999, after which there is no `datetime`."""

@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 
 from cantrip_actors.loom.lease import (
     DEATHS,
+    QUARANTINE_FOR,
     Held,
     Holder,
     Lease,
     Quarantined,
+    QuarantineRow,
+    compute_length,
     count_deaths,
     is_alive,
     is_gone,
@@ -32,60 +35,84 @@ class LeaseStore(ABC):
     """Whether other processes may write to it meanwhile, so that running an entity requires a claim (`lease`)."""
     expires: bool = False
     """Whether time alone ends a lease, even of a living process: then a thread must renew it."""
+    quarantine_for: float | None = QUARANTINE_FOR
+    """Seconds that the first quarantine of an entity lasts; None if somebody has to lift it."""
     _known: Known
     _contended: tuple[type[Exception], ...] = ()
     """The driver's error for a claim at the same moment as another one."""
 
-    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
+    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False, now: float | None = None) -> Lease:
         """Claim the right to write for a root entity and all below it, for `ttl` seconds; it may be about to begin.
 
         `owner` is a name from `this_process`, one per runtime. Claiming again what one holds gives a new token and ends
-        the old one. Raises Held while another holder has it, and Quarantined if three holders in a row did not release
-        it, because it may have killed their processes; `lift` ends the quarantine.
+        the old one. Raises Held while another holder has it, and Quarantined while the entity is in quarantine, or if
+        three holders in a row did not release it, because it may have killed their processes; `lift` ends the
+        quarantine. `now` is the time of day, by default that of the store.
         """
-        lease = self._transact(lambda db: self._claim(db, entity_id, owner, ttl, lift=lift), *self._contended)
-        if isinstance(lease, Quarantined):
-            raise lease
+        time = self.clock() if now is None else now
+        lease = self._transact(lambda db: self._claim(db, entity_id, owner, ttl, time, lift=lift), *self._contended)
+        if isinstance(lease, QuarantineRow):
+            raise Quarantined(*lease)
         return lease
 
-    def _claim(self, db: Any, entity: str, owner: str, ttl: float, *, lift: bool) -> Lease | Quarantined:
+    def _claim(self, db: Any, entity: str, owner: str, ttl: float, now: float, *, lift: bool) -> Lease | QuarantineRow:
         """Claim an entity, or quarantine it."""
         self._look_up(db, roots=[entity])
         place = self._known.find_place(entity)
         if place is not None and place.tree.root != entity:
             raise make_not_root(entity, place.tree.root)
-        held, deaths = self._find_holder(db, entity), 0
+        held, deaths, is_quarantined = self._find_holder(db, entity), 0, False
         if held is not None:
             if held.owner is not None and held.owner != owner and self._is_live(held.owner, held.left):
                 raise Held.by(entity, held.owner, held.left)
-            if held.owner is None and not lift:
-                return Quarantined.after(held.deaths, entity)
+            if held.owner is None and not lift and (held.until is None or now < held.until):
+                return QuarantineRow(entity, held.why, held.until)
             # by its token: a newer lease, granted while this claim waited for another one, must not be removed
             self._drop(db, entity, held.token)
             deaths = count_deaths(held.deaths, held.owner, owner)
             if deaths > held.deaths and place is not None:
                 deaths = self._count_deaths_since_progress(db, place.tree, deaths)
+                is_quarantined = deaths >= DEATHS
         if place is None or lift or not has_work(place):
-            deaths = 0
-        is_quarantined = deaths >= DEATHS
-        token, until = self._grant(db, entity, None if is_quarantined else owner, deaths, ttl)
+            deaths, is_quarantined = 0, False
+        if is_quarantined:
+            why = f"{deaths} processes in a row died, or were out of reach, while they ran it"
+            return self._isolate(db, entity, deaths, why, now)
+        token, until = self._grant(db, entity, owner, deaths, ttl)
         if place is not None:
             place.tree.token = token
-        return Quarantined.after(deaths, entity) if is_quarantined else Lease(entity, owner, token, until)
+        return Lease(entity, owner, token, until)
 
-    def quarantine(self, entity_id: str) -> None:
-        """Let no process run a root entity until a claim lifts its quarantine. It ends the lease on the entity."""
+    def quarantine(self, entity_id: str, why: str, now: float, *, is_repeated: bool = False) -> QuarantineRow:
+        """Let no process run a root entity for a time, and return the quarantine. It ends the lease on the entity.
 
-        def work(db: Any) -> None:
+        Args:
+            entity_id: the entity.
+            why: what it crashed with.
+            now: the time of day.
+            is_repeated: whether nothing was recorded since its last quarantine, so that this one lasts twice as long.
+        """
+
+        def work(db: Any) -> QuarantineRow:
             self._look_up(db, roots=[entity_id])
-            holder, place = self._find_holder(db, entity_id), self._known.find_place(entity_id)
+            holder, deaths = self._find_holder(db, entity_id), DEATHS
             if holder is not None:
                 self._drop(db, entity_id, holder.token)
-            token, _ = self._grant(db, entity_id, None, DEATHS, 0.0)
-            if place is not None:
-                place.tree.token = token
+                if is_repeated:
+                    deaths = max(DEATHS, holder.deaths + 1)
+            return self._isolate(db, entity_id, deaths, why, now)
 
-        self._transact(work)
+        return self._transact(work)
+
+    def _isolate(self, db: Any, entity: str, deaths: int, why: str, now: float) -> QuarantineRow:
+        """Add a quarantine, which lasts the longer the more of them there were."""
+        length = compute_length(self.quarantine_for, deaths - DEATHS)
+        row = QuarantineRow(entity, why, None if length is None else now + length)
+        token, _ = self._grant(db, entity, None, deaths, 0.0, row)
+        place = self._known.find_place(entity)
+        if place is not None:
+            place.tree.token = token
+        return row
 
     def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all of them count
         """Return how many of these dead holders count towards a quarantine."""
@@ -99,9 +126,17 @@ class LeaseStore(ABC):
         """Return the nodes that have joined."""
         return []
 
-    @abstractmethod
     def quarantined(self) -> list[str]:
         """Return the entities that are quarantined, because they crashed again and again, or their holders died."""
+        return [row.entity_id for row in self.quarantines()]
+
+    @abstractmethod
+    def quarantines(self) -> list[QuarantineRow]:
+        """Return the quarantines, in the order of the entities' ids. One that is over stays until a claim ends it."""
+
+    @abstractmethod
+    def clock(self) -> float:
+        """Return the seconds since 1970 by the clock of the loom."""
 
     def served(self) -> frozenset[str]:
         """Return the names and content ids of the cantrips that other living processes serve (`service_lease`)."""
@@ -167,8 +202,10 @@ class LeaseStore(ABC):
         """Return the lease on an entity, locked against changes."""
 
     @abstractmethod
-    def _grant(self, db: Any, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
-        """Add a lease, or without an owner a quarantine; return its token, and its end in seconds since 1970."""
+    def _grant(
+        self, db: Any, entity: str, owner: str | None, deaths: int, ttl: float, row: QuarantineRow | None = None
+    ) -> tuple[int, float]:
+        """Add a lease, or without an owner the quarantine `row`; return its token, and its end (seconds since 1970)."""
 
     @abstractmethod
     def _drop(self, db: Any, entity: str, token: int) -> None:

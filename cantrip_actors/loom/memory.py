@@ -33,7 +33,7 @@ from cantrip_actors.loom.erasure import (
 )
 from cantrip_actors.loom.inbox import TakenMail, mark_fault, select_settled
 from cantrip_actors.loom.journal import JournalLine
-from cantrip_actors.loom.lease import NO_LEASES, Holder, read_boot_clock
+from cantrip_actors.loom.lease import NO_LEASES, Holder, QuarantineRow, read_boot_clock
 from cantrip_actors.loom.memory_index import MemoryIndex
 from cantrip_actors.loom.rules import NONE_WAITS, Plan, Waiting
 from cantrip_actors.loom.seal_key import GivenKey, Head, open_seal
@@ -381,9 +381,18 @@ class MemoryStore(Store):
         holder = self._known.leases.get(entity)
         return None if holder is None else holder._replace(left=holder.left - read_boot_clock())
 
-    def _grant(self, db: None, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:  # noqa: ARG002  # likewise
+    def _grant(
+        self,
+        db: None,  # noqa: ARG002  # likewise
+        entity: str,
+        owner: str | None,
+        deaths: int,
+        ttl: float,
+        row: QuarantineRow | None = None,
+    ) -> tuple[int, float]:
         token = self._claims + 1
-        self._set_lease(entity, token, Holder(token, owner, deaths, read_boot_clock() + ttl))
+        until, why = (None, "") if row is None else (row.until, row.why)
+        self._set_lease(entity, token, Holder(token, owner, deaths, read_boot_clock() + ttl, until, why))
         return token, time.time() + ttl
 
     def _drop(self, db: None, entity: str, token: int) -> None:  # noqa: ARG002  # likewise
@@ -398,9 +407,10 @@ class MemoryStore(Store):
         else:
             self._known.leases[entity] = holder
 
-    def quarantined(self) -> list[str]:
-        """Return the entities whose holders died."""
-        return [entity for entity, holder in self._known.leases.items() if holder.owner is None]
+    def quarantines(self) -> list[QuarantineRow]:
+        """Return the quarantines, in the order of the entities' ids."""
+        leases = sorted(self._known.leases.items())
+        return [QuarantineRow(entity, row.why, row.until) for entity, row in leases if row.owner is None]
 
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""

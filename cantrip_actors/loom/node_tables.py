@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from cantrip_actors.loom.lease import DEATHS, REMAINS, SERVICE, Holder, Lease, is_gone, read_service
+from cantrip_actors.loom.lease import REMAINS, SERVICE, Holder, Lease, QuarantineRow, is_gone, read_service
 from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, Why, decode_info, encode_info
 from cantrip_actors.loom.rules import Tree
 from cantrip_actors.loom.table_rows import Connection, Tables, decode_text
@@ -93,10 +93,12 @@ class NodeTables(Tables):
         row = db.execute(f"{_LEASES.format(self._lasts)} where leases.entity = ? {self._locked}", (entity,)).fetchone()
         if row is None:
             return None
-        token, owner, deaths, left = row
-        return Holder(token, owner, deaths, left or 0.0)
+        token, owner, deaths, ends, why, left = row
+        return Holder(token, owner, deaths, left or 0.0, ends, decode_text(why))
 
-    def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
+    def _grant(
+        self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float, row: QuarantineRow | None = None
+    ) -> tuple[int, float]:
         until = 0.0
         if owner is not None:
             if owner not in self._owners:
@@ -105,19 +107,20 @@ class NodeTables(Tables):
             self._hold(db, owner, ttl)
             until = self.clock() + ttl
         (token,) = db.execute(
-            "insert into leases (entity, holder, deaths) "
-            "values (?, coalesce((select no from holders where owner = ?), 0), ?) returning token",
-            (entity, owner or "", deaths),
+            "insert into leases (entity, holder, deaths, ends, why) "
+            "values (?, coalesce((select no from holders where owner = ?), 0), ?, ?, ?) returning token",
+            (entity, owner or "", deaths, None if row is None else row.until, "" if row is None else row.why),
         ).fetchone()
         return token, until
 
     def _drop(self, db: Connection, entity: str, token: int) -> None:  # noqa: ARG002  # a token is no other entity's
         db.execute("delete from leases where token = ?", (token,))
 
-    def quarantined(self) -> list[str]:
-        """Return the entities whose holders died."""
-        query = "select entity from leases where deaths >= ? order by entity"
-        return [decode_text(entity) for (entity,) in self._fetch_rows(query, DEATHS)]
+    def quarantines(self) -> list[QuarantineRow]:
+        """Return the quarantines, in the order of the entities' ids."""
+        query = "select entity, why, ends from leases where holder = 0 order by entity"
+        rows = self._fetch_rows(query)
+        return [QuarantineRow(decode_text(entity), decode_text(why), ends) for entity, why, ends in rows]
 
     def leases_of(self, owner: str) -> list[Lease]:
         """Return the leases of a holder."""
@@ -139,7 +142,7 @@ class NodeTables(Tables):
         """Return whether another holder has a lease on the tree of an entity."""
         root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
         rows = self._fetch_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
-        return any(self._is_others(owner, left) for _, owner, _, left in rows)
+        return any(self._is_others(owner, left) for _, owner, *_, left in rows)
 
     def _has_table(self, db: Connection, name: str) -> bool:
         return db.execute(self._table_query, (name, *self._table_place)).fetchone() is not None
@@ -357,7 +360,7 @@ _HOLD = (
 _HAS_LEASES = "exists (select 1 from leases where holder = holders.no)"
 _FORGET = f"delete from holders where {{}} < ? and not {_HAS_LEASES}"  # noqa: S608  # our own words
 _LEAVE = f"delete from holders where owner = ? and not {_HAS_LEASES}"  # noqa: S608  # likewise
-_LEASES = "select token, owner, deaths, {} from leases left join holders on holders.no = holder"
+_LEASES = "select token, owner, deaths, ends, why, {} from leases left join holders on holders.no = holder"
 _SERVICES = (
     f"select entity, owner, deaths, {{}} from leases join holders on holders.no = holder "  # noqa: S608  # our own words
     f"where substr(entity, 1, {len(SERVICE)}) = ?"

@@ -41,7 +41,7 @@ from cantrip_actors.loom import schema as tables
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.lease import Lease, is_gone
+from cantrip_actors.loom.lease import Lease, QuarantineRow, is_gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_version, note_migration
 from cantrip_actors.loom.node_tables import BUSY
 from cantrip_actors.loom.postgres_connection import (
@@ -329,11 +329,13 @@ class PostgresStore(TableStore):
                 "because the server failed over or was restored. It continues from the loom once it is read again"
             )
 
-    def _grant(self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float) -> tuple[int, float]:
+    def _grant(
+        self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float, row: QuarantineRow | None = None
+    ) -> tuple[int, float]:
         place = self._known.find_place(entity)
         head = NOTHING if place is None else place.tree.head or NOTHING
         self._new_tips[entity] = _Tip(head, -1, self._writers)
-        return super()._grant(db, entity, owner, deaths, ttl)
+        return super()._grant(db, entity, owner, deaths, ttl, row)
 
     def _drop(self, db: Connection, entity: str, token: int) -> None:
         self._new_tips[entity] = None
@@ -379,17 +381,17 @@ class PostgresStore(TableStore):
 
     # ----------------------------------------------------------------------------------------------------------- leases
 
-    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
+    def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False, now: float | None = None) -> Lease:
         """Claim the right to write for the tree of a root entity, which may be about to begin, by the server's time."""
         try:
-            return super().claim(entity_id, owner, ttl, lift=lift)
+            return super().claim(entity_id, owner, ttl, lift=lift, now=now)
         except psycopg.errors.UniqueViolation:
             pass  # another claim at the same moment is visible the second time
         except psycopg.errors.LockNotAvailable as error:
             if not self._unlock(entity_id):
                 self._fail("cannot write to", error)
         try:
-            return super().claim(entity_id, owner, ttl, lift=lift)
+            return super().claim(entity_id, owner, ttl, lift=lift, now=now)
         except self._contended as error:
             self._fail("cannot write to", error)
 

@@ -55,7 +55,8 @@ create index inboxes on trees (no) where control + intents > 0;
 create table holders (
   no {{serial}}, owner text not null unique, until {{time}} not null, boot text not null default '');
 create table leases (
-  token {{token}}, entity text not null unique, holder bigint not null, deaths integer not null default 0);
+  token {{token}}, entity text not null unique, holder bigint not null, deaths integer not null default 0,
+  ends double precision, why text not null default '');
 create index held on leases (holder);
 create table blobs (digest text primary key, kind text not null, data {{bytes}} not null, seal text not null);
 create table mail (

@@ -21,6 +21,7 @@ from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.forget import Forgotten, Wanted, forget_entities
 from cantrip_actors.loom.inbox import KeyUsed
+from cantrip_actors.loom.lease import QuarantineRow
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.seal_key import GivenKey
@@ -289,6 +290,10 @@ class Loom:
         """
         status: State = self._search_back(entity_id, find_status) or "active"
         return show_status(status)
+
+    def quarantines(self) -> dict[str, QuarantineRow]:
+        """Return the quarantines of root entities, by their ids: why each does not run, and until when."""
+        return {row.entity_id: row for row in self._store.quarantines() if self._is_here(row.entity_id)}
 
     def is_over(self, entity_id: str) -> bool:
         """Return whether the entity has ended for good by its log; a long-lived one outlives its episodes."""

@@ -47,6 +47,7 @@ from mcp_types import (
 from pydantic import FileUrl, ValidationError
 
 from cantrip_actors.mcp.changes import Changes
+from cantrip_actors.mcp.http_client import LOGIN_REFUSED, NEVER_TAKEN, SESSION, SessionClient, tells_of_no_session
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import Pipe
@@ -61,6 +62,7 @@ from cantrip_actors.terms.tool_server import (
     Elicited,
     Host,
     LostServer,
+    NeverTaken,
     ReportProgress,
     SampleRequest,
     SamplingRefused,
@@ -90,8 +92,8 @@ ROUNDS: Final = 10
 BREATH: Final = 0.1
 """Seconds between two reports of progress, at least."""
 
-SESSION: Final = "mcp-session-id"
-"""The header with the server's id of a session."""
+LINGER: Final = 5.0
+"""Seconds that running calls have to end once the server has ended the session."""
 
 LAST_WORDS: Final = 3
 """Lines of a program's standard error that the error message has if it ends."""
@@ -104,7 +106,8 @@ _log = get_logger("cantrip_actors.mcp")
 class _Near(NamedTuple):
     """The surroundings of a connection: the server's name, its standard error, its exit stack and its task group.
 
-    `note_session` is called with the id that the server gives the session.
+    `note_session` is called with the id that the server gives the session. `is_connected` says whether the connection
+    is established.
     """
 
     name: str
@@ -112,6 +115,7 @@ class _Near(NamedTuple):
     stack: contextlib.AsyncExitStack
     tasks: TaskGroup
     note_session: Callable[[str], object]
+    is_connected: Callable[[], bool]
 
 
 T = TypeVar("T")
@@ -138,7 +142,16 @@ async def hold(
         with standard_error, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
             async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
                 tasks.start_soon(standard_error.read)
-                reached = await target(_Near(name, standard_error, stack, tasks, connection.note_session))
+                reached = await target(
+                    _Near(
+                        name,
+                        standard_error,
+                        stack,
+                        tasks,
+                        connection.note_session,
+                        lambda: connecting.deadline == math.inf,
+                    )
+                )
                 client = Client(
                     _WatchedTransport(reached, connection.lost)
                     if isinstance(reached, contextlib.AbstractAsyncContextManager)
@@ -158,6 +171,7 @@ async def hold(
                     ready(connection)
                     within.start_soon(changes.run)
                     within.start_soon(changes.subscribe, client)
+                    within.start_soon(connection.leave_when_over)
                     await connection.lost.wait()
                     within.cancel_scope.cancel()
                 tasks.cancel_scope.cancel()
@@ -191,7 +205,8 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> ConnectTarget:
                 near.note_session(response.headers[SESSION])
 
         http = await near.stack.enter_async_context(
-            httpx2.AsyncClient(
+            SessionClient(
+                is_connected=near.is_connected,
                 headers={**headers, **token},
                 auth=None if token else login,
                 timeout=timeout,
@@ -234,6 +249,8 @@ class _Connection:
         self._calls: dict[anyio.Event, GateCall] = {}
         """The running calls, each with the event that is set when it ends."""
         self.lost = anyio.Event()
+        self._over = anyio.Event()
+        """Set when the server has ended the session."""
         self._session_id: str | None = None
 
     def note_session(self, id: str) -> None:
@@ -250,16 +267,48 @@ class _Connection:
         """True once the connection has ended."""
         return self.lost.is_set()
 
+    @property
+    def is_over(self) -> bool:
+        """True once the server has ended the session."""
+        return self._over.is_set()
+
+    async def leave_when_over(self) -> None:
+        """End the connection once the server has ended the session, and the running calls have ended."""
+        await self._over.wait()
+        with anyio.move_on_after(LINGER):
+            for is_over in list(self._calls):
+                await is_over.wait()
+        self.lost.set()
+
+    @contextlib.contextmanager
+    def _noting_loss(self) -> Iterator[None]:
+        """Make the SDK's error of a closed connection a LostServer, and that of a session that is over a NeverTaken."""
+        try:
+            yield
+        except MCPError as problem:
+            code, message = problem.error.code, problem.error.message
+            if code == CONNECTION_CLOSED:
+                raise LostServer("its connection was closed") from problem
+            is_of_session = self._session_id is not None and message.startswith("Session")
+            has_no_session = is_of_session and tells_of_no_session(message)
+            if code in (NEVER_TAKEN, LOGIN_REFUSED) or has_no_session:
+                self._over.set()
+            if code == LOGIN_REFUSED:
+                raise ToolServerError(f"server {self._name}: {message}") from problem
+            if code == NEVER_TAKEN or has_no_session:
+                raise NeverTaken(message) from problem
+            raise
+
     async def tools(self) -> Sequence[Tool]:
         """Return all current tools of the server, with those for its resources if it has any.
 
-        Raises ToolServerError, LostServer.
+        Raises ToolServerError, LostServer, NeverTaken.
         """
         tools = await self.own_tools()
         return [*tools, RESOURCES, READ] if await self._has_resources() else tools
 
     async def own_tools(self) -> Sequence[Tool]:
-        """Return all current tools of the server. Raises ToolServerError, LostServer."""
+        """Return all current tools of the server. Raises ToolServerError, LostServer, NeverTaken."""
         can = self.session.server_capabilities
         may_lack = can is not None and can.tools is None
         pages = self._read_pages("tools", self.session.list_tools, lambda page: map(tool_of, page.tools), may_lack)
@@ -271,7 +320,7 @@ class _Connection:
         return tools
 
     async def prompts(self) -> Sequence[Prompt]:
-        """Return the prompts that the server has now, at most `TOOLS`. Raises ToolServerError, LostServer."""
+        """Return the current prompts of the server, at most `TOOLS`. Raises ToolServerError, LostServer, NeverTaken."""
         pages = self._read_pages("prompts", self.session.list_prompts, lambda page: map(prompt_of, page.prompts), True)
         return (await pages)[0][:TOOLS]
 
@@ -286,7 +335,7 @@ class _Connection:
         cursor: str | None = None
         for _ in range(PAGES):
             try:
-                with _noting_loss():
+                with self._noting_loss():
                     page = await ask(params=PaginatedRequestParams(cursor=cursor))
             except MCPError as problem:
                 if problem.error.code == METHOD_NOT_FOUND and may_lack:
@@ -303,7 +352,7 @@ class _Connection:
         return entries, cursor is None
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
-        """Return the messages of a prompt. Raises ToolServerError, LostServer."""
+        """Return the messages of a prompt. Raises ToolServerError, LostServer, NeverTaken."""
 
         async def send(responses: Any, state: str | None) -> Any:
             return await self.session.get_prompt(
@@ -312,7 +361,7 @@ class _Connection:
 
         prefix = f"server {self._name}: prompt {name}"
         try:
-            with _noting_loss():
+            with self._noting_loss():
                 messages = messages_of(await self._settle(send, None))
         except MCPError as problem:
             raise ToolServerError(f"{prefix}: {problem.error.message}") from problem
@@ -332,7 +381,7 @@ class _Connection:
         if can is None or can.resources is None:
             return False
         try:
-            with _noting_loss():
+            with self._noting_loss():
                 listed, _ = await self._resources(FIRST)
         except MCPError as problem:
             _log.warning("a server refuses to list its resources", server=self._name, error=problem.error.message)
@@ -372,11 +421,11 @@ class _Connection:
         return ToolResult({"resources": resources} | ({} if place is None else {"next": str(place)}))
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: ReportProgress) -> ToolResult:
-        """Call a tool; `report` gets its progress. Cancelling this cancels the request. Raises LostServer."""
+        """Call a tool; `report` gets its progress. Cancelling it cancels the request. Raises LostServer, NeverTaken."""
         is_over = anyio.Event()
         self._calls[is_over] = call
         try:
-            with _noting_loss():
+            with self._noting_loss():
                 if tool.kind == "resources":
                     return await self._list(args, call)
                 return await self._call(tool, args, call, _Progress(report))
@@ -507,17 +556,6 @@ class _Connection:
         if answer is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=None if to_open else dict(answer))
-
-
-@contextlib.contextmanager
-def _noting_loss() -> Iterator[None]:
-    """Make the SDK's error of a closed connection a LostServer."""
-    try:
-        yield
-    except MCPError as problem:
-        if problem.error.code == CONNECTION_CLOSED:
-            raise LostServer("its connection was closed") from problem
-        raise
 
 
 async def _run_until(is_over: anyio.Event, work: Callable[[], Awaitable[T]]) -> T | None:

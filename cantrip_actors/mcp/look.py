@@ -12,7 +12,15 @@ import anyio
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.servers import McpServer, http, make_server_name, stdio
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.tool_server import Connection, Elicited, Host, LostServer, ToolResult, ToolServerError
+from cantrip_actors.terms.tool_server import (
+    Connection,
+    Elicited,
+    Host,
+    LostServer,
+    NeverTaken,
+    ToolResult,
+    ToolServerError,
+)
 from cantrip_actors.terms.wrapper import GateCall
 
 T = TypeVar("T")
@@ -57,7 +65,7 @@ async def with_connection(server: McpServer, work: Callable[[Connection], Awaita
         async def run(connection: Connection) -> None:
             try:
                 results.append(await work(connection))
-            except (ToolServerError, LostServer) as problem:
+            except (ToolServerError, LostServer, NeverTaken) as problem:
                 problems.append(problem)
             tasks.cancel_scope.cancel()
 

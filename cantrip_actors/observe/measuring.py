@@ -495,6 +495,7 @@ class Measuring:
             states["waiting" if cell.life.waits_for else "running" if cell.episode is not None else "idle"] += 1
         for state, count in states.items():
             yield "cantrip.entities", (state,), count
+        yield "cantrip.entities.quarantined", (), len(core.living.quarantined)
         yield "cantrip.loom.backlog", (self._store,), core.writer.mailbox_depth
         pending = Counter(gate for gate, _ in list(self._pending.values()))
         for gate in list(self._asking) or [""]:  # a gauge that vanishes cannot be alarmed on

@@ -97,6 +97,7 @@ _ALL: Final = (
     _gauge("cantrip.actors", "Actors, as they are now.", "kind", "state"),
     _gauge("cantrip.mailbox.depth", "Messages that wait: the most of one actor, and all.", "kind", "stat"),
     _gauge("cantrip.entities", "Loaded entities, as they are now.", "state"),
+    _gauge("cantrip.entities.quarantined", "Entities that this process found in quarantine."),
     _counter("cantrip.entity.ends", "Ends of episodes.", "reason", "ward"),
     _counter("cantrip.entity.resumed", "Episodes that another process had begun."),
     _counter("cantrip.turns", "Committed turns.", names.AGENT),

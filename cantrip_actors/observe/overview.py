@@ -73,11 +73,12 @@ class Overview:
         if self._cost[0] != today:
             self._cost = (today, 0.0)
         ids = loom.entities()
-        busy = set(loom.unfinished())
+        busy, quarantines = set(loom.unfinished()), loom.quarantines()
         for one in ids:
             if one in busy or one not in self._known or not self._known[one].is_over:
                 self._read(one, now)
         rows = [self._known[one].row for one in ids if one in self._known]
+        rows = [{**row, "state": "quarantined"} if row["id"] in quarantines else row for row in rows]
         while self._recent and self._recent[0][0] < now - MINUTE:
             self._recent.popleft()
         states: dict[str, int] = {}

@@ -212,6 +212,7 @@ class Tree(Core):
         in_memory = self._url.startswith("memory:")
         store = self.opening() if in_memory else await anyio.to_thread.run_sync(self.opening)
         store.max_waiting = self.limits.max_waiting
+        store.quarantine_for = self.limits.quarantine_for
         access = StoreAccess(store)
         try:
             self.attach(store, access, self._join(store))
@@ -317,7 +318,7 @@ class Tree(Core):
         )
 
     def _make_registry(self) -> RegistryActor:
-        return RegistryActor(self, self.launcher.remove, self.inboxes.settle_from_log)
+        return RegistryActor(self, self.launcher.remove, self.inboxes)
 
     def _make_writer(self, store: Store) -> LoomWriter:
         if self.loom_actor is not None:

@@ -11,6 +11,7 @@ Every message says what was expected, what arrived, and what to do about it. The
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 
 from cantrip_actors.terms.usage import CantripError, CrystalError, ProviderError
@@ -124,6 +125,19 @@ class AlreadyDecided(CantripError):
 
 class EntityCrashed(CantripError):
     """The entity's actor crashed and its supervisor gave up. `__cause__` is the exception that it crashed with."""
+
+
+class Unavailable(CantripError):
+    """Raised by a companion or a step around a gate whose service cannot be reached: the entity waits and tries again.
+
+    `retry_after` is the seconds until then. Waiting is no crash, and interrupting or stopping the entity ends it.
+    """
+
+    def __init__(self, why: str = "a service cannot be reached", *, retry_after: float) -> None:
+        if not (isinstance(retry_after, (int, float)) and 0 < retry_after < math.inf):
+            raise ValueError(f"Unavailable: expected retry_after as a positive number of seconds, got {retry_after!r}")
+        super().__init__(why)
+        self.retry_after = float(retry_after)
 
 
 class EntityEnded(CantripError):

@@ -55,6 +55,10 @@ class LostServer(Exception):
     """The connection to a server ended, so the outcome of the calls in progress is unknown."""
 
 
+class NeverTaken(Exception):
+    """The server never took a request, because its session was over: a new session may take it."""
+
+
 class Tool(NamedTuple):
     """A tool as its server describes it: `parameters` and `output` are JSON Schemas, the rest are hints.
 
@@ -167,7 +171,8 @@ class ServerSession(NamedTuple):
 class Connection(Protocol):
     """A connection to a server. Its methods are called by many tasks at once.
 
-    One that knows its `ServerSession` has it as `negotiated`.
+    One that knows its `ServerSession` has it as `negotiated`. One whose server may end the session says in `is_over`
+    that it did: another connection then replaces it.
     """
 
     @property
@@ -178,13 +183,13 @@ class Connection(Protocol):
         """Return all tools that the server has now, with those for its resources if it has any."""
 
     async def prompts(self) -> Sequence[Prompt]:
-        """Return the prompts that the server has now. Raises ToolServerError, LostServer."""
+        """Return the prompts that the server has now. Raises ToolServerError, LostServer, NeverTaken."""
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
-        """Return the messages of a prompt. Raises ToolServerError, LostServer."""
+        """Return the messages of a prompt. Raises ToolServerError, LostServer, NeverTaken."""
 
     async def call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, report: ReportProgress) -> ToolResult:
-        """Call a tool; `report` receives its progress. Cancelling this cancels the request. Raises LostServer."""
+        """Call a tool; `report` gets its progress. Cancelling it cancels the request. Raises LostServer, NeverTaken."""
 
 
 @dataclass(frozen=True, kw_only=True)

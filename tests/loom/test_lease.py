@@ -15,6 +15,7 @@ from cantrip_actors.loom import (
     Fenced,
     Held,
     Quarantined,
+    QuarantineRow,
     SqliteStore,
     lease,
     mark_gone,
@@ -332,7 +333,7 @@ def test_an_entity_whose_holders_died_three_times_is_quarantined_until_that_is_l
         for _ in range(2):
             with pytest.raises(
                 Quarantined,
-                match=r"^entity e is quarantined: it crashes .*, or 3 processes .* then resume or abandon it$",
+                match=r"^entity e is quarantined, .*: 3 processes in a row died, .* tried again at .*Z; .* abandon it$",
             ):
                 store.claim("e", ME, 60)
             assert store.quarantined() == ["e"]
@@ -346,6 +347,45 @@ def test_an_entity_whose_holders_died_three_times_is_quarantined_until_that_is_l
             store.append([Ended("e", "cancelled", AT)], {"e": lease.token})
         store.release(lease)
         lose(store, 3)
+
+
+@pytest.mark.rule("V-10")
+def test_a_quarantine_ends_by_itself_and_each_repeated_one_lasts_twice_as_long(store):
+    store.append([header("e", lasting=True), IntentGiven("e", "go", AT)])
+    assert store.quarantine("e", "Bug: first", 1000.0).until == 1600.0
+    for now, until in ((1600.0, 2800.0), (2800.0, 5200.0), (5200.0, 10_000.0)):
+        with pytest.raises(Quarantined, match=r"Bug: first|Bug: again") as raised:
+            store.claim("e", ME, 60, now=now - 1.0)
+        assert raised.value.until == now
+        store.claim("e", ME, 60, now=now)
+        assert store.quarantines() == []
+        row = store.quarantine("e", "Bug: again", now, is_repeated=True)
+        assert store.quarantines() == [row] == [QuarantineRow("e", "Bug: again", until)]
+    store.claim("e", ME, 60, now=10_000.0)
+    assert store.quarantine("e", "Bug: after progress", 20_000.0).until == 20_600.0
+
+
+@pytest.mark.rule("V-10")
+def test_an_entity_that_kills_one_more_process_after_its_quarantine_is_quarantined_for_longer(store):
+    store.append([header("e", lasting=True), IntentGiven("e", "go", AT)])
+    lose(store, 3)
+    with pytest.raises(Quarantined) as first:
+        store.claim("e", ME, 60, now=1000.0)
+    assert first.value.until == 1600.0
+    store.claim("e", "holder 3", -1, now=1600.0)
+    with pytest.raises(Quarantined) as second:
+        store.claim("e", ME, 60, now=1600.0)
+    assert second.value.until == 1600.0 + 1200.0
+
+
+@pytest.mark.rule("V-10")
+def test_a_quarantine_without_a_length_has_to_be_lifted(store):
+    store.append([header("e", lasting=True)])
+    store.quarantine_for = None
+    assert store.quarantine("e", "Bug", 1000.0).until is None
+    with pytest.raises(Quarantined, match="not tried again by itself"):
+        store.claim("e", ME, 60, now=1e12)
+    store.claim("e", ME, 60, lift=True)
 
 
 @pytest.mark.rule("C-65")

@@ -78,6 +78,35 @@ async def test_a_login_that_ended_says_to_log_in_again(tmp_path: Path, caplog: p
     assert not caplog.records
 
 
+@pytest.mark.rule("V-13")
+async def test_tokens_that_are_revoked_are_an_observation_and_a_new_login_is_used_at_once(tmp_path: Path) -> None:
+    given = oauth(folder=str(tmp_path))
+    async with guarded() as at, Runtime.open() as runtime:
+        await log_in(at, given)
+        crystal = [part for _ in range(3) for part in (say("t__add", a=1, b=2), done("ok"))]
+        entity = await runtime.invoke(spell(*crystal, server=http("t", at.url, auth=given)), "go")
+        assert seen(await entity.episode())[0] == ({"result": 3}, False)
+        at.good.clear()
+        result, is_error = seen(await entity.send("again"))[-2]
+        assert is_error
+        assert "no user is logged in there: run `cantrip mcp login http" in str(result)
+        await log_in(at, given)
+        assert seen(await entity.send("once more"))[-2] == ({"result": 3}, False)
+
+
+@pytest.mark.rule("V-13")
+async def test_a_program_whose_token_was_revoked_gets_another_one(tmp_path: Path) -> None:
+    async with guarded() as at, Runtime.open() as runtime:
+        issuer = at.url.removesuffix("/mcp")
+        given = oauth(client_id="robot", client_secret="hunter2", issuer=issuer, folder=str(tmp_path))
+        crystal = [part for _ in range(2) for part in (say("t__add", a=1, b=2), done("ok"))]
+        entity = await runtime.invoke(spell(*crystal, server=http("t", at.url, auth=given)), "go")
+        assert seen(await entity.episode())[0] == ({"result": 3}, False)
+        at.good.clear()
+        assert seen(await entity.send("again"))[-2] == ({"result": 3}, False)
+        assert at.grants == ["client_credentials"] * 2
+
+
 async def test_a_login_that_is_refused_says_so(tmp_path: Path) -> None:
     async with guarded(refuses=True) as at:
         with pytest.raises(ToolServerError, match="the login was refused: access_denied"):

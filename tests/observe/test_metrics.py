@@ -146,6 +146,7 @@ OURS = {
     "cluster.unowned.longest": ("gauge", "s", ""),
     "cluster.stranded": ("gauge", "1", ""),
     "cluster.quarantined": ("gauge", "1", ""),
+    "entities.quarantined": ("gauge", "1", ""),
     "queue.waiting": ("gauge", "1", "queue"),
     "queue.running": ("gauge", "1", "queue"),
 }

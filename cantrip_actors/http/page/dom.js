@@ -45,13 +45,14 @@ export const sign = (name) => svg("svg", { class: `sign ${name}`, viewBox: "0 0 
 const STANDING = {
   active: ["dot", "running", "now"], waiting: ["hand", "needs you", "ask"], terminated: ["check", "done", "good"],
   truncated: ["cut", "truncated", "warn"], cancelled: ["stop", "stopped", "dim"], interrupted: ["pause", "interrupted", "warn"],
+  quarantined: ["pause", "quarantined", "bad"],
   idle: ["ring", "idle", "dim"], failed: ["cross", "failed", "bad"], crashed: ["cross", "crashed", "bad"],
   forgotten: ["ring", "forgotten", "dim"], up: ["dot", "up", "good"], starting: ["ring", "starting", "now"],
   ending: ["stop", "ending", "dim"], restarting: ["again", "restarting", "warn"], stopped: ["stop", "stopped", "dim"],
 };
 export const standing = (state) => STANDING[state] ?? ["cross", plain(String(state).replaceAll("_", " ")), "bad"];
 const RESTING = ["terminated", "interrupted", "truncated"]; // how an episode ends after which a long-lived entity waits for the next
-export const standingOf = (entity) => standing(entity.interrupted ? "interrupted" : entity.lasting && !entity.over && RESTING.includes(entity.state) ? "idle" : entity.state);
+export const standingOf = (entity) => standing(entity.interrupted ? (entity.quarantine ? "quarantined" : "interrupted") : entity.lasting && !entity.over && RESTING.includes(entity.state) ? "idle" : entity.state);
 export const pill = ([shape, word, tone]) => h("span", { class: `pill ${tone}` }, sign(shape), word);
 
 // --------------------------------------------------------------------------------------------------------------- numbers

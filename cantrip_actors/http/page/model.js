@@ -156,8 +156,8 @@ export class Model {
       case "entity":
         this.add({ ...data, state: "active", over: false });
         break;
-      case "intent": this.set(id, { state: "active", isQuiet: false, interrupted: false }); break;
-      case "resume": this.set(id, { isQuiet: false, interrupted: false }); break;
+      case "intent": this.set(id, { state: "active", isQuiet: false, interrupted: false, quarantine: null }); break;
+      case "resume": this.set(id, { isQuiet: false, interrupted: false, quarantine: null }); break;
       case "turn": this.turn(data); break;
       case "request":
         this.requests.set(data.id, data);

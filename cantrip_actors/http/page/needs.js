@@ -1,6 +1,6 @@
 // What needs a person: open requests, the oldest first; interrupted entities; limits nearly reached; crystals that pause; the newest crashes.
 
-import { ago, asText, button, clock, h, linkTo, money, number, pill, plain, setText, sign, span, standing, values, write } from "./dom.js";
+import { ago, asText, button, clock, h, linkTo, money, number, pill, plain, setText, sign, span, standingOf, values, write } from "./dom.js";
 import { crashReport, entityOf } from "./actors.js";
 import { title } from "./model.js";
 
@@ -110,8 +110,8 @@ export class NeedsPane {
   }
   #broken(one) {
     const may = this.can("stop");
-    return h("article", { class: "card broken", tabindex: "-1", "aria-label": "Interrupted entity", "data-entity": one.id }, h("p", { class: "top" }, pill(standing("interrupted")), this.#who(one.id)),
-      h("p", { class: "dim" }, "A crash interrupted it. Resume it from its last record, or end it."),
+    return h("article", { class: "card broken", tabindex: "-1", "aria-label": "Interrupted entity", "data-entity": one.id }, h("p", { class: "top" }, pill(standingOf(one)), this.#who(one.id)),
+      h("p", { class: "dim" }, one.quarantine ? `It does not run: ${plain(one.quarantine.why)}. ${one.quarantine.until ? `It is tried again at ${new Date(1000 * one.quarantine.until).toLocaleString()}.` : ""} Resume it to try now, or end it.` : "A crash interrupted it. Resume it from its last record, or end it."),
       may && h("div", { class: "row2" }, button({ class: "main", onclick: () => this.act.resume(one) }, "Resume"), button({ class: "danger", onclick: () => this.act.abandon(one) }, "Abandon")));
   }
   #near(one) {

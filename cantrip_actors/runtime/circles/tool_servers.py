@@ -39,6 +39,7 @@ from cantrip_actors.terms.tool_server import (
     Host,
     ListedTools,
     LostServer,
+    NeverTaken,
     Sample,
     SampleAnswer,
     SampleRequest,
@@ -75,6 +76,9 @@ GRACE: Final = 5.0
 TRIES: Final = 3
 """The most incarnations of a server's actor that a call waits for."""
 
+SESSIONS: Final = 3
+"""Sessions that some work is offered to, if the server ends each of them before it takes the work."""
+
 RESTARTS: Final = 5
 PERIOD: Final = 60.0
 """A server whose connection ends more than `RESTARTS` times within so many seconds is given up."""
@@ -101,22 +105,30 @@ class ServerActor(Actor):
         self._since: float | None = None
         """When it was connected."""
         self._connected = anyio.Event()
+        self._ended = anyio.Event()
+        """Set when the present connection has ended."""
 
     async def init(self) -> None:
         """Start connecting; callers wait until that is done."""
         self.tasks.start_soon(self._hold)
 
     async def _hold(self) -> None:
-        used = self._used
-        try:
-            await used.server.hold(self._connect, Host(used.pool.elicit, used.note_change, used.sample))
-            used.problem = "its connection ended"
-        except ToolServerError as problem:
-            used.problem = str(problem)
-            raise
-        finally:
-            if self._since is not None:
-                used.pool.note(SessionEnded(anyio.current_time() - self._since))
+        used, is_over = self._used, True
+        while is_over:  # a session that the server ends is no crash: another one begins
+            try:
+                await used.server.hold(self._connect, Host(used.pool.elicit, used.note_change, used.sample))
+                used.problem = "its connection ended"
+            except ToolServerError as problem:
+                used.problem = str(problem)
+                raise
+            finally:
+                if self._since is not None:
+                    used.pool.note(SessionEnded(anyio.current_time() - self._since))
+                    self._since = None
+            connection, self._connection = self._connection, None
+            is_over = _is_over(connection)
+            ended, self._connected, self._ended = self._ended, anyio.Event(), anyio.Event()
+            ended.set()
         raise LostServer(f"server {used.server.name}: {used.problem}")
 
     def _connect(self, connection: Connection) -> None:
@@ -133,12 +145,19 @@ class ServerActor(Actor):
     async def _carry_out(self, message: Message) -> Any:
         with anyio.move_on_after(CONNECT):
             await self._connected.wait()
-        if self._connection is None:
+            while _is_over(self._connection):
+                await self._ended.wait()
+                await self._connected.wait()
+        if self._connection is None or _is_over(self._connection):
             raise ToolServerError(f"server {self._used.server.name} has not answered within {CONNECT:g} s")
         if self._connection.is_lost:
             await anyio.sleep_forever()  # this incarnation is about to end, and the next one is asked
         with bind_variables(message.variables):
             return await message.work(self._connection)
+
+
+def _is_over(connection: Connection | None) -> bool:
+    return getattr(connection, "is_over", False)
 
 
 @dataclass(eq=False)
@@ -328,8 +347,19 @@ class ToolServers:
     async def call(self, used: ServerInUse, work: Work, tries: int = 1) -> Any:
         """Return the result of some work, offered to up to `tries` incarnations of the actor until one begins it.
 
+        Work that a session never took is offered to the next one.
+
         Raises ToolServerError; LostServer if the connection was lost during the work.
         """
+        problem = ""
+        for _ in range(SESSIONS):
+            try:
+                return await self._offer(used, work, tries)
+            except NeverTaken as never:
+                problem = str(never)
+        raise ToolServerError(f"server {used.server.name} took nothing in {SESSIONS} sessions: {problem}")
+
+    async def _offer(self, used: ServerInUse, work: Work, tries: int) -> Any:
         is_sent = False
 
         async def send(connection: Connection) -> Any:
@@ -344,7 +374,7 @@ class ToolServers:
             if is_sent:
                 raise LostServer(used.problem or "its actor ended") from gone
             if tries > 1 and not used.has_given_up:
-                return await self.call(used, work, tries - 1)
+                return await self._offer(used, work, tries - 1)
             state = "is not running" if used.has_given_up else "cannot be used"
             raise ToolServerError(f"server {used.server.name} {state}: {used.problem or 'it ends'}") from gone
 

@@ -16,6 +16,7 @@ from cantrip_actors.machine.events import Remembered
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
 from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.unavailable import call_until_available
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.image import add_labels
@@ -33,7 +34,9 @@ _log = get_logger("cantrip_actors.runtime")
 async def remember(instrument: Instrument | None, cell: Cell, wanted: Remember, here: Here) -> Remembered:
     """Return the text that replaces the messages to be folded. Raises the errors of the companion."""
     companion = cell.plan.circle.companion
-    recalled = None if companion is None else await companion.recalls(here, wanted.last)
+    recalled = None
+    if companion is not None:
+        recalled = await call_until_available(lambda: companion.recalls(here, wanted.last), here.entity_id)
     summary, usage = None, NO_USAGE
     if cell.crystal.summariser is not None:
         summary, usage = await _summarise(instrument, cell, wanted.messages)

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
+from cantrip_actors.loom import Quarantined
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.life import CrashMark, LoadedLife, Stage
@@ -137,6 +138,8 @@ class CrashHistory(Struct):
 
     marks: list[CrashMark] = field(default_factory=list)
     last: Crash | None = None
+    quarantined: Quarantined | None = None
+    """The error for the entity's callers, once it is quarantined."""
 
 
 class Cell(Struct, eq=False):
@@ -276,6 +279,9 @@ class Cell(Struct, eq=False):
         """Return the error for an entity that ended without an outcome."""
         reason = self.crashes.last or self.actor.last_exit
         cause = reason.exception if isinstance(reason, Crash) else None
+        if self.crashes.quarantined is not None:
+            self.crashes.quarantined.__cause__ = cause
+            return self.crashes.quarantined
         text = f"{type(cause).__name__}: {render_exception(cause)}" if cause is not None else str(reason)
         error = EntityCrashed(f"entity {self.entity_id} crashed ({text}); its turns up to there are in the loom")
         error.entity_id = self.entity_id

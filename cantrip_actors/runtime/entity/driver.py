@@ -165,7 +165,7 @@ class EntityActor(Actor):
             if by:
                 await recorder.record([Resumed(cell.entity_id, moment.at, by)])
             await recorder.resume_spans(self.ref.last_exit)
-            await self._notify_companion(restored=True)
+            await self._performer.notify_begin(restored=True)
             return await recorder.record_step(step, moment)
         cell.outcome = get_outcome(recorder.state, cell.ledger.below)
         if recorder.state.phase is Phase.OVER and not cell.is_over:
@@ -205,14 +205,8 @@ class EntityActor(Actor):
         action = await self._recorder.take_step(begin, before)
         cell.deadline.begin()
         with bind_variables(cell.caller.own_variables):
-            await self._notify_companion()
+            await self._performer.notify_begin()
         return action
-
-    async def _notify_companion(self, *, restored: bool = False) -> None:
-        """Notify the companion that an episode begins or resumes; its answer is inserted before the next query."""
-        companion, performer = self._cell.plan.circle.companion, self._performer
-        if companion is not None:
-            performer.recalled = await companion.begins(performer.make_here(restored=restored))
 
     # Work
 
@@ -290,10 +284,9 @@ class EntityActor(Actor):
 
     async def _finish(self, outcome: Outcome) -> None:
         """Give the outcome of the episode to the companion and to the callers that wait."""
-        cell, companion = self._cell, self._cell.plan.circle.companion
+        cell = self._cell
         cell.episode = None
-        if companion is not None:
-            await companion.ends(self._performer.make_here(), outcome)
+        await self._performer.notify_end(outcome)
         cell.settle(self._recorder.state.episode.key, outcome)
         if (instrument := self._environment.instrument) is not None and cell.caller.sent:
             instrument.noted(MailSettled(cell.caller.sent, self._recorder.make_moment().at))

@@ -115,6 +115,7 @@ class Launcher:
                 await leaving.ending.wait()
             try:
                 living.tokens[cell.entity_id] = await core.claim(cell.entity_id, lift=lift)
+                living.quarantined.discard(cell.entity_id)
             except anyio.get_cancelled_exc_class():  # the claim may still be granted, and would not be released
                 core.writer.cast(Release(cell.entity_id))
                 raise
@@ -208,7 +209,10 @@ class Launcher:
             if core.membership is not None and is_outage(error):  # the node tries again until the store is back
                 core.membership.advance(Suspended(entity_id))
                 return False
-            log = _log.info if isinstance(error, Quarantined) else _log.warning
+            log = _log.warning
+            if isinstance(error, Quarantined):
+                log = _log.info
+                core.registry.send(error)  # it loads the entity when that is over
             log("an entity with mail could not be loaded", entity=entity_id, error=str(error))
             inboxes.fail_waiters(entity_id, error)
             return False

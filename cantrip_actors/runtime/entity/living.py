@@ -50,6 +50,8 @@ class LoadedCells:
         self.leaving: dict[str, Cell] = {}
         self.tokens: dict[str, int] = {}
         """For each root entity, the token of the lease under which this process runs its tree."""
+        self.quarantined: set[str] = set()
+        """The entities that this process found in quarantine, until it loads them."""
         self._news: anyio.Event | None = None
 
     def add(self, cell: Cell) -> None:

@@ -56,12 +56,14 @@ from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.mail_reader import MailReader
 from cantrip_actors.runtime.entity.recorder import StepRecorder
+from cantrip_actors.runtime.entity.unavailable import call_until_available, wait_for_service
 from cantrip_actors.runtime.nodes.placing import ends_here
 from cantrip_actors.stream.answer import AnswerStream
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
-from cantrip_actors.terms.errors import AskCycle
+from cantrip_actors.terms.errors import AskCycle, Unavailable
 from cantrip_actors.terms.messages import Invocation, Response
+from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.own_gates import ASK
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ActorRef, Children, ChildSpec
@@ -116,17 +118,45 @@ class Performer:
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = make_retry_callback(environment.instrument, cell, cell.crystal)
         self._circle: ActorRef[Any] | None = None
+        self._unnotified: tuple[Unavailable, bool] | None = None
+        """Set if the companion was not notified of the present episode: why, and whether that was resumed."""
 
     def make_here(self, *, restored: bool = False) -> Here:
         """Return the facts about the entity for its companion."""
         plan = self._cell.plan
         return Here(plan.entity_id, plan.name, restored)
 
+    async def notify_begin(self, *, restored: bool = False) -> None:
+        """Notify the companion that an episode begins or resumes; its answer is inserted before the next query.
+
+        If the companion cannot reach its service, it is notified before the next action, which mail may cut short.
+        """
+        companion = self._cell.plan.circle.companion
+        if companion is None:
+            return
+        try:
+            self.recalled = await companion.begins(self.make_here(restored=restored))
+        except Unavailable as error:
+            self._unnotified = error, restored
+        else:
+            self._unnotified = None
+
+    async def notify_end(self, outcome: Outcome) -> None:
+        """Notify the companion that an episode has ended, with this outcome."""
+        self._unnotified = None
+        companion = self._cell.plan.circle.companion
+        if companion is not None:
+            await call_until_available(lambda: companion.ends(self.make_here(), outcome), self._cell.entity_id)
+
     async def perform(self, action: Action) -> Event:
         """Carry out an action and return its event.
 
         Raises LoomError, and the errors of the companion. A cancelled action has ended, with all that it has started.
         """
+        while self._unnotified is not None:
+            error, restored = self._unnotified
+            await wait_for_service(error, self._cell.entity_id)
+            await self.notify_begin(restored=restored)
         event: Event
         match action:
             case Ask():

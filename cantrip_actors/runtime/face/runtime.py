@@ -28,6 +28,7 @@ from cantrip_actors.loom import (
     Wanted,
     parse_retention,
 )
+from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.records.records import Header
 from cantrip_actors.records.tenant import check_tenant, scope_name
@@ -152,6 +153,7 @@ class Runtime:
         node: Node | None = None,
         stranded_after: float = 60.0,
         queues: Iterable[Queue] = (),
+        quarantine_for: float | None = QUARANTINE_FOR,
         on_close: OnClose = "end",
     ) -> Runtime:
         """Return a runtime on the loom at `url` (`memory:`, `jsonl:path`, …); enter it with `async with`.
@@ -215,6 +217,9 @@ class Runtime:
         entities, and what was begun with a key, submitted or scheduled. The next process finds it interrupted, and
         `recover` says what happens. Other one-shot entities end, `cancelled`; with `on_close="keep"` they stay, too.
 
+        An entity that crashes again and again is quarantined: its mail waits. It is tried again after `quarantine_for`
+        seconds, then after twice as long, and so on up to a day; with None only `resume` continues it.
+
         Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a URL
         that is not a text and a key that is too short. Entering raises LoomError if the loom cannot be opened,
         DamagedLoom if it is damaged, and WrongSealKey if `seal_key` is missing, wrong, or given for a loom that is not
@@ -231,6 +236,8 @@ class Runtime:
         check_seconds("passivate_after", passivate_after)
         check_seconds("keep_keys", keep_keys)
         check_seconds("stranded_after", stranded_after, above_zero=True)
+        if quarantine_for is not None:
+            check_seconds("quarantine_for", quarantine_for, above_zero=True)
         check_count("max_waiting", max_waiting, "mails")
         check_count("max_submitted", max_submitted, "casts")
         check_kind("repair", repair, bool, "True or False")
@@ -246,7 +253,15 @@ class Runtime:
         guard = Guard(secrets, at_rest=redact == "at_rest")
         kept_for = parse_retention(retention)
         limits = Limits(
-            passivate_after, max_waiting, keep_keys, unattended, kept_for, stranded_after, max_submitted, on_close
+            passivate_after,
+            max_waiting,
+            keep_keys,
+            unattended,
+            kept_for,
+            stranded_after,
+            max_submitted,
+            quarantine_for,
+            on_close,
         )
         tree = Tree(
             os.fspath(url),
@@ -954,7 +969,7 @@ class Runtime:
         No recorded work is repeated; `machine/loop.py` says how unfinished work continues. The cantrip is the given
         one, or the known one with the same content. A given cantrip is recorded (`Adopted`): this is how a long-lived
         entity gets another system prompt, other gates or another crystal. `by` says who resumes an interrupted episode,
-        for the record (`Resumed`). Resuming lifts the quarantine of an entity whose processes died.
+        for the record (`Resumed`). Resuming lifts a quarantine.
 
         Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with a different cantrip;
         Held if another process runs it; EntityEnded if it has ended.
@@ -1040,6 +1055,8 @@ class Runtime:
                     await tree.launcher.restore(header.entity_id, facts=facts)
                 except (Held, Quarantined) as why:
                     _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
+                    if isinstance(why, Quarantined):
+                        tree.registry.send(why)
             else:
                 _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
                 tree.inboxes.note_answer(header.entity_id)

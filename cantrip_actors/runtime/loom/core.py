@@ -18,7 +18,8 @@ from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.crystal.policy.limits import Limits as Shared
 from cantrip_actors.crystal.policy.shared import AccountRequest, Grant, draw
-from cantrip_actors.loom import EntityFacts, Loom, Retention, Store
+from cantrip_actors.loom import EntityFacts, Loom, Quarantined, Retention, Store
+from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.retention import find_tenant
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_UNSTORABLE = dict.fromkeys([0, *range(0xD800, 0xE000)], "\N{REPLACEMENT CHARACTER}")
+"""Characters that no text in a database has."""
+
 NOT_OPEN = "the runtime is not open: use it inside `async with Runtime.open(…) as runtime`"
 
 OTHER_EVENT_LOOP = (
@@ -71,6 +75,7 @@ class Limits(NamedTuple):
     retention: Retention = MappingProxyType({})
     stranded_after: float = 60.0
     max_submitted: int = 100_000
+    quarantine_for: float | None = QUARANTINE_FOR
     on_close: OnClose = "end"
 
 
@@ -260,9 +265,14 @@ class Core:
         token: int = await self.writer.call(Claim(what, lift))
         return token
 
-    async def quarantine(self, entity_id: str, why: str) -> None:
-        """Let no process run a root entity until it is resumed, because it would crash again. `why` is for the log."""
-        await self.writer.call(Quarantine(entity_id, why))
+    async def quarantine(self, entity_id: str, why: str, *, is_repeated: bool) -> Quarantined:
+        """Let no process run a root entity for a time, because it would crash again; return the error for its callers.
+
+        `why` is the first crash. `is_repeated` says that nothing was recorded since its last quarantine.
+        """
+        text = self.guard.redactor.text(why.translate(_UNSTORABLE))
+        row = await self.writer.call(Quarantine(entity_id, text, is_repeated))
+        return Quarantined(*row)
 
     async def keep_checkpoint(self, entity_id: str, data: bytes) -> None:
         """Store the state of an entity, as bytes, as a checkpoint at the current end of its log."""

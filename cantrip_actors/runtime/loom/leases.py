@@ -7,12 +7,14 @@ from collections.abc import Container, Sequence
 from cantrip_actors.loom import Lease, Store, Unsure
 
 
-def claim_lease(store: Store, entity_id: str, owner: str, ttl: float, *, lift: bool = False) -> Lease:
+def claim_lease(
+    store: Store, entity_id: str, owner: str, ttl: float, *, lift: bool = False, now: float | None = None
+) -> Lease:
     """Claim the tree of a root entity. Raises as `Store.claim`."""
     try:
-        return store.claim(entity_id, owner, ttl, lift=lift)
+        return store.claim(entity_id, owner, ttl, lift=lift, now=now)
     except Unsure:  # it may have been granted, and renewals would keep an unused lease; claiming again is harmless
-        return store.claim(entity_id, owner, ttl, lift=lift)
+        return store.claim(entity_id, owner, ttl, lift=lift, now=now)
 
 
 def release_leases(store: Store, leases: Sequence[Lease], *, is_member: bool) -> list[Lease]:

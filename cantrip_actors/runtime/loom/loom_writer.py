@@ -44,6 +44,7 @@ from cantrip_actors.runtime.loom.lease_renewal import LeaseRenewal
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.mail.inbox import PAGE
+from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.value import Value
 from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
@@ -123,10 +124,14 @@ class Claim(NamedTuple):
 
 
 class Quarantine(NamedTuple):
-    """Let no process run the tree of a root entity, because the entity would crash again. The reply is None."""
+    """Let no process run the tree of a root entity for a time, because it would crash again.
+
+    The reply is the row of the quarantine. `is_repeated` as for `LeaseStore.quarantine`.
+    """
 
     entity_id: str
     why: str
+    is_repeated: bool
 
 
 class Forget(NamedTuple):
@@ -284,9 +289,12 @@ class LoomWriter(Actor):
         elif isinstance(message, Quarantine):
             await self._settle()
             self._leases.pop(message.entity_id, None)
-            await self._access.write(partial(self._store.quarantine, message.entity_id))
+            now = compute_time_of_day(self._store.clock())
+            row = await self._access.write(
+                partial(self._store.quarantine, message.entity_id, message.why, now, is_repeated=message.is_repeated)
+            )
             self._tokens.pop(message.entity_id, None)
-            return None
+            return row
         elif isinstance(message, Forget):
             await self._settle()
             await self._forget(message, caller)
@@ -468,7 +476,10 @@ class LoomWriter(Actor):
         """Claim leases. If another process holds the lock of the store for too long, all callers get the error."""
         for index, caller in enumerate(callers):
             message = caller.message
-            claim = partial(claim_lease, self._store, message.entity_id, self.owner, self._ttl, lift=message.lift)
+            now = compute_time_of_day(self._store.clock())
+            claim = partial(
+                claim_lease, self._store, message.entity_id, self.owner, self._ttl, lift=message.lift, now=now
+            )
             try:
                 lease = await self._access.write(claim)
             except Locked as error:

@@ -169,8 +169,11 @@ class Cluster:
     def _find_stranded(self) -> list[StrandedEntity]:
         tree = self._tree
         members = [make_member(row) for row in self._store.nodes() if row.is_living]
-        quarantined = [one for one in self._store.quarantined() if tree.loom.has(one)]
-        found = [self._describe_stranded(one, "it is quarantined: the nodes that ran it died") for one in quarantined]
+        found = [
+            self._describe_stranded(row.entity_id, f"it is quarantined: {row.why}")
+            for row in self._store.quarantines()
+            if tree.loom.has(row.entity_id)
+        ]
         if not members:
             return found
         for one in self._tables.unowned(MANY):

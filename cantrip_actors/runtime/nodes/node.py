@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -20,6 +21,7 @@ from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
 from cantrip_actors.machine.life import Occasion
 from cantrip_actors.machine.node import Checked, Found, GiveUp, LoadEnded, NodeAction
 from cantrip_actors.machine.placement import Candidate, Take, can_run
+from cantrip_actors.machine.project import Life
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.ends import leave_tree
 from cantrip_actors.runtime.events.instrument import Instrument, RenewedLate, TakenOver
@@ -109,7 +111,7 @@ class NodeActor(Actor):
             return
         self._publish_unclear()
         self._carry_out(membership.advance(Checked([cell.entity_id for cell in roots])))
-        found = await self._core.access.run_in_thread(self._find)
+        found = await self._core.access.run_in_thread(partial(self._find, self._core.read_time_of_day()))
         membership.members = [make_member(row) for row in found.nodes if row.is_living]
         membership.members = [
             one._replace(busy=membership.busy, is_draining=membership.is_draining, unclear=membership.info.unclear)
@@ -188,7 +190,7 @@ class NodeActor(Actor):
         finally:
             self._membership.advance(LoadEnded(entity_id, is_living))
 
-    def _find(self) -> _Survey:
+    def _find(self, now: float) -> _Survey:
         """Read the entities that no living node runs. May run in a thread, so it changes nothing of this actor."""
         store: Any = self._core.store
         membership = self._membership
@@ -198,7 +200,10 @@ class NodeActor(Actor):
         while membership.may_sweep() and store.sweep(seen.dead):
             pass
         candidates, hopeless = [], []
-        for one in store.unowned(MANY, seen):
+        quarantines = store.quarantines()
+        over = [row.entity_id for row in quarantines if row.until is not None and row.until <= now]
+        free = [Unowned(entity_id, store.life(entity_id) is Life.BUSY, "free") for entity_id in over]
+        for one in (*store.unowned(MANY, seen), *free):
             if not membership.may_look_for(one):
                 continue
             candidate = self._make_candidate(one)
@@ -206,8 +211,7 @@ class NodeActor(Actor):
                 hopeless.append(one.entity_id)
             else:
                 candidates.append(candidate)
-        quarantined = 0 if self._core.instrument is None else len(store.quarantined())
-        return _Survey(seen.nodes, candidates, hopeless, quarantined)
+        return _Survey(seen.nodes, candidates, hopeless, len(quarantines))
 
     def _make_candidate(self, one: Unowned) -> Candidate | None:
         """Return the facts that placement needs; None for an entity that waits for people, or has not begun."""

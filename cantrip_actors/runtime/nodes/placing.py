@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from cantrip_actors.loom import EntityFacts
+from cantrip_actors.loom import EntityFacts, Quarantined
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.machine.placement import (
     Candidate,
@@ -124,10 +124,9 @@ def find_stranding(core: Core, entity_id: str) -> LoomError | None:
     members = [make_member(row) for row in store.nodes() if row.is_living]
     if not members:
         return None
-    if entity_id in store.quarantined():
-        return LoomError(
-            f"entity {entity_id} is in quarantine, because the nodes that ran it died; `cantrip cluster free` lifts it"
-        )
+    quarantine = next((row for row in store.quarantines() if row.entity_id == entity_id), None)
+    if quarantine is not None:
+        return Quarantined(*quarantine)
     facts = core.loom.facts(entity_id)
     one = make_candidate(core, facts)
     if is_waiting_for_answer(core, facts) or any(can_run(member, one, members) for member in members):

@@ -1,0 +1,30 @@
+"""Wait for a service that code beside an entity cannot reach: it raised `Unavailable`, which is no crash."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.errors import Unavailable
+
+T = TypeVar("T")
+
+_log = get_logger("cantrip_actors.runtime")
+
+
+async def call_until_available(work: Callable[[], Awaitable[T]], entity_id: str) -> T:
+    """Return the result of `work()`; while it raises Unavailable, wait as long as it says, and call it again."""
+    while True:
+        try:
+            return await work()
+        except Unavailable as error:
+            await wait_for_service(error, entity_id)
+
+
+async def wait_for_service(error: Unavailable, entity_id: str) -> None:
+    """Wait as long as the error says."""
+    _log.warning("an entity waits for a service", entity=entity_id, seconds=error.retry_after, why=str(error))
+    await anyio.sleep(error.retry_after)
