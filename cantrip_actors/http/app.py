@@ -88,7 +88,7 @@ def _make_endpoint(service: Service, row: ApiRoute) -> Endpoint:
 
 async def _answer(service: Service, row: ApiRoute, request: Request) -> Response:
     token = authenticate(service, request)
-    request.state.token_name = token.name
+    request.state.token = token
     check_scope(token, row.scope)
     service.limiter.count_request(token)
     runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)
