@@ -77,16 +77,16 @@ def _fit(text: str, columns: int) -> str:
     return text
 
 
-def show_name(name: str) -> str:
-    """Return a name as it is if it is a word of letters, else as JSON, cut."""
-    return name if _NAME.fullmatch(name) else show_value(name, 64)
+def show_name(name: str, columns: int = 64) -> str:
+    """Return a name as it is if it is a word of letters, else as JSON; a long one is cut."""
+    return name if _NAME.fullmatch(name) and len(name) <= columns else show_value(name, columns)
 
 
 def show_arguments(args: Mapping[str, Any], columns: int) -> Iterator[str]:
     """Yield a line for each argument: its name and its value."""
     for name, value in args.items():
-        head = f"{show_name(str(name))}: "
-        yield f"{head}{show_value(value, columns - len(head))}"
+        head = f"{show_name(str(name), max(NARROWEST, columns // 3))}: "
+        yield f"{head}{show_value(value, columns - count_columns(head))}"
 
 
 def wrap_arguments(args: Mapping[str, Any], columns: int) -> Iterator[str]:

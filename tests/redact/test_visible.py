@@ -62,6 +62,7 @@ def test_a_request_fits_on_a_screen_and_no_line_of_it_is_forged(
 @given(ARGS, st.integers(30, 120))
 def test_a_request_that_is_shown_whole_has_each_argument_as_it_is(args: dict[str, Any], columns: int) -> None:
     lines = ask(args).render(columns=columns)
+    assert all(count_columns(line) <= columns + len(FRAME) for line in lines[1:])
     rows: list[str] = []
     for line in lines[1:]:
         content = line.removeprefix(FRAME)
