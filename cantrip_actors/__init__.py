@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.events.events import Subscription
     from cantrip_actors.runtime.face.receipt import NoAnswer, Receipt
     from cantrip_actors.runtime.nodes.membership import Node
-    from cantrip_actors.runtime.people.requests import Request, RequestFeed
+    from cantrip_actors.runtime.people.request import Request
+    from cantrip_actors.runtime.people.requests import RequestFeed
     from cantrip_actors.runtime.time.schedules import Schedule
     from cantrip_actors.stream.events import (
         AttemptFailedEvent,
@@ -346,7 +347,8 @@ _HOMES = {
     "cantrip_actors.runtime.events.events": ("Subscription",),
     "cantrip_actors.runtime.nodes.membership": ("Node",),
     "cantrip_actors.runtime.face.receipt": ("NoAnswer", "Receipt"),
-    "cantrip_actors.runtime.people.requests": ("Request", "RequestFeed"),
+    "cantrip_actors.runtime.people.request": ("Request",),
+    "cantrip_actors.runtime.people.requests": ("RequestFeed",),
     "cantrip_actors.runtime.time.schedules": ("Schedule",),
     "cantrip_actors.runtime.entity.upgrades": ("Move",),
 }

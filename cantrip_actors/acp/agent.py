@@ -31,6 +31,7 @@ from cantrip_actors.acp.tool_servers import servers_of
 from cantrip_actors.acp.updates import Update, title_of
 from cantrip_actors.machine.project import find_first_intent, get_time
 from cantrip_actors.observe import Upserts
+from cantrip_actors.observe.batching import GROWTH
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.arguments import check, check_kind
 
@@ -56,7 +57,7 @@ class Agent:
         self._sessions: dict[str, EditorSession] = {}
         self._capabilities = Capabilities()
         self._by = "acp"
-        self._upserts = Upserts()
+        self._upserts = Upserts(GROWTH)
         self._tasks: anyio.abc.TaskGroup | None = None
         self.connection: RpcConnection
 

@@ -37,12 +37,17 @@ from cantrip_actors.acp.options import Choices, with_choices
 from cantrip_actors.acp.prompts import EditorPrompt
 from cantrip_actors.acp.server_prompts import ServerPrompts
 from cantrip_actors.acp.updates import (
+    PANEL,
     Update,
     UpdateReplay,
+    call_title,
     chunk_of,
+    fence,
     kind_of,
+    make_block,
     make_chunk,
     program_of,
+    question_text,
     stop_reason,
     title_of,
     tool_update,
@@ -355,10 +360,11 @@ class EditorSession:
     async def _put_approval(self, request: Request) -> None:
         call: dict[str, Any] = {
             "toolCallId": f"{request.turn}:{request.call}" if request.call else request.id,
-            "title": title_of(request.text or f"{request.gate}"),
+            "title": call_title(request.gate, request.args),
             "kind": kind_of(request.gate),
             "status": "pending",
             "rawInput": dict(request.args),
+            "content": [make_block(fence(request.render(columns=PANEL.columns, rows=PANEL.rows)))],
         }
         options = [
             {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
@@ -388,7 +394,7 @@ class EditorSession:
         schema = request.schema or {"type": "string"}
         is_object = schema.get("type") == "object"
         form = schema if is_object else {"type": "object", "properties": {"answer": schema}, "required": ["answer"]}
-        question = {"mode": "form", "message": request.text, "requestedSchema": form}
+        question = {"mode": "form", "message": question_text(request), "requestedSchema": form}
         reply = await self._editor.ask("elicitation/create", self.runtime.redact(question))
         action = reply.get("action") if isinstance(reply, Mapping) else None
         content = reply.get("content") if isinstance(reply, Mapping) else None

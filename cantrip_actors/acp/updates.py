@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from cantrip_actors import (
     EntityEvent,
     EntityStartedEvent,
     Episode,
     FinalResponseEvent,
+    Request,
     SteeredEvent,
     StepCompleteEvent,
     TextEvent,
@@ -22,11 +24,22 @@ from cantrip_actors.observe import ToolCallUpsert
 from cantrip_actors.observe.segments import Piece
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
+from cantrip_actors.redact.visible import NARROWEST, escape, show_call, show_name
 from cantrip_actors.terms.messages import as_text
 
 Update = dict[str, Any]
 
 TITLE: Final = 80
+
+
+class _Panel(NamedTuple):
+    columns: int
+    rows: int
+
+
+PANEL: Final = _Panel(columns=400, rows=60)
+"""The size of a request in an editor: it wraps long lines itself."""
+
 SHOWN: Final = 20_000
 """Characters of a result that an editor gets; the loom has all of it."""
 
@@ -45,9 +58,25 @@ def kind_of(gate: str) -> str:
 
 
 def title_of(text: str) -> str:
-    """Return a text as a title of one line."""
-    line = " ".join(text.split())
+    """Return a text as a title of one line, without characters that hide or reverse others."""
+    line = escape(" ".join(text.split()))
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+
+
+def call_title(gate: str, args: Mapping[str, Any]) -> str:
+    """Return the title of a call that a person decides: the gate, and the arguments as values."""
+    name = show_name(gate)
+    return f"{name}({show_call(args, max(NARROWEST, TITLE - len(name) - 2))})"
+
+
+def question_text(request: Request) -> str:
+    """Return the text of a form with an entity's question; the form itself shows which answers fit."""
+    return "\n".join(replace(request, schema=None).render(columns=PANEL.columns, rows=PANEL.rows))
+
+
+def fence(lines: Sequence[str]) -> str:
+    """Return lines as a block of Markdown in which nothing is markup: each untrusted line begins with its frame."""
+    return "\n".join(["```text", *lines, "```"])
 
 
 def make_chunk(kind: str, text: str, message: str | None = None) -> Update:
@@ -81,7 +110,7 @@ def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str) -> 
     if kind_of(gate) == "edit" and isinstance(path, str) and isinstance(content, str):
         update["content"] = [{"type": "diff", "path": path, "oldText": None, "newText": content}]
     elif kind_of(gate) == "execute" and isinstance(args.get("code"), str):
-        update["content"] = [_make_block(args["code"])]
+        update["content"] = [make_block(args["code"])]
     return update
 
 
@@ -113,10 +142,11 @@ def _add_result(update: Update, output: str) -> None:
     shown = output if len(output) <= SHOWN else f"{output[:SHOWN]}… [{len(output) - SHOWN:,} more characters]"
     update["rawOutput"] = shown
     if update["kind"] != "edit":
-        update["content"] = [_make_block(shown)]
+        update["content"] = [make_block(shown)]
 
 
-def _make_block(text: str) -> dict[str, Any]:
+def make_block(text: str) -> dict[str, Any]:
+    """Return a text as content of a call."""
     return {"type": "content", "content": {"type": "text", "text": text}}
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import LOOM, Json, examples, print_rows, report_errors
 from cantrip_actors.cli.service import ServiceClient
+from cantrip_actors.redact.visible import escape, frame
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+_WIDEST: Final = 1_000
+"""Columns of a line of a traceback; longer ones are wrapped."""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -66,7 +70,7 @@ def _render_line(report: dict[str, Any]) -> Text:
     from rich.text import Text
 
     line = Text(end="").append(f"{report['id'][-8:]} ", "bold").append(f"{report['at']} ", "dim")
-    line.append(report["path"]).append(f"  {report['reason']}", "red")
+    line.append(escape(report["path"])).append(f"  {escape(report['reason'])}", "red")
     return line
 
 
@@ -74,9 +78,9 @@ def _report_lines(report: dict[str, Any]) -> Iterator[str]:
     long = ("events", "traceback", "leaves", "versions")
     for name, value in report.items():
         if name not in long:
-            yield f"{name:<11} {value}"
-    yield f"{'versions':<11} " + ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+            yield f"{name:<11} {escape(str(value))}"
+    yield f"{'versions':<11} " + ", ".join(f"{name} {escape(str(value))}" for name, value in report["versions"].items())
     yield "events"
-    yield from (f"  {event}" for event in report["events"])
+    yield from (f"  {escape(str(event))}" for event in report["events"])
     if report.get("traceback"):
-        yield from report["traceback"].splitlines()
+        yield from frame(report["traceback"], _WIDEST)

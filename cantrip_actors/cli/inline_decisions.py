@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -16,9 +16,9 @@ import anyio.abc
 
 from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
 from cantrip_actors.cli.decision_author import door, login
-from cantrip_actors.cli.output import as_json, print_note, render_loom_option, short
-from cantrip_actors.cli.terminal import printable
+from cantrip_actors.cli.output import print_note, render_loom_option
 from cantrip_actors.cli.watch import Watcher
+from cantrip_actors.redact.visible import escape, shorten
 from cantrip_actors.terms.json_schema import find_misfits
 
 LOOK = 0.5
@@ -27,8 +27,8 @@ LOOK = 0.5
 SETTLING = 0.1
 """Seconds until the id of a request is printed: an unattended one may be denied at once."""
 
-LONGEST = 4_000
-"""Characters of an argument that are shown."""
+ROWS_AROUND = 3
+"""Lines of the screen that a request leaves free: for the question, for what is typed, and for an error."""
 
 
 def parse_answer(text: str, schema: Any) -> Any:
@@ -43,22 +43,13 @@ def parse_answer(text: str, schema: Any) -> Any:
         return text
 
 
-def request_lines(request: Request, name: str | None) -> Iterator[str]:
-    """Yield everything that a person needs to read about a request before deciding it, without control characters."""
-    who = printable(name or short(request.entity or request.id))
-    text = "\n  ".join(map(printable, request.text.splitlines()))
-    if request.kind == "question":
-        yield f"{who} asks: {text}"
-        if request.schema is not None:
-            yield f"  the answer has to fit {printable(as_json(request.schema))}"
-        return
-    yield f"{who} wants to call {request.gate}"
-    for key, value in request.args.items():
-        shown = printable(value if isinstance(value, str) else as_json(value))
-        more = f"… ({len(shown) - LONGEST:,} more characters)" if len(shown) > LONGEST else ""
-        yield f"  {printable(key)}: {shown[:LONGEST]}{more}"
-    if request.text:
-        yield f"  why a person decides: {text}"
+def screen_size() -> tuple[int, int]:
+    """Return the columns and the rows of the terminal that a person reads."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stderr.fileno())
+    except OSError:
+        columns, rows = 0, 0
+    return columns or 80, rows or 24
 
 
 class Keyboard:
@@ -67,6 +58,13 @@ class Keyboard:
     def __init__(self) -> None:
         self._read = b""
         self._file = sys.stdin.fileno()
+
+    def discard(self) -> None:
+        """Forget what was typed so far: it was typed before the person read the next request."""
+        import termios
+
+        self._read = b""
+        termios.tcflush(self._file, termios.TCIFLUSH)
 
     async def line(self, seconds: float) -> str | None:
         """Return the next line without its end, "" at the end of the input, or None after `seconds` without one."""
@@ -97,7 +95,7 @@ async def attend(
     """
     by = login()
     keyboard = Keyboard() if _has_terminal() else None
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     async with AsyncExitStack() as stack:
         if keyboard is not None:  # a person follows requests
             await stack.enter_async_context(runtime.requests(follow=True))
@@ -107,9 +105,9 @@ async def attend(
             for request in runtime.requests():
                 entity = None if request.entity is None else runtime.find(request.entity)
                 is_ours = request.id == also or (entity is not None and entity.loaded)
-                if request.id in seen or not is_ours:
+                if _identify(request) in seen or not is_ours:
                     continue
-                seen.add(request.id)
+                seen.add(_identify(request))
                 if keyboard is None:
                     await anyio.sleep(SETTLING)
                     if not _is_open(runtime, request):
@@ -144,24 +142,35 @@ async def _pause(watcher: Watcher | None, terminal: anyio.Lock) -> AsyncIterator
                 watcher.resume()
 
 
+def _identify(request: Request) -> tuple[str, str]:
+    """Return what tells a request from all others: a dispatch waits several times, under one id."""
+    return request.id, request.asked_at
+
+
 def _is_open(runtime: Runtime, request: Request) -> bool:
-    return any(other.id == request.id for other in runtime.requests())
+    return any(_identify(other) == _identify(request) for other in runtime.requests())
 
 
 def _announce(request: Request, loom: str) -> None:
     how = ["answer ID TEXT"] if request.kind == "question" else ["allow ID", "deny ID"]
     commands = ", ".join(f"cantrip {words}{render_loom_option(loom)}" for words in ("requests", *how))
-    print_note(f"waits for a person: {request.id} ({commands})")
+    print_note(f"waits for a person: {escape(request.id)} ({commands})")
 
 
 async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: Keyboard, by: str) -> bool:
-    """Ask until the request is decided; return False if the input has ended."""
-    for line in request_lines(request, name):
-        print_note(line)
+    """Ask until the request is decided; return False if the input has ended.
+
+    The request is shown again above each question, so that what a person reads there is what the answer decides.
+    """
     is_question = request.kind == "question"
-    prompt = "answer: " if is_question else "allow it? y, n, or n with a note: "
+    keyboard.discard()
     while True:
-        sys.stderr.write(prompt)
+        columns, rows = screen_size()
+        lines = request.render(who=name or "", columns=columns - 1, rows=rows - ROWS_AROUND)
+        whole = request.render(who=name or "", columns=columns - 1)
+        for line in lines:
+            print_note(line)
+        sys.stderr.write(_make_prompt(is_question=is_question, is_cut=lines != whole))
         sys.stderr.flush()
         while (typed := await keyboard.line(LOOK)) is None:
             if not _is_open(runtime, request):
@@ -170,18 +179,37 @@ async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: K
         if not typed:
             print_note("")  # ends the line of the prompt
             return False
-        word, _, note = typed.strip().partition(" ")
+        if not is_question and typed.strip().lower() == "all":
+            for line in whole:
+                print_note(line)
+            continue
         try:
-            if is_question and word:
-                await runtime.decide(request.id, answer=parse_answer(typed.strip(), request.schema), by=by, door=door())
-                return True
-            if not is_question and word.lower() in ("y", "yes", "n", "no"):
-                await runtime.decide(
-                    request.id, "allow" if word[0] in "yY" else "deny", by=by, note=note.strip(), door=door()
-                )
+            if await _decide(runtime, request, typed.strip(), by):
                 return True
         except AlreadyDecided as first:
             print_note(str(first))
             return True
         except CantripError as error:
-            print_note(f"error: {error}")
+            print_note(f"error: {shorten(str(error), columns * 2)}")
+
+
+async def _decide(runtime: Runtime, request: Request, typed: str, by: str) -> bool:
+    """Decide a request as typed; return False if the text is no decision. Raises AlreadyDecided and other errors."""
+    if request.kind == "question":
+        if typed:
+            await runtime.decide(request.id, answer=parse_answer(typed, request.schema), by=by, door=door())
+        return bool(typed)
+    word, _, note = typed.partition(" ")
+    if word.lower() not in ("y", "yes", "n", "no"):
+        return False
+    if not _is_open(runtime, request):
+        print_note("it was decided in the meantime")
+        return True
+    await runtime.decide(request.id, "allow" if word[0] in "yY" else "deny", by=by, note=note.strip(), door=door())
+    return True
+
+
+def _make_prompt(*, is_question: bool, is_cut: bool) -> str:
+    if is_question:
+        return "answer (`cantrip requests ID` shows all of the question): " if is_cut else "answer: "
+    return "allow it? y, n, n with a note, or all to see the rest: " if is_cut else "allow it? y, n, or n with a note: "

@@ -79,21 +79,37 @@ def configure_logs(*, whole: bool = False) -> None:
 
 
 def _make_values_printable(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Make the texts of a report printable, because its colours go to the terminal unchanged."""
-    from cantrip_actors.cli.terminal import printable
+    """Make each value of a report printable and one line, because its colours go to the terminal unchanged."""
+    from cantrip_actors.redact.logs import safe_repr
+    from cantrip_actors.redact.visible import escape, frame
 
-    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+    shown: MutableMapping[str, Any] = {}
+    for key, value in event.items():
+        if key == "exc_info" or isinstance(value, (bool, int, float, type(None))):
+            shown[key] = value
+        elif key in ("exception", "stack"):
+            shown[key] = "\n".join(frame(str(value), _WIDEST))
+        else:
+            shown[escape(key)] = escape(value if isinstance(value, str) else safe_repr(value))
+    return shown
+
+
+_WIDEST: Final = 1_000
+"""Columns of a line of a traceback; longer ones are wrapped."""
 
 
 def _write_plain_traceback(to: TextIO, error: Any) -> None:
-    """Write a traceback without the values of variables: secrets may be among them."""
+    """Write a traceback in a frame, so that no text of an exception looks like a line of the log.
+
+    It has no values of variables: secrets may be among them.
+    """
     import structlog
 
-    from cantrip_actors.cli.terminal import printable
+    from cantrip_actors.redact.visible import frame
 
     text = io.StringIO()
     structlog.dev.plain_traceback(text, error)
-    to.write(printable(text.getvalue()))
+    to.write("\n" + "\n".join(frame(text.getvalue().strip("\n"), _WIDEST)))
 
 
 def secrets_of_environment() -> dict[str, str]:

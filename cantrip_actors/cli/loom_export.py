@@ -170,7 +170,12 @@ def search(
     with open_for_reading(loom, json=as_json) as (opened, finder):
         query = replace(query, entity=None if within is None else finder.owner(within))
         seen = _redact(opened, as_it_is=as_it_is)
-        hits = list(islice(search_loom(seen, query), limit + 1))
+        try:
+            hits = list(islice(search_loom(seen, query), limit + 1))
+        except LoomError as error:
+            if regex is None:
+                raise
+            raise typer.BadParameter(str(error), param_hint="--regex") from error
         if as_json:
             output.print_json([asdict(hit) for hit in hits[:limit]])
         else:

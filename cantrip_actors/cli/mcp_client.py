@@ -10,6 +10,7 @@ import typer
 from cantrip_actors.cli.command import examples, report_errors
 from cantrip_actors.cli.output import as_text, print_json, print_note
 from cantrip_actors.cli.terminal import printable
+from cantrip_actors.redact.visible import escape
 
 if TYPE_CHECKING:
     from cantrip_actors.mcp.oauth import OAuth
@@ -47,7 +48,7 @@ def ls(target: TargetArgument, token_env: TokenVariable = None, json: AsJson = F
             print_json({"digest": listed.digest, "tools": listing["tools"]})
             return
         for gate in make_gates(server, listed, _refuse_call, in_programs=False):
-            typer.echo(f"{gate.signature}\n    {printable(gate.description.strip().partition(chr(10))[0])}")
+            typer.echo(f"{escape(gate.signature)}\n    {printable(gate.description.strip().partition(chr(10))[0])}")
         typer.echo(f'pin="{listed.digest}"')
 
 
@@ -64,12 +65,12 @@ def prompts(target: TargetArgument, token_env: TokenVariable = None, json: AsJso
             print_json({"prompts": [prompt._asdict() for prompt in listed]})
             return
         for prompt in listed:
-            typer.echo(printable(f"{prompt.name} {prompt.usage}".strip()))
+            typer.echo(escape(f"{prompt.name} {prompt.usage}".strip()))
             if prompt.description:
                 typer.echo(f"    {printable(prompt.description.strip().partition(chr(10))[0])}")
             for name, description in prompt.arguments.items():
                 if description:
-                    typer.echo(f"    {printable(name)}: {printable(description.strip().partition(chr(10))[0])}")
+                    typer.echo(f"    {escape(name)}: {printable(description.strip().partition(chr(10))[0])}")
         if not listed:
             print_note("the server has no prompts")
 

@@ -77,7 +77,7 @@ class Progress:
             case StepStartEvent():
                 entity.asking = True
             case ToolCallEvent():
-                entity.calling[event.tool_call_id] = event.gate
+                entity.calling[event.tool_call_id] = one_line(event.gate, 64)  # the model chooses it
             case ToolResultEvent():
                 entity.calling.pop(event.tool_call_id or "", None)
                 entity.failures += event.is_error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,6 +30,7 @@ from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.cli.dispatch import FOLDER, By, Folder
 from cantrip_actors.cli.output import one_line, render_loom_option, short
 from cantrip_actors.redact.urls import render_url
+from cantrip_actors.redact.visible import NARROWEST, count_columns, shorten, show_call
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -46,15 +48,22 @@ RememberOption = Annotated[
 ]
 
 
-@app.command(epilog=examples("cantrip requests", "cantrip requests --follow", "cantrip requests --json"))
+@app.command(
+    epilog=examples(
+        "cantrip requests", "cantrip requests 5f3a9c1e", "cantrip requests --follow", "cantrip requests --json"
+    )
+)
 def requests(
+    id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Show all of this request; any part of its id will do.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each new one, until ctrl-C.")] = False,
     loom: Url = LOOM,
     folder: Folder = FOLDER,
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """List the calls and questions that wait for a person.
+    """List the calls and questions that wait for a person, or show one whole.
 
     With --json the list is one JSON value; with --follow, too, each request is a line of JSON.
     """
@@ -72,6 +81,10 @@ def requests(
                 else:
                     print_styled(_render_table([request], terminal_width(), head=False))
 
+    if id is not None:
+        request = run_quietly(loom, partial(_find_open, folder=folder, typed=id), as_json=as_json, backend=backend)
+        output.show(_build_row(request), request.render(columns=terminal_width()), as_json=as_json)
+        return
     if follow:
         run_quietly(loom, print_each, as_json=as_json, backend=backend)
         return
@@ -175,6 +188,17 @@ def _decide(
         )
 
 
+async def _find_open(runtime: Runtime, *, folder: Path | None, typed: str) -> Request:
+    """Return the open request of a typed id. Raises UnknownId."""
+    from cantrip_actors.cli.errors import UnknownId
+
+    _add_dispatches(runtime, folder)
+    request = _find(runtime.requests(), typed)
+    if request is None:
+        raise UnknownId(f'no open request has the id "{typed}": `cantrip requests` lists them')
+    return request
+
+
 def _find(open_requests: list[Request], typed: str) -> Request | None:
     """Return the open request of a typed id; None for a whole id, which `decide` looks up. Raises UnknownId."""
     from cantrip_actors.cli.errors import UnknownId
@@ -241,7 +265,7 @@ def _render_table(shown_requests: Iterable[Request], width: int, *, head: bool =
         line = Text(end="").append(f"{part:<{longest}}", "bold")
         line.append(f"{short(request.entity or ''):<10}{request.asked_at[:19]:<21}", "dim")
         line.append(f"{one_line(request.gate, 13):<14}")
-        line.append(one_line(_describe(request), max(30, width - longest - 45)))
+        line.append(_describe(request, max(30, width - longest - 45)))
         yield line
 
 
@@ -250,8 +274,13 @@ def _find_part(request: Request) -> str:
     return request.id if request.turn is None else short(request.turn)
 
 
-def _describe(request: Request) -> str:
-    content = request.text if request.kind != "approval" else output.as_json(dict(request.args))
-    why = f" ({request.text})" if request.kind == "approval" and request.text else ""
+def _describe(request: Request, columns: int) -> str:
+    """Return the text or the arguments in one line; the reason comes last, because the call matters more."""
     until = f" [until {request.expires_at[:19]}]" if request.expires_at else ""
-    return f"{content}{why}{until}"
+    room = max(20, columns - len(until))
+    if request.kind != "approval":
+        return f"{shorten(request.text, room)}{until}"
+    call = show_call(request.args, room)
+    left = room - count_columns(call) - 3
+    why = f" ({shorten(request.text, left)})" if request.text and left > NARROWEST * 2 else ""
+    return f"{call}{why}{until}"

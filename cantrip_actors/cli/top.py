@@ -13,7 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from urllib.parse import quote
 
 import typer
 
@@ -26,7 +28,7 @@ from cantrip_actors.cli.service import ServiceClient
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from cantrip_actors import Loom
+    from cantrip_actors import Loom, Request
     from cantrip_actors.cli.top_screen import TopSelections
 
 app = typer.Typer(rich_markup_mode=None)
@@ -34,6 +36,9 @@ app = typer.Typer(rich_markup_mode=None)
 ARROWS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
 LONGEST: Final = 0.25
 """Seconds between two checks of the terminal's size."""
+
+
+_IS_LOOM: Final = "this is a loom: give --url to act on a service"
 
 
 class OverviewSource(Protocol):
@@ -47,6 +52,12 @@ class OverviewSource(Protocol):
 
     def turns(self, entity_id: str) -> list[str]:
         """Return the turns of an entity as lines."""
+
+    def find_request(self, entity_id: str) -> Request | None:
+        """Return the open request of an entity."""
+
+    def decide(self, request: Request, decision: str, note: str) -> str:
+        """Decide this request, and return the result as text."""
 
     def act(self, what: str, entity_id: str, text: str) -> str:
         """Act on an entity, and return the result as text."""
@@ -83,9 +94,17 @@ class LoomSource:
             raise Unreachable(str(error)) from error
         return [line for turn in turns for line in _turn_lines(turn.sequence, turn.utterance, turn.observation)]
 
+    def find_request(self, entity_id: str) -> Request | None:  # noqa: ARG002
+        """Refuse: a loom has no listener."""
+        raise Unreachable(_IS_LOOM)
+
+    def decide(self, request: Request, decision: str, note: str) -> str:  # noqa: ARG002
+        """Refuse: a loom has no listener."""
+        raise Unreachable(_IS_LOOM)
+
     def act(self, what: str, entity_id: str, text: str) -> str:  # noqa: ARG002
         """Refuse: a loom has no listener."""
-        raise Unreachable("this is a loom: give --url to act on a service")
+        raise Unreachable(_IS_LOOM)
 
 
 class ServiceSource:
@@ -111,6 +130,18 @@ class ServiceSource:
             for line in _turn_lines(turn["sequence"], turn.get("utterance") or "", turn.get("observation") or "")
         ]
 
+    def find_request(self, entity_id: str) -> Request | None:
+        """Return the open request of an entity."""
+        from cantrip_actors import Request
+
+        items = self._ask("GET", f"requests?entity={entity_id}")["items"]
+        return Request(**{each.name: items[0][each.name] for each in fields(Request)}) if items else None
+
+    def decide(self, request: Request, decision: str, note: str) -> str:
+        """Decide this request, and return the result as text."""
+        self._ask("POST", f"requests/{quote(request.id, safe='')}", {"decision": decision, "note": note})
+        return f"{short(request.entity or request.id)}: {decision} is done"
+
     def act(self, what: str, entity_id: str, text: str) -> str:
         """Act on an entity, and return the result as text."""
         match what:
@@ -118,13 +149,8 @@ class ServiceSource:
                 self._ask("POST", f"entities/{entity_id}/interrupt", {"why": "cantrip top"})
             case "steer":
                 self._ask("POST", f"entities/{entity_id}/steer", {"text": text})
-            case "stop":
-                self._ask("DELETE", f"entities/{entity_id}?reason=cantrip+top")
             case _:
-                asked = self._ask("GET", f"requests?entity={entity_id}")["items"]
-                if not asked:
-                    return f"{short(entity_id)} asks nothing"
-                self._ask("POST", f"requests/{asked[0]['id']}", {"decision": what, "note": text})
+                self._ask("DELETE", f"entities/{entity_id}?reason=cantrip+top")
         return f"{short(entity_id)}: {what} is done"
 
 
@@ -150,8 +176,8 @@ def top(
 
     It has their states, turns, tokens and cost, requests for people, and restarts.
 
-    Keys: arrows select, Enter shows turns; i interrupts, t steers, a and d decide, k stops (asks first), s sorts,
-    f filters, p pauses, q ends.
+    Keys: arrows select, Enter shows turns; i interrupts, t steers, a and d show a request and decide it, k stops
+    (asks first), s sorts, f filters, p pauses, q ends.
     """
     with _open_source(url, token, loom, json=as_json) as source:
         if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -293,17 +319,39 @@ class _Screen:
     def _begin_action(self, key: str) -> None:
         view, entity = self._view, self._view.selected
         if not view.can_act:
-            view.note = "this is a loom: give --url to act on a service"
+            view.note = _IS_LOOM
         elif not entity:
             view.note = "select an entity first: ↑ ↓"
         elif key == "t":
             self._ask(f"tell {short(entity)}:", lambda text: self._act("steer", entity, text))
         elif key == "k":
             self._ask(f"stop {short(entity)} and everything below it? y/n", lambda text: self._stop(entity, text))
-        elif key == "d":
-            self._ask("deny, because:", lambda text: self._act("deny", entity, text))
+        elif key == "i":
+            self._act("interrupt", entity, "")
         else:
-            self._act({"i": "interrupt", "a": "allow"}[key], entity, "")
+            self._do(lambda: self._show_request(entity, "allow" if key == "a" else "deny"))
+
+    def _show_request(self, entity: str, decision: str) -> None:
+        """Show the request of an entity, and ask for the decision about this one and no later one."""
+        request = self._source.find_request(entity)
+        if request is None:
+            self._view.note = f"{short(entity)} asks nothing"
+            return
+        if request.kind == "question" and decision == "allow":
+            self._view.note = f"{short(entity)} asks a question: `cantrip answer` answers it"
+            return
+
+        def decide(text: str) -> None:
+            if decision == "deny":
+                self._do(lambda: self._decide(request, decision, text))
+            elif text.strip().lower() in ("y", "yes"):
+                self._do(lambda: self._decide(request, decision, ""))
+
+        self._ask("allow it? y/n" if decision == "allow" else "deny it, because:", decide)
+        self._view.request = request
+
+    def _decide(self, request: Request, decision: str, note: str) -> None:
+        self._view.note = self._source.decide(request, decision, note)
 
     def _stop(self, entity: str, text: str) -> None:
         if text.strip().lower() in ("y", "yes"):
@@ -334,11 +382,11 @@ class _Screen:
     def _type(self, key: str) -> None:
         answer = self._answer
         if key in ("\r", "\n"):
-            self._answer = None
+            self._answer, self._view.request = None, None
             if answer is not None:
                 answer(self._typed)
         elif key == "\x1b":
-            self._answer = None
+            self._answer, self._view.request = None, None
         elif key in ("\x7f", "\x08"):
             self._typed = self._typed[:-1]
         elif len(key) == 1 and key.isprintable():

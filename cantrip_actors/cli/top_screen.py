@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
 from cantrip_actors.cli.output import short, tokens
 from cantrip_actors.cli.terminal import printable
+from cantrip_actors.redact.visible import shorten
+
+if TYPE_CHECKING:
+    from cantrip_actors import Request
 
 SORTS: Final = ("age", "state", "turns", "tokens", "cost")
 STYLES: Final = {
@@ -35,6 +39,8 @@ SIGNS: Final = {
 }
 KEYS: Final = "Enter  i interrupt  t steer  a/d decide  k stop  s sort  f find  p pause  q quit"
 OFFLINE_KEYS: Final = "↑↓ Enter turns  s sort  f filter  p pause  q quit"
+REQUEST_ROWS: Final = 16
+"""Lines of a request and the question about it, at most."""
 BREAKERS: Final = {0: "", 1: "half open", 2: "open"}
 
 OverviewData = Mapping[str, Any]
@@ -55,6 +61,8 @@ class TopSelections:
     """The lines of the selected entity's turns."""
     prompt: str | None = None
     """A question that the next keys answer, with the text typed so far."""
+    request: Request | None = None
+    """The request that the prompt asks about."""
     note: str = ""
     scroll: int = 0
     shown: list[str] = field(default_factory=list)
@@ -90,9 +98,12 @@ def screen(overview: OverviewData, view: TopSelections, width: int, height: int)
             *_render_requests(overview, height),
             *_render_entities(overview, view, height - len(head)),
         ]
-    foot = _render_footer(view)
-    room = max(0, height - len(head) - 1)
-    lines = [*head, *body[:room], *[Text("")] * (room - len(body)), foot]
+    foot = [_render_footer(view)]
+    if view.request is not None:  # directly above the prompt, and never cut by what is above it
+        head = head[: max(0, height - REQUEST_ROWS)]
+        foot = [*map(Text, view.request.render(columns=width, rows=min(REQUEST_ROWS, height) - 1)), *foot]
+    room = max(0, height - len(head) - len(foot))
+    lines = [*head, *body[:room], *[Text("")] * (room - len(body)), *foot]
     return [_fit(line, width) for line in lines[:height]]
 
 
@@ -164,7 +175,7 @@ def _render_requests(overview: OverviewData, height: int) -> Iterable[Text]:
         return
     yield Text(f"waiting for a person: {len(asked)}", "bold magenta")
     for one in asked[: max(1, height // 5)]:
-        yield Text(f"  {short(one['entity'])}  {_clean(one['gate'])}  {_clean(one['text'])}")
+        yield Text(f"  {short(one['entity'])}  {_clean(one['gate'])}  {shorten(str(one['text'] or ''), 300)}")
 
 
 def _render_entities(overview: OverviewData, view: TopSelections, height: int) -> Iterable[Text]:

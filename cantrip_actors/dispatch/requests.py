@@ -16,7 +16,7 @@ from cantrip_actors.dispatch.events import Approved, Event, PhaseApproved, Statu
 from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
 from cantrip_actors.dispatch.record import Record, make_approval
 from cantrip_actors.loom import KeyUsed
-from cantrip_actors.runtime.people.requests import Request
+from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.terms.errors import AlreadyDecided, UnknownRequest
 
 PREFIX = "dispatch:"

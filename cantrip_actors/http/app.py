@@ -14,7 +14,8 @@ from urllib.parse import unquote
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.status import HTTP_405_METHOD_NOT_ALLOWED
 from starlette.types import ASGIApp
 
 from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
@@ -65,16 +66,24 @@ def make_app(service: Service, routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_RO
         async with nullcontext() if service.is_open else service.open():
             yield
 
-    handlers: dict[Any, Any] = {404: _answer_not_found, 405: _answer_not_found}
-    return RequestGuard(
-        Starlette(routes=[*table, *plain, *mcp_routes(service)], lifespan=lifespan, exception_handlers=handlers),
-        service,
-    )
+    everything = [*table, *plain, *mcp_routes(service)]
+
+    async def answer_not_found(request: Request, error: Any) -> Response:
+        return _answer_not_found(everything, request, error)
+
+    handlers: dict[Any, Any] = {404: answer_not_found, 405: answer_not_found}
+    return RequestGuard(Starlette(routes=everything, lifespan=lifespan, exception_handlers=handlers), service)
 
 
-async def _answer_not_found(_request: Request, error: Any) -> Response:
-    kind, detail = ("method", "this path has other methods") if error.status_code == 405 else ("path", "no such path")
-    return Problem(error.status_code, kind, detail, headers=error.headers).response()
+def _answer_not_found(routes: Iterable[BaseRoute], request: Request, error: Any) -> Response:
+    """Return the answer to a path or a method that does not exist; `Allow` names the methods of all its routes."""
+    problem = Problem(404, "path", "no such path")
+    if error.status_code == HTTP_405_METHOD_NOT_ALLOWED:
+        here = [route for route in routes if isinstance(route, Route) and route.matches(request.scope)[0] != Match.NONE]
+        methods = sorted({method for route in here for method in route.methods or ()})
+        problem = Problem(405, "method", "this path has other methods", headers={"allow": ", ".join(methods)})
+    answer = problem.response()
+    return as_openai_error(answer) if request.url.path.startswith("/v1/") else answer
 
 
 def _make_endpoint(service: Service, row: ApiRoute) -> Endpoint:
@@ -88,7 +97,7 @@ def _make_endpoint(service: Service, row: ApiRoute) -> Endpoint:
 
 async def _answer(service: Service, row: ApiRoute, request: Request) -> Response:
     token = authenticate(service, request)
-    request.state.token_name = token.name
+    request.state.token = token
     check_scope(token, row.scope)
     service.limiter.count_request(token)
     runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)

@@ -118,7 +118,7 @@ class HttpCall:
         """Return an episode; None if the timeout passes first. If the client hangs up first, `cancel` is called.
 
         A server does not cancel a handler when the client hangs up, so this listens for it (traps 1 and 2). Raises the
-        CantripError that ended the episode.
+        CantripError that ended the episode, and Problem 401 if the token is revoked, which counts as hanging up.
         """
         ended: Episode | CantripError | None = None
         has_gone = False
@@ -129,14 +129,19 @@ class HttpCall:
             has_gone = True
             tasks.cancel_scope.cancel()
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch)
-            with anyio.move_on_after(seconds):
-                try:
-                    ended = await episode()
-                except CantripError as error:
-                    ended = error
-            tasks.cancel_scope.cancel()
+        with self.service.answering(self.token) as valid:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watch)
+                with anyio.move_on_after(seconds):
+                    try:
+                        ended = await episode()
+                    except CantripError as error:
+                        ended = error
+                tasks.cancel_scope.cancel()
+        if ended is None and valid.cancel_called:
+            with anyio.CancelScope(shield=True):
+                await cancel()
+            raise Problem(401, "token", "the token was revoked", headers={"www-authenticate": "Bearer"})
         if isinstance(ended, CantripError):
             raise ended
         if ended is None and has_gone:

@@ -35,15 +35,21 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         request, began, status, size = Request(scope, receive), time.monotonic(), 0, 0
+        is_open = False
+        """Whether the answer has begun and not ended."""
 
         async def count(message: Message) -> None:
-            nonlocal status, size
+            nonlocal status, size, is_open
             status, size = message.get("status", status), size + len(message.get("body", b""))
+            is_open = message["type"] == "http.response.start" or message.get("more_body", False)
             await send(message)
 
         answer = await self._answer(request)
         try:
-            await answer(scope, receive, count)
+            with self._service.answering(getattr(request.state, "token", None)) as valid:
+                await answer(scope, receive, count)
+            if valid.cancel_called and is_open:
+                await count({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             if self._service.access_log:
                 _access.info(
@@ -53,7 +59,7 @@ class Endpoint:
                     status=status,
                     ms=round((time.monotonic() - began) * 1e3, 1),
                     bytes=size,
-                    token=getattr(request.state, "token_name", ""),
+                    token=getattr(getattr(request.state, "token", None), "name", ""),
                 )
 
     async def _answer(self, request: Request) -> ASGIApp:

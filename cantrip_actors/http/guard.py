@@ -12,6 +12,7 @@ in the values of their parameters.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -23,12 +24,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 
-ALLOWED: Final = {
-    "access-control-allow-methods": "GET, POST, DELETE",
-    "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, "
-    "MCP-Protocol-Version, Mcp-Session-Id, Mcp-Method, Mcp-Name",
-    "access-control-max-age": "600",
-}
+ALLOWED: Final = {"access-control-allow-methods": "GET, POST, DELETE", "access-control-max-age": "600"}
+USUAL: Final = (
+    "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id, Mcp-Method, "
+    "Mcp-Name"
+)
+"""The headers that a page of an allowed site may send; it may send any others that it asks for."""
+_NAMES: Final = re.compile(r"[\w!#$%&'*+.^`|~, -]{0,4000}", re.ASCII)
 EXPOSED: Final = "Location, Retry-After, Idempotency-Replayed, Mcp-Session-Id"
 
 REST: Final = 2.0
@@ -58,7 +60,10 @@ class RequestGuard:
         answer = self._refusal(headers, origin, allowed)
         is_preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
         if answer is None and is_preflight and allowed is not None:
-            answer = Response(status_code=204, headers=ALLOWED)
+            # clients send headers of their own, for example x-stainless-* and traceparent
+            wanted = headers.get("access-control-request-headers", "")
+            names = f"{USUAL}, {wanted}" if wanted and _NAMES.fullmatch(wanted) else USUAL
+            answer = Response(status_code=204, headers={**ALLOWED, "access-control-allow-headers": names})
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -92,7 +92,8 @@ async def search_loom(call: HttpCall) -> JsonAnswer:
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     try:
         query = Query(text=wanted.q, regex=wanted.regex, gate=wanted.gate, errors=wanted.errors, entity=entity)
-        hits = await to_thread.run_sync(lambda: list(islice(search(call.loom, query), wanted.limit)))
+        limiter = None if wanted.regex is None else call.service.expressions
+        hits = await to_thread.run_sync(lambda: list(islice(search(call.loom, query), wanted.limit)), limiter=limiter)
     except LoomError as error:
         if wanted.regex is None:
             raise

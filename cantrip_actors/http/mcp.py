@@ -45,7 +45,7 @@ class _Door:
         """Return what answers a request: the SDK's application. Raises Problem, InvalidCantrip."""
         service = self._service
         token = authenticate(service, request)
-        request.state.token_name = token.name
+        request.state.token = token
         service.limiter.count_request(token)
         if service.is_ending:
             raise Problem(503, "closing", "the service shuts down", headers={"retry-after": "1"})

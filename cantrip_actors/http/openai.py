@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -20,15 +21,16 @@ from starlette.responses import Response
 
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File, Receipt
 from cantrip_actors.http import openai_models as models
+from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, find_object_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.openai_encoders import (
     ChatEncoder,
     ResponseEncoder,
+    answer_item,
     answer_text,
     chat_completion,
-    message_item,
     response_object,
     response_status,
 )
@@ -55,7 +57,10 @@ def as_openai_error(answer: Response) -> Response:
         return answer
     problem = orjson.loads(bytes(answer.body))
     status = 400 if answer.status_code == 422 else answer.status_code  # OpenAI has no 422
-    headers = {name: value for name, value in answer.headers.items() if name in ("retry-after", "www-authenticate")}
+    kept_headers = ("retry-after", "www-authenticate", "allow")
+    headers = {name: value for name, value in answer.headers.items() if name in kept_headers}
+    if "retry-after" not in headers or "entity_id" in problem:
+        headers["x-should-retry"] = "false"  # its clients try 409 and 5xx again, which would begin a second entity
     return json_response({"error": _build_error(status, problem)}, status, headers)
 
 
@@ -189,23 +194,37 @@ def _read_sound(part: Any, param: str) -> File:
     return File(data_of(data, param), filename=f"audio.{form}")
 
 
-def _find_cantrip(call: HttpCall, body: models.ChatBody | models.ResponseBody) -> Cantrip | None:
-    """Return the cantrip that a body names as its model; None for an entity.
+class _Target(NamedTuple):
+    """What a body names as its model: a cantrip, or None for an entity; and the form of answer that it asks for."""
+
+    cantrip: Cantrip | None
+    form: AnswerForm | None
+
+
+def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) -> _Target:
+    """Return what a body names as its model.
 
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
     """
     cantrip = None if body.model.startswith(ENTITY) else find_cantrip(call, body.model)
-    wished = ("tools", "functions", "logprobs", "top_logprobs")
+    wished = ("functions", "logprobs", "top_logprobs", "audio", "web_search_options", "conversation", "prompt")
     refused = next((name for name in wished if getattr(body, name, None)), None)
     if refused is None and body.n not in (None, 1):
         refused = "n"
     name, wanted = "text", None
     if isinstance(body, models.ChatBody):
         name, wanted = "response_format", body.response_format
+        if refused is None and set(body.modalities or ()) - {"text"}:
+            refused = "modalities"
     elif body.text is not None:
         wanted = body.text.format
-    if refused is None and wanted is not None and wanted.type != "text" and not _has_schema(cantrip, wanted):
-        refused = name
+    form = None
+    if refused is None and wanted is not None and wanted.type != "text":
+        form = _find_asked_form(cantrip, wanted)
+        refused = name if form is None else None
+    if refused is None and body.tools and body.tool_choice != "none":
+        form = _find_tool_form(cantrip, body) if form is None else None
+        refused = "tools" if form is None else None
     if refused is not None:
         raise Problem(
             400,
@@ -213,17 +232,44 @@ def _find_cantrip(call: HttpCall, body: models.ChatBody | models.ResponseBody) -
             f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
             param=refused,
         )
-    return cantrip
+    return _Target(cantrip, form)
 
 
-def _has_schema(cantrip: Cantrip | None, wanted: models.AnswerFormat) -> bool:
-    """Return whether the cantrip's `done` already requires this JSON Schema."""
-    schema = (wanted.json_schema or wanted).schema_
-    done = None if cantrip is None else cantrip.circle.open_gates.get("done")
-    if done is None or schema is None:
-        return False
-    parameters = done.definition.parameters
-    return schema in (parameters, *parameters.get("properties", {}).values())
+def _find_asked_form(cantrip: Cantrip | None, wanted: models.AnswerFormat) -> AnswerForm | None:
+    """Return the form of an answer that a client asks for, if the answers of the cantrip have it."""
+    if wanted.type == "json_object":
+        return find_object_form(cantrip)
+    return find_form(cantrip, (wanted.json_schema or wanted).schema_) if wanted.type == "json_schema" else None
+
+
+def _find_tool_form(cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody) -> AnswerForm | None:
+    """Return the form of an answer that is asked for as a call of one tool, if the answers of the cantrip have it."""
+    tools = [_get_function(tool) for tool in body.tools or ()]
+    choice = body.tool_choice
+    asked = _get_function(choice).get("name") if isinstance(choice, dict) else None
+    chosen = tools if choice == "required" else [tool for tool in tools if asked and tool.get("name") == asked]
+    if len(chosen) != 1 or not isinstance(chosen[0].get("name"), str):
+        return None
+    tool = ClientTool(chosen[0]["name"], is_named=choice != "required")
+    return find_form(cantrip, chosen[0].get("parameters"), tool)
+
+
+def _get_function(tool: Any) -> dict[str, Any]:
+    """Return the function of a tool or a choice: chat completions have it in a member of its own."""
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        return {}
+    function = tool.get("function", tool)
+    return function if isinstance(function, dict) else {}
+
+
+def _apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:
+    """Return an outcome with its answer in the form that the client asked for. Raises Problem 500."""
+    if form is None or not outcome.terminated:
+        return outcome
+    try:
+        return replace(outcome, result=form.apply(outcome.result))
+    except ValueError as error:
+        raise Problem(500, "answer-misfit", f"the entity ended without such an answer: {error}") from error
 
 
 # Episodes
@@ -257,7 +303,7 @@ async def _send(call: HttpCall, entity: Entity, chat_input: _Asked, *, with_cont
     key = call.key
     if key is None or not await call.read(lambda: call.runtime.has_mail(entity.id, key)):
         await call.service.limiter.check_cost(call.token)
-    outputs = call.service.upserts.subscribe(entity.id, snapshot=False)
+    outputs = call.service.growth.subscribe(entity.id, snapshot=False)
     context = chat_input.context if with_context else None
     receipt = await entity.post(chat_input.intent, context=context, key=call.key, by=call.token.sender)
     return _Run(f"{entity.id}.{receipt.key}", entity, receipt, outputs)
@@ -266,7 +312,7 @@ async def _send(call: HttpCall, entity: Entity, chat_input: _Asked, *, with_cont
 async def _start(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> _Run:
     check_scope(call.token, "cast")
     entity, _ = await begin_once(call, begin)
-    return _Run(entity.id, entity, None, call.service.upserts.subscribe(entity.id))
+    return _Run(entity.id, entity, None, call.service.growth.subscribe(entity.id))
 
 
 async def _leave(call: HttpCall, run: _Run) -> None:
@@ -319,10 +365,14 @@ async def _follow_events(
             pass
         except FellBehind:  # then the answer comes whole
             await run.episode()
-        if not failed:
-            yield b"".join(encoder.end(await run.outcome(call)))
-        else:
-            problem = problem_of(failed[0])
+        problem = problem_of(failed[0]) if failed else None
+        if problem is None:
+            try:
+                outcome = _apply_form(encoder.form, await run.outcome(call))
+                yield b"".join(encoder.end(outcome))
+            except Problem as misfit:
+                problem = misfit
+        if problem is not None:
             shown = call.runtime.redact({"type": problem.kind, "detail": problem.detail})
             yield b"".join(encoder.fail(_build_error(problem.status, shown)))
         is_done = True
@@ -338,7 +388,7 @@ async def _follow_events(
 async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
-    cantrip = _find_cantrip(call, body)
+    cantrip, form = _find_target(call, body)
     chat_input = _parse_messages(call, body.messages, "messages")
     created = int(time.time())
     if cantrip is None:
@@ -350,13 +400,12 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     id = f"chatcmpl-{run.id}"
     if body.stream:
         with_usage = bool((body.stream_options or {}).get("include_usage"))
-        return _stream(call, run, ChatEncoder(id, body.model, created, with_usage=with_usage))
+        return _stream(call, run, ChatEncoder(id, body.model, created, with_usage=with_usage, form=form))
     outcome = await _find_outcome(call, run)
-    return (
-        JsonAnswer(status=499)
-        if outcome is None
-        else JsonAnswer(call.redact_for_token(chat_completion(id, body.model, created, outcome)))
-    )
+    if outcome is None:
+        return JsonAnswer(status=499)
+    shown = chat_completion(id, body.model, created, _apply_form(form, outcome), form)
+    return JsonAnswer(call.redact_for_token(shown))
 
 
 # Responses
@@ -365,7 +414,7 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
 async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     body: models.ResponseBody = call.body
-    cantrip = _find_cantrip(call, body)
+    cantrip, form = _find_target(call, body)
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     if body.instructions:
         messages.insert(0, {"role": "system", "content": body.instructions})
@@ -373,16 +422,16 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     run = await _continue(call, body, cantrip, chat_input)
     id, created = ID + run.id, int(time.time())
     if body.stream:
-        return _stream(call, run, ResponseEncoder(id, body.model, created, body.previous_response_id))
+        return _stream(call, run, ResponseEncoder(id, body.model, created, body.previous_response_id, form))
     if body.background:
         run.outputs.close()
         return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=body.previous_response_id))
     outcome = await _find_outcome(call, run)
     if outcome is None:
         return JsonAnswer(status=499)
-    return JsonAnswer(
-        call.redact_for_token(_build_response(id, body.model, created, outcome, body.previous_response_id))
-    )
+    outcome = _apply_form(form, outcome)
+    shown = _build_response(id, body.model, created, outcome, body.previous_response_id, form)
+    return JsonAnswer(call.redact_for_token(shown))
 
 
 async def _continue(call: HttpCall, body: models.ResponseBody, cantrip: Cantrip | None, chat_input: _Asked) -> _Run:
@@ -434,9 +483,11 @@ def _find_response(call: HttpCall, id: str) -> tuple[str, str]:
     return entity_id, key
 
 
-def _build_response(id: str, model: str, created: int, outcome: Outcome, previous: str | None = None) -> dict[str, Any]:
+def _build_response(
+    id: str, model: str, created: int, outcome: Outcome, previous: str | None = None, form: AnswerForm | None = None
+) -> dict[str, Any]:
     text = answer_text(outcome)
-    output = [] if text is None else [message_item(f"msg_{id}", text)]
+    output = [] if text is None else [answer_item(id, text, form)]
     return response_object(id, model, created, response_status(outcome), output, outcome, previous)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from cantrip_actors.http.answer_form import AnswerForm, ClientTool
 from cantrip_actors.observe import Output
 from cantrip_actors.observe.segments import Piece, Segments
 from cantrip_actors.records.codec import dump_json
@@ -42,15 +43,23 @@ def answer_text(outcome: Outcome) -> str | None:
     return None if outcome.result is None else as_text(outcome.result)
 
 
-def finish_reason(outcome: Outcome) -> str:
+def finish_reason(outcome: Outcome, form: AnswerForm | None = None) -> str:
     """Return why a chat completion ended."""
-    return "stop" if outcome.terminated else "length"
+    if not outcome.terminated:
+        return "length"
+    is_call = form is not None and form.tool is not None and not form.tool.is_named
+    return "tool_calls" if is_call else "stop"  # OpenAI says "stop" for a tool that the client has named
 
 
-def chat_completion(id: str, model: str, created: int, outcome: Outcome) -> dict[str, Any]:
+def chat_completion(
+    id: str, model: str, created: int, outcome: Outcome, form: AnswerForm | None = None
+) -> dict[str, Any]:
     """Return a whole chat completion."""
-    message = {"role": "assistant", "content": answer_text(outcome) or outcome.summary or "", "refusal": None}
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason(outcome), "logprobs": None}
+    message: dict[str, Any] = {"role": "assistant", "content": answer_text(outcome) or outcome.summary or ""}
+    if form is not None and form.tool is not None and outcome.terminated:
+        message = {"role": "assistant", "content": None, "tool_calls": [_tool_call(id, form.tool, outcome)]}
+    message["refusal"] = None
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason(outcome, form), "logprobs": None}
     return {
         "id": id,
         "object": "chat.completion",
@@ -61,10 +70,17 @@ def chat_completion(id: str, model: str, created: int, outcome: Outcome) -> dict
     }
 
 
-class ChatEncoder:
-    """Chunks of one chat completion."""
+def _tool_call(id: str, tool: ClientTool, outcome: Outcome) -> dict[str, Any]:
+    function = {"name": tool.name, "arguments": answer_text(outcome) or ""}
+    return {"id": f"call_{id}", "type": "function", "function": function}
 
-    def __init__(self, id: str, model: str, created: int, *, with_usage: bool) -> None:
+
+class ChatEncoder:
+    """Chunks of one chat completion. With a form only the answer is content, because clients parse all of it."""
+
+    def __init__(self, id: str, model: str, created: int, *, with_usage: bool, form: AnswerForm | None = None) -> None:
+        self.form = form
+        self._id = id
         self._frame = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._with_usage = with_usage
         self._segments = Segments()
@@ -76,14 +92,20 @@ class ChatEncoder:
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield the chunks of an output."""
+        if self.form is not None:
+            return
         for piece in self._segments.add(output):
             yield from self._piece(piece)
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the chunks of the end."""
-        for piece in self._segments.finish(answer_text(outcome)):
-            yield from self._piece(piece)
-        yield self._chunk({}, finish_reason(outcome))
+        tool = None if self.form is None else self.form.tool
+        if tool is not None and outcome.terminated:
+            yield self._chunk({"tool_calls": [{"index": 0, **_tool_call(self._id, tool, outcome)}]})
+        else:
+            for piece in self._segments.finish(answer_text(outcome)):
+                yield from self._piece(piece)
+        yield self._chunk({}, finish_reason(outcome, self.form))
         if self._with_usage:
             yield _encode_data({**self._frame, "choices": [], "usage": chat_usage(outcome.subtree_usage)})
         yield DONE
@@ -157,15 +179,32 @@ def message_item(id: str, text: str, status: str = "completed") -> dict[str, Any
     return {"id": id, "type": "message", "role": "assistant", "status": status, "content": [text_part(text)]}
 
 
+def answer_item(id: str, text: str, form: AnswerForm | None) -> dict[str, Any]:
+    """Return the answer of a response: a message, or a call of the tool that the client has its answer come by."""
+    if form is None or form.tool is None:
+        return message_item(f"msg_{id}", text)
+    return {
+        "id": f"fc_{id}",
+        "type": "function_call",
+        "call_id": f"call_{id}",
+        "name": form.tool.name,
+        "arguments": text,
+        "status": "completed",
+    }
+
+
 def text_part(text: str) -> dict[str, Any]:
     """Return a text of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 class ResponseEncoder:
-    """Events of one response."""
+    """Events of one response. With a form only the answer is output, because clients parse all of it."""
 
-    def __init__(self, id: str, model: str, created: int, previous: str | None = None) -> None:
+    def __init__(
+        self, id: str, model: str, created: int, previous: str | None = None, form: AnswerForm | None = None
+    ) -> None:
+        self.form = form
         self._id, self._model, self._created, self._previous = id, model, created, previous
         self._segments = Segments()
         self._sequence = -1
@@ -178,13 +217,19 @@ class ResponseEncoder:
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield the events of an output."""
+        if self.form is not None:
+            return
         for piece in self._segments.add(output):
             yield from self._piece(piece)
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
-        for piece in self._segments.finish(answer_text(outcome)):
-            yield from self._piece(piece)
+        text = answer_text(outcome)
+        if self.form is not None and self.form.tool is not None and text is not None:
+            yield from self._call_tool(answer_item(self._id, text, self.form))
+        else:
+            for piece in self._segments.finish(text):
+                yield from self._piece(piece)
         status = response_status(outcome)
         kind = status if status in ("completed", "incomplete") else "failed"
         yield self._event(f"response.{kind}", response=self._response(status, outcome))
@@ -219,6 +264,15 @@ class ResponseEncoder:
                 yield self._event("response.output_text.done", **where, text=piece.text, logprobs=[])
                 yield self._event("response.content_part.done", **where, part=text_part(piece.text))
                 yield self._event("response.output_item.done", output_index=at, item=item)
+
+    def _call_tool(self, item: dict[str, Any]) -> Iterator[bytes]:
+        where, text = {"item_id": item["id"], "output_index": 0}, item["arguments"]
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        yield self._event("response.output_item.added", output_index=0, item=begun)
+        yield self._event("response.function_call_arguments.delta", **where, delta=text)
+        yield self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
+        self._output.append(item)
+        yield self._event("response.output_item.done", output_index=0, item=item)
 
     def _reasoning(self, piece: Piece) -> Iterator[bytes]:
         at, item_id = piece.number, f"rs_{self._id}_{piece.number}"

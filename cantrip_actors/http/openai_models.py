@@ -34,6 +34,7 @@ class _Shared(_Lenient):
     model: str = Field(description="The name of a cantrip, or entity:NAME.")
     stream: bool | None = None
     tools: list[Any] | None = None
+    tool_choice: Any = None
     n: int | None = None
 
 
@@ -45,6 +46,9 @@ class ChatBody(_Shared):
     functions: list[Any] | None = None
     response_format: AnswerFormat | None = None
     logprobs: bool | None = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    web_search_options: Any = None
 
 
 class ResponseBody(_Shared):
@@ -56,6 +60,8 @@ class ResponseBody(_Shared):
     background: bool | None = None
     text: TextSetting | None = None
     top_logprobs: int | None = None
+    conversation: Any = None
+    prompt: Any = None
 
 
 class Ignored(_Lenient):

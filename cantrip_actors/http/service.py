@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -16,10 +16,14 @@ from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, ServiceLimits
 from cantrip_actors.http.spending import Spending
 from cantrip_actors.http.supervision import Supervision
-from cantrip_actors.http.tokens import Tokens
+from cantrip_actors.http.tokens import Token, Tokens
 from cantrip_actors.observe import Telemetry, Upserts
+from cantrip_actors.observe.batching import GROWTH, WHOLE_TEXTS
 from cantrip_actors.observe.overview import Overview
 from cantrip_actors.terms.cantrip import by_name
+
+LOOK_AT_TOKENS: Final = 1.0
+"""Seconds until an answer under way notices that its token was revoked."""
 
 
 class Service:
@@ -61,6 +65,9 @@ class Service:
             telemetry.counters.read_gauges_of(self._gauges)
         self.limiter = Limiter(limits or ServiceLimits(), self._find_busy, Spending(runtime.loom))
         self.upserts: Upserts
+        """For readers that get whole texts."""
+        self.growth: Upserts
+        """For readers that get only what is new."""
         self.is_ending = False
         """True once the event streams are ending."""
         self.has_no_readers = anyio.Event()
@@ -71,6 +78,12 @@ class Service:
         self._supervision: tuple[Supervision, int] | None = None
         self._overviews: dict[str | None, Overview] = {}
         self._doors: list[anyio.CancelScope] = []
+        self._answering: dict[anyio.CancelScope, Token] = {}
+        """The answers under way, with the token of each."""
+        self.expressions = anyio.CapacityLimiter(2)
+        """Searches for regular expressions at a time: each is a process that may compute for seconds."""
+        self._is_looking = False
+        """Whether a task looks at the tokens of answers."""
         self._tasks: TaskGroup
         self.is_open = False
 
@@ -89,17 +102,17 @@ class Service:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Follow the runtime's streams while the block runs."""
-        self.upserts = Upserts()
-        stop = self.runtime.watch(self.upserts.publish)
-        try:
+        self.upserts, self.growth = Upserts(WHOLE_TEXTS), Upserts(GROWTH)
+        with ExitStack() as stack:
+            for upserts in (self.upserts, self.growth):
+                stack.callback(upserts.close)
+                stack.callback(self.runtime.watch(upserts.publish))
+
             async with anyio.create_task_group() as tasks:
                 self._tasks, self.is_open = tasks, True
+                stack.callback(setattr, self, "is_open", False)
                 yield
                 tasks.cancel_scope.cancel()
-        finally:
-            self.is_open = False
-            stop()
-            self.upserts.close()
 
     @asynccontextmanager
     async def key_lock(self, key: str) -> AsyncIterator[None]:
@@ -189,6 +202,31 @@ class Service:
             else:
                 del self._attending[tenant]
                 feed.close()
+
+    @contextmanager
+    def answering(self, token: Token | None) -> Iterator[anyio.CancelScope]:
+        """Run the block, which answers a request, only as long as its token is valid. The scope says if it was cut."""
+        with anyio.CancelScope() as scope:
+            if token is None or self.tokens is None:
+                yield scope
+                return
+            if not self._is_looking:
+                self._is_looking = True
+                self._tasks.start_soon(self._cut_answers, self.tokens)
+            self._answering[scope] = token
+            try:
+                yield scope
+            finally:
+                del self._answering[scope]
+
+    async def _cut_answers(self, tokens: Tokens) -> None:
+        """Cut the answers to tokens that are revoked, expire or lose a right, as long as there are any answers."""
+        while self._answering:
+            await anyio.sleep(LOOK_AT_TOKENS)
+            for scope, token in list(self._answering.items()):
+                if tokens.has_lost(token):
+                    scope.cancel()
+        self._is_looking = False
 
     async def start_door(self, run: Callable[..., Awaitable[Any]]) -> Any:
         """Start a task that runs until the event streams end; return the value it reports when started."""

@@ -59,6 +59,10 @@ class Token:
         """Return whether the token may use a cantrip."""
         return self.cantrips is None or cantrip in self.cantrips
 
+    def is_expired(self, now: datetime | None = None) -> bool:
+        """Return whether the token's time is over."""
+        return self.expires is not None and self.expires <= (now or datetime.now(UTC))
+
     @property
     def sender(self) -> str:
         """The token's name in records."""
@@ -107,8 +111,18 @@ class Tokens:
         token = self._tokens.get(digest)
         if token is None or not hmac.compare_digest(token.digest, digest):
             return None
-        is_late = token.expires is not None and token.expires <= (now or datetime.now(UTC))
-        return None if is_late else token
+        return None if token.is_expired(now) else token
+
+    def has_lost(self, token: Token, now: datetime | None = None) -> bool:
+        """Return whether a token that was found before may now do less: it is gone, has expired, or lost a right."""
+        known = self._tokens.get(token.digest)
+        if known is None or known.is_expired(now) or known.tenant != token.tenant:
+            return True
+        lost_scope = not all(map(known.allows, token.scopes))
+        lost_cantrip = known.cantrips is not None and not (
+            token.cantrips is not None and token.cantrips <= known.cantrips
+        )
+        return lost_scope or lost_cantrip
 
 
 def digest_of(text: str) -> str:

@@ -3,8 +3,9 @@
 Hits are yielded while the search runs, entity by entity in order of creation, so the first ones come at once and a loom
 of any size can be searched; one entity's records are in memory at a time. A hit satisfies every condition of the query.
 
-A regular expression can take forever (`(a+)+$`), and Python's engine cannot be stopped from within. So expressions run
-in a process of their own that is ended when it takes too long: the search then fails, and says so.
+A regular expression can take forever (`(a+)+$`), a few kilobytes take seconds to compile, and Python's engine cannot be
+stopped from within. So expressions are compiled and run in a process of their own that is ended when it takes too long:
+the search then fails, and says so.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.project import read_entries
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
+from cantrip_actors.redact.visible import show_value
 from cantrip_actors.terms.errors import LoomError
 
 Place = Literal["intent", "steer", "content", "thinking", "code", "call", "result", "end"]
@@ -30,6 +32,9 @@ PLACES: tuple[Place, ...] = ("intent", "steer", "content", "thinking", "code", "
 
 AROUND = 60
 """Characters of an excerpt on each side of a match."""
+
+SHOWN = 120
+"""Characters of an expression in an error."""
 
 BATCH = 4_000_000
 """Characters that the process of a regular expression gets at once."""
@@ -59,11 +64,6 @@ class Query:
     def __post_init__(self) -> None:
         if self.text is not None and self.regex is not None:
             raise LoomError("a search is for a text or for a regular expression, not for both")
-        if self.regex is not None:
-            try:
-                re.compile(self.regex)
-            except (re.error, RecursionError, OverflowError) as error:
-                raise LoomError(f"{self.regex!r} is not a regular expression: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class _Text:
 def search(loom: Loom, query: Query) -> Iterator[Hit]:
     """Yield one hit for each matching part of a turn, or for each turn if the query has no text.
 
-    Raises LoomError for an unknown entity, and for a regular expression that takes too long.
+    Raises LoomError for an unknown entity, and for a regular expression that is wrong or takes too long.
     """
     if query.entity is None:
         entities: Iterable[str] = (header.entity_id for header in loom.headers())
@@ -176,27 +176,32 @@ def _search_by_text(wanted: str, found: Iterable[_Text]) -> Iterator[Hit]:
 
 def _search_by_regex(expression: str, seconds: float, found: Iterable[_Text]) -> Iterator[Hit]:
     batch: list[_Text] = []
-    size = 0
+    size, has_tried = 0, False
     for one in found:
         batch.append(one)
         size += len(one.text)
         if size >= BATCH:
             yield from _match_batch(expression, seconds, batch)
-            batch, size = [], 0
-    if batch:
+            batch, size, has_tried = [], 0, True
+    if batch or not has_tried:  # a wrong expression is refused in an empty loom, too
         yield from _match_batch(expression, seconds, batch)
 
 
 _MATCH = """
 import json, re, sys
 said = json.load(sys.stdin)
-expression = re.compile(said["regex"])
-found = map(expression.search, said["texts"])
-json.dump([None if one is None else one.span() for one in found], sys.stdout)
+try:
+    expression = re.compile(said["regex"])
+except (re.error, RecursionError, OverflowError) as error:
+    json.dump(str(error), sys.stdout)
+else:
+    found = map(expression.search, said["texts"])
+    json.dump([None if one is None else one.span() for one in found], sys.stdout)
 """
 
 
 def _match_batch(expression: str, seconds: float, batch: list[_Text]) -> Iterator[Hit]:
+    shown = show_value(expression, SHOWN)
     given = json.dumps({"regex": expression, "texts": [one.text for one in batch]})
     try:
         done = subprocess.run(  # noqa: S603  # our own program; the expression is its input
@@ -210,12 +215,15 @@ def _match_batch(expression: str, seconds: float, batch: list[_Text]) -> Iterato
         )
     except subprocess.TimeoutExpired:
         raise LoomError(
-            f"the regular expression {expression!r} took more than {seconds:g} s: one repetition inside of another, "
+            f"the regular expression {shown} took more than {seconds:g} s: one repetition inside of another, "
             "or several next to each other, can take for ever; search for a text, or write it simpler"
         ) from None
     except subprocess.CalledProcessError as error:
-        raise LoomError(f"the regular expression {expression!r} could not be tried: {error.stderr[-500:]}") from error
-    for one, span in zip(batch, json.loads(done.stdout), strict=True):
+        raise LoomError(f"the regular expression {shown} could not be tried: {error.stderr[-500:]}") from error
+    answer = json.loads(done.stdout)
+    if isinstance(answer, str):
+        raise LoomError(f"{shown} is not a regular expression: {answer}")
+    for one, span in zip(batch, answer, strict=True):
         if span is not None:
             yield _hit(one, *span)
 

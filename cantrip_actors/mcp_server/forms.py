@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from mcp import types
@@ -15,6 +16,11 @@ from mcp import types
 from cantrip_actors import AlreadyDecided, EntityEnded, InvalidDecision, Request, UnknownRequest
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.redact.visible import escape
+
+_COLUMNS: Final = 400
+_ROWS: Final = 60
+"""The size of a request in a form: the client wraps long lines itself."""
 
 _FLAT: Final = frozenset({"string", "number", "integer", "boolean"})
 
@@ -46,11 +52,14 @@ def form_of(caller: McpCaller, request: Request) -> types.ElicitRequestFormParam
     """Return the form of a request, without secrets."""
     redact = caller.runtime.redact
     if request.kind == "question":
-        return types.ElicitRequestFormParams(message=redact(request.text), requested_schema=redact(_schema(request)[0]))
-    args = json.dumps(redact(dict(request.args)), ensure_ascii=False)
-    why = f"\n{redact(request.text)}" if request.text else ""
+        lines = replace(request, schema=None).render(columns=_COLUMNS, rows=_ROWS)
+        schema = redact(_schema(request)[0])
+        return types.ElicitRequestFormParams(message=redact("\n".join(lines)), requested_schema=schema)
+    lines = request.render(columns=_COLUMNS, rows=_ROWS)
+    is_cut = lines != request.render(columns=_COLUMNS)
+    more = f" (`cantrip requests {escape(request.id)}` shows all of it)" if is_cut else ""
     return types.ElicitRequestFormParams(
-        message=f"May {request.gate} run with {args}?{why}", requested_schema=dict(_APPROVAL)
+        message=redact("\n".join([*lines, f"May this call run?{more}"])), requested_schema=dict(_APPROVAL)
     )
 
 

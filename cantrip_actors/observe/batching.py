@@ -5,7 +5,7 @@ text is shown when it has more new tokens than the gradient's current step. The 
 beginning is seen at once, and climbs, so that a long text is not sent again for every word. Showing n tokens climbs as
 many steps as n uses up. Three times bound the wait: `max_latency` until anything is shown; `timeout` without news,
 after which the rest is shown; `max_wait` from the oldest token not shown, because a steady drip never reaches `timeout`
-(X1).
+(X1). With an `interval` none of this counts: a text is shown at once, and again after each interval.
 
 Counting and adding cost only the new part, not the whole text (X9). Nothing here reads a clock: `now` is in seconds.
 """
@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from cantrip_actors.terms.arguments import check, check_seconds, is_list, is_whole
 
 DEFAULT_GRADIENT = (10, 20, 40, 80, 120)
+
+LONGEST_INTERVAL = 0.1
+"""The longest interval of a growing text, in seconds, however long the text is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +35,27 @@ class Batching:
     timeout: float = 1.0
     max_latency: float | None = 0.2
     max_wait: float | None = 2.0
+    interval: float | None = None
+    """With it a text is shown at once, and again at most once in so many seconds; the settings above do not count."""
+    rate: float | None = None
+    """With `interval`: about so many characters a second, if whole texts are sent. The interval grows with the text, up
+    to `LONGEST_INTERVAL`."""
 
     def __post_init__(self) -> None:
         gradient = tuple(self.gradient) if is_list(self.gradient) else (None,)
         check(all(is_whole(step, 1) for step in gradient), "gradient", "whole numbers >= 1", self.gradient)
         object.__setattr__(self, "gradient", gradient or DEFAULT_GRADIENT)
-        for name in ("timeout", "max_latency", "max_wait"):
+        for name in ("timeout", "max_latency", "max_wait", "interval", "rate"):
             seconds = getattr(self, name)
             if seconds is not None:
                 check_seconds(name, seconds)
+
+
+GROWTH = Batching(interval=0.015)
+"""For readers that get only what is new of a text: they see each word of a model that says 60 a second."""
+
+WHOLE_TEXTS = Batching(interval=0.02, rate=200_000)
+"""For readers that get whole texts, which are sent less often the longer they are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +73,9 @@ class GrowingText:
     shown: bool = False
     due: float = math.inf
     """When to show it if no further piece arrives."""
+    _size: int = 0
+    _next: float = -math.inf
+    """With an interval: when it may be shown again."""
     armed: float = math.inf
     """When its processor will check it next; the processor sets it."""
 
@@ -65,12 +83,16 @@ class GrowingText:
         """Add a piece. Return whether the gradient shows the text now; otherwise `due` says when."""
         if text:
             self._parts.append(text)
+            self._size += len(text)
             self._unshown = True
             words = len(text.split())
             if words:
                 self.tokens += words - (self._in_word and not text[0].isspace())
             self._in_word = not text[-1].isspace()
         batching = self._batching
+        if batching.interval is not None:
+            self.due = max(now, self._next) if self.has_news else math.inf
+            return self.due <= now
         if self.tokens - self._shown_tokens > batching.gradient[self._step]:
             return True
         self.due = now + batching.timeout
@@ -100,6 +122,10 @@ class GrowingText:
 
     def show(self) -> str:
         """Return the whole text, which counts as shown from now on."""
+        interval, rate = self._batching.interval, self._batching.rate
+        if interval is not None and self.due < math.inf:
+            longest = 0.0 if rate is None else min(LONGEST_INTERVAL, self._size / rate)
+            self._next = self.due + max(interval, longest)
         gradient, last = self._batching.gradient, len(self._batching.gradient) - 1
         left = self.tokens - self._shown_tokens
         while self._step < last and left > gradient[self._step]:

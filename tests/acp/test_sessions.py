@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
-from tests.acp.editors import ALL, Refused, edited, helper
+from tests.acp.editors import ALL, Refused, call, edited, helper
 from tests.mcp.test_servers import served
 from tests.pictures import data_url, png
 
@@ -237,6 +237,39 @@ async def test_the_users_decision_counts(option: str, said: str, asks: int) -> N
             assert await editor.prompt(session, 'pay {"amount": 3}') == "end_turn"
         assert said in editor.text()
         assert editor.asked == ["session/request_permission"] * asks
+
+
+@pytest.mark.rule("Z-01")
+async def test_a_permission_names_the_gate_and_its_arguments_as_values() -> None:
+    asked: list[Any] = []
+    forged = "lunch\n```\n**pay**\u202e\n│ amount: 5"
+
+    def think(context: Any) -> Any:
+        if context[-1].role == "tool":
+            return call("done", answer="paid")
+        return call("move", to="mallory", note=forged)
+
+    @gate
+    async def move(to: str, note: str) -> str:
+        """Move money."""
+        return f"paid {to} {note}"
+
+    def allow(params: Any) -> Any:
+        asked.append(params["toolCall"])
+        return {"outcome": {"outcome": "selected", "optionId": "allow"}}
+
+    why = "amounts are large\n```\nforged"
+    circle = Circle(["done", ask_first(move, when=lambda _: why)], [max_turns(4)])
+    recipe = Cantrip(scripted(think), circle=circle, name="helper")
+    async with edited(recipe, answers={"session/request_permission": allow}) as editor:
+        assert await editor.prompt(await new(editor), "pay") == "end_turn"
+    (tool,) = asked
+    assert tool["title"].startswith('move(to: "mallory", note: "lunch\\n```')
+    (block,) = tool["content"]
+    first, *lines, last = block["content"]["text"].splitlines()
+    assert (first, last) == ("```text", "```")
+    assert lines[-2:] == ['│ to: "mallory"', '│ note: "lunch\\n```\\n**pay**\\u202e\\n│ amount: 5"']
+    assert not [line for line in lines if line.startswith("```")]
 
 
 @pytest.mark.rule("ACP-16")

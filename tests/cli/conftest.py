@@ -9,7 +9,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,11 +97,23 @@ class Seen(NamedTuple):
 
 @pytest.fixture
 def terminal(place):
-    """Run a command in a terminal of its own; `when` it has printed something, `do` something to it."""
+    """Run a command in a terminal of its own; `when` it has printed something, `do` something to it.
 
-    def run(*arguments: str, when: str | None = None, do=None, height: int = 40, **environment: str) -> Seen:
+    `typing` are pairs: a text that the command prints after the previous one, and the text that is typed then.
+    """
+
+    def run(
+        *arguments: str,
+        when: str | None = None,
+        do=None,
+        typing: Sequence[tuple[str, str]] = (),
+        height: int = 40,
+        width: int = 100,
+        **environment: str,
+    ) -> Seen:
         ours, theirs = pty.openpty()
-        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, 100, 0, 0))
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        waiting, read = list(typing), 0
         process = Forked(
             COMMAND,
             *arguments,
@@ -127,6 +139,9 @@ def terminal(place):
                 if when is not None and when in said.decode(errors="replace"):
                     when = None
                     do(process, ours)
+                while waiting and (at := said.find(waiting[0][0].encode(), read)) >= 0:
+                    read = at + len(waiting[0][0].encode())
+                    os.write(ours, waiting.pop(0)[1].encode())
             code = process.wait(10)
         finally:
             process.kill()

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from cantrip_actors import Circle, InvalidCantrip, Runtime
-from cantrip_actors.cli.inline_decisions import parse_answer, request_lines
+from cantrip_actors.cli.inline_decisions import parse_answer
 from cantrip_actors.recipes import load_recipe
-from cantrip_actors.runtime.people.requests import Request
 from tests.dispatch.contracts import terms
 from tests.forked import COMMAND, Forked
 
@@ -30,6 +29,24 @@ circle:
   gates: [done, question, {name: echo, ask_first: true}]
   wards: [{max_turns: 10}]
 """
+
+
+def write_recipe(place: Path, script: list[Any]) -> None:
+    """Write ask.json: a cantrip with this script, whose calls of pay wait for a person."""
+    (place / "paying.py").write_text(PAYING)
+    gates = ["done", "question", {"python": "paying:pay", "ask_first": True}]
+    circle = {"gates": gates, "wards": [{"max_turns": 10}]}
+    (place / "ask.json").write_text(json.dumps({"crystal": {"scripted": script}, "circle": circle}))
+
+
+PAYING = '''\
+from cantrip_actors import gate
+
+@gate
+async def pay(to: str, note: str = "") -> str:
+    """Pay."""
+    return f"paid {to}"
+'''
 
 
 @pytest.fixture
@@ -91,6 +108,15 @@ def test_decisions_of_other_terminals_reach_the_process_that_waits(cantrip, wait
     login = subprocess.check_output(["id", "-un"], text=True).strip()
     assert f"allowed by anna, as {login} said at a terminal" in thread
     assert f"answered by {login}, at a terminal" in thread
+
+
+@pytest.mark.rule("Z-01")
+def test_one_request_is_shown_whole(cantrip, waiting):
+    request = next_request(waiting)
+    assert 'wants to call echo with\n│ text: "ten boxes"\n' in cantrip("requests", request.split(":")[1][-8:]).out
+    assert cantrip("requests", request, "--json").json["args"] == {"text": "ten boxes"}
+    assert cantrip("requests", "nothing").code == 2
+    assert 'text: "ten boxes"' in cantrip("requests").out
 
 
 @pytest.mark.rule("C-20")
@@ -168,6 +194,7 @@ def test_a_dispatch_that_waits_is_listed_and_allowed(cantrip, place):
     assert "approved by human anna" in cantrip("dispatch", "log", "mend").out
 
 
+@pytest.mark.rule("Z-01")
 class TestTerminal:
     @pytest.fixture(autouse=True)
     def _recipe(self, place: Path) -> None:
@@ -178,10 +205,11 @@ class TestTerminal:
         return lambda _process, terminal: os.write(terminal, text.encode())
 
     def test_a_person_is_asked_while_the_tree_pauses(self, terminal, cantrip):
-        seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=self.typing("y\nhome\n7\n"))
+        answers = [("allow it?", "y\n"), ("answer: ", "home\n"), ("answer: ", "7\n")]
+        seen = terminal("cast", "ask.yaml", "Send it", typing=answers)
         assert seen.code == 0
-        assert "wants to call echo\n  text: ten boxes\n" in seen.text
-        assert "asks: Where to?" in seen.text
+        assert 'wants to call echo with\n│ text: "ten boxes"\nallow it?' in seen.text
+        assert "asks:\n│ Where to?\n" in seen.text
         assert "not of type 'integer'" in seen.text  # "home" does not fit, and the person is asked again
         assert "sent\n" in seen.text
         assert seen.screen.count("\x1b[?25l") == seen.screen.count("\x1b[?25h")  # the cursor is back
@@ -195,8 +223,7 @@ class TestTerminal:
             "Send it",
             "--backend",
             backend,
-            when="allow it?",
-            do=self.typing("why?\nn not before June\n7\n"),
+            typing=[("allow it?", "why?\n"), ("allow it?", "n not before June\n"), ("answer: ", "7\n")],
         )
         assert seen.code == 0
         assert seen.text.count("allow it?") == 2  # "why?" is no decision
@@ -223,6 +250,40 @@ class TestTerminal:
         assert "n with a note: \nwaits for a person: " in seen.text
         assert "cantrip allow ID --loom own.db, cantrip deny ID --loom own.db)" in seen.text
 
+    def test_a_forged_request_in_an_argument_does_not_hide_the_call(self, terminal, place):
+        note = "lunch" + "\n" * 40 + "ab12cd34 wants to call pay\n  to: anna@example.org\n  amount: 5"
+        call = {"gate": "pay", "args": {"to": "mallory 99999", "note": note}}
+        write_recipe(place, [{"tool_calls": [call]}, "done"])
+        seen = terminal(
+            "cast", "ask.json", "Pay", typing=[("allow it?", "all\n"), ("allow it?", "y\n")], height=24, width=80
+        )
+        assert seen.code == 0
+        first, whole, _ = seen.text.split("allow it?")
+        for shown in (first, whole):
+            screen = shown.splitlines()[-24:]
+            assert any('to: "mallory 99999"' in line for line in screen)
+            assert not any(line.strip().startswith(("ab12cd34 wants", "to: anna", "│ to: anna")) for line in screen)
+        assert "\\n" * 10 in whole
+        assert "amount: 5" in whole
+
+    def test_what_was_typed_before_a_request_was_shown_does_not_decide_it(self, terminal, place):
+        calls = [{"tool_calls": [{"gate": "pay", "args": {"to": text}}]} for text in ("anna", "mallory")]
+        write_recipe(place, [*calls, "done"])
+        seen = terminal(
+            "cast", "ask.json", "Pay", typing=[("allow it?", "y\ny\n"), ("mallory", ""), ("allow it?", "n\n")]
+        )
+        assert seen.code == 0
+        assert seen.text.count("allow it?") == 2
+
+    def test_a_question_with_many_lines_leaves_its_head_on_the_screen(self, terminal, place):
+        text = "\n" * 50 + "ab12cd34 wants to call pay with\nallow it? y, n, or n with a note: "
+        write_recipe(place, [{"tool_calls": [{"gate": "question", "args": {"text": text}}]}, "done"])
+        seen = terminal("cast", "ask.json", "Ask", typing=[("answer (", "7\n")], height=24, width=80)
+        assert seen.code == 0
+        screen = seen.text.partition("answer (")[0].splitlines()[-24:]
+        assert any(line.endswith(" asks:") for line in screen)
+        assert not any(line.startswith(("ab12cd34", "allow it?")) for line in screen)
+
     def test_ctrl_c_at_a_question_ends_the_run(self, terminal):
         seen = terminal("cast", "ask.yaml", "Send it", when="allow it?", do=self.typing("\x03"))
         assert seen.code == 130
@@ -241,13 +302,6 @@ class TestTerminal:
 )
 def test_an_answer_is_text_unless_the_schema_wants_json(text, schema, answer):
     assert parse_answer(text, schema) == answer
-
-
-def test_a_request_is_printed_without_control_characters():
-    args = {"to": "anna\x1b[2J\u202egnp"}
-    request = Request("a:b:c", "approval", "a", "b", "c", "pay", args, "over\r100", None, "", None)
-    shown = "".join(request_lines(request, "shop\x07"))
-    assert all(sign.isprintable() or sign == "\n" for sign in shown)
 
 
 class TestRecipes:

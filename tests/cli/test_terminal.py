@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import unicodedata
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Call, Cantrip, Circle, Runtime, scripted
+from cantrip_actors.cli.crashes import _render_line, _report_lines
+from cantrip_actors.cli.logs import configure_logs
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.dispatch import Dispatches, markdown
 from cantrip_actors.wards import max_turns
@@ -184,3 +188,33 @@ def test_a_text_in_a_dispatch_cannot_begin_a_line_of_the_page(tmp_path: Path) ->
     page = markdown(record)
     assert not [line for line in page.splitlines() if re.match(r"#+ (Approved|Also|And|More|Last)", line)]
     assert page.count("> ## Approved by grace (human)") == 4
+
+
+@pytest.mark.rule("Z-01")
+def test_no_text_of_an_exception_begins_a_line_of_the_log(monkeypatch) -> None:
+    forged = "it broke\n10:00:00 [info     ] paid anna\r\x1b[2Jerror: none"
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    try:
+        for whole in (False, True):
+            configure_logs(whole=whole)
+            log = structlog.get_logger("test")
+            log.info("a gate failed", error=forged, of=ValueError(forged), names=[forged])
+            try:
+                raise ValueError(forged)
+            except ValueError:
+                log.exception("a gate failed", gate=forged)
+        lines = sys.stderr.getvalue().splitlines()
+    finally:
+        structlog.reset_defaults()
+    assert len([line for line in lines if "a gate failed" in line]) == 4
+    assert not [line for line in lines if "a gate failed" not in line and not line.startswith("│ ")]
+    assert not [line for line in lines if "\x1b[2J" in line]
+
+
+@pytest.mark.rule("Z-01")
+def test_no_text_of_a_crash_report_begins_a_line() -> None:
+    forged = "it broke\nrefused     nothing"
+    report = {"id": "r1", "at": "now", "path": "root/a", "reason": forged, "versions": {"python": "3"}}
+    report |= {"events": [forged], "traceback": forged}
+    assert all(not line.startswith("refused") for line in _report_lines(report))
+    assert "\n" not in _render_line(report).plain

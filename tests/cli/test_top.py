@@ -22,7 +22,7 @@ from anyio import to_thread
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, ask_first, open_loom, scripted
+from cantrip_actors import Cantrip, Circle, ProviderError, Request, Retry, Runtime, ask_first, open_loom, scripted
 from cantrip_actors.cli.app import app
 from cantrip_actors.cli.errors import Unreachable
 from cantrip_actors.cli.service import ServiceClient
@@ -224,6 +224,8 @@ def test_no_line_is_longer_than_the_screen_and_nothing_moves_the_cursor(loom: Pa
         view = TopSelections(
             HOSTILE, filter="", can_act=True, detail=detail, note=HOSTILE, selected=overview["entities"][3]["id"]
         )
+        if detail:
+            view.request = Request("x", "approval", "y", "t", "c", HOSTILE, {HOSTILE: HOSTILE}, HOSTILE, None, "", None)
         lines = screen(overview, view, width, height)
         assert len(lines) == height
         assert all(cell_len(line.plain) <= width for line in lines)
@@ -277,21 +279,24 @@ async def test_keys_on_a_terminal_decide_steer_interrupt_and_stop(columns: int, 
     def drive(url: str) -> tuple[int, bool]:
         with on_terminal("top", "--url", url, "--token", ADMIN, columns=columns, rows=rows) as shown:
             for name, keys, said in (
-                ("one", "a", "allow is done"),
+                ("one", "a", "│ amount: 1"),
+                ("one", "y\r", "allow is done"),
                 ("two", "dtoo much\r", "deny is done"),
                 ("nap", "thurry\r", "steer is done"),
                 ("nap", "kn\r", "filter 'nap'"),
                 ("nap", "i", "interrupt is done"),
                 ("nap", "ky\r", "stop is done"),
             ):
-                shown.wait_for("q quit")
-                shown.press(f"f{name}\r")
-                shown.wait_for(f"filter '{name}'")
-                shown.press("\x1b[B")
-                shown.wait_for("> ")
+                if keys[0] != "y":  # which answers the question that is shown
+                    shown.wait_for("q quit")
+                    shown.press(f"f{name}\r")
+                    shown.wait_for(f"filter '{name}'")
+                    shown.press("\x1b[B")
+                    shown.wait_for("> ")
                 shown.press(keys)
                 shown.wait_for(said)
-                shown.press("\x1b")  # takes the note away
+                if said[0] != "│":
+                    shown.press("\x1b")  # takes the note away
             shown.press("q")
             return shown.end(), shown.is_restored
 
@@ -337,8 +342,11 @@ async def test_keys_change_entities_of_a_service() -> None:
 
         while not (await on.get("requests"))["items"]:
             await anyio.sleep(0.02)
-        assert "is done" in await act("allow", begun["entity_id"])
-        assert "asks nothing" in await act("deny", napping["entity_id"])
+        request = await to_thread.run_sync(source.find_request, begun["entity_id"])
+        assert request is not None
+        assert request.args == {"amount": 3}
+        assert "is done" in await to_thread.run_sync(source.decide, request, "allow", "")
+        assert await to_thread.run_sync(source.find_request, napping["entity_id"]) is None
         await act("steer", napping["entity_id"], "hurry")
         await act("stop", napping["entity_id"])
         assert (await on.get(f"entities/{napping['entity_id']}"))["state"] == "cancelled"

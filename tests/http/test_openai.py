@@ -1,13 +1,15 @@
 """OpenAI's own client is the referee of our copy of its API."""
 
-from typing import Any
+import json
+from typing import Any, Literal
 
 import anyio
 import openai
 import pytest
 from anyio import to_thread
+from pydantic import BaseModel, Field
 
-from cantrip_actors import Cantrip, Circle, gate, scripted
+from cantrip_actors import Cantrip, Circle, CrystalError, gate, scripted
 from cantrip_actors.http import openai as openai_door
 from cantrip_actors.observe import FellBehind, Telemetry
 from cantrip_actors.observe.readers import count_reader
@@ -280,8 +282,155 @@ async def test_a_value_of_the_wrong_type_is_an_error_in_openais_shape(path: str,
         assert not on.runtime.loom.entities()
 
 
+class Line(BaseModel):
+    """A line of an invoice."""
+
+    what: str
+    price: float = Field(ge=0)
+    note: str | None = None
+
+
+class Invoice(BaseModel):
+    """An invoice."""
+
+    total: int
+    lines: list[Line]
+    currency: Literal["EUR", "NOK"] = "EUR"
+
+
+INVOICE = {"total": 3, "lines": [{"what": "tea", "price": 3, "made_up": 1}]}
+WHOLE = Invoice(total=3, lines=[Line(what="tea", price=3)])
+
+
+def billing() -> Cantrip:
+    """Return a cantrip whose answer is an invoice, after a word that no client asked for."""
+
+    @gate
+    def done(answer: Invoice) -> None:
+        """Finish with the invoice."""
+
+    script = [{"content": "I add it up.", "tool_calls": [{"gate": "done", "args": {"answer": INVOICE}}]}]
+    return Cantrip(scripted(script * 9), circle=Circle([done], [max_turns(3)]), name="billing")
+
+
+@pytest.mark.rule("W-20")
+async def test_typed_answers_of_openais_client_are_objects_of_their_type() -> None:
+    said: Any = [{"role": "user", "content": "bill"}]
+    async with served([billing()]) as on, client_of(on) as client:
+        chat = await client.chat.completions.parse(model="billing", messages=said, response_format=Invoice)
+        assert chat.choices[0].message.parsed == WHOLE
+        assert "made_up" not in str(chat.choices[0].message.content)
+        async with client.chat.completions.stream(model="billing", messages=said, response_format=Invoice) as stream:
+            assert (await stream.get_final_completion()).choices[0].message.parsed == WHOLE
+        response = await client.responses.parse(model="billing", input="bill", text_format=Invoice)
+        assert response.output_parsed == WHOLE
+        async with client.responses.stream(model="billing", input="bill", text_format=Invoice) as events:
+            assert (await events.get_final_response()).output_parsed == WHOLE
+
+
+@pytest.mark.rule("W-20")
+@pytest.mark.parametrize("choice", ["named", "required"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_tool_that_the_client_demands_is_called_with_the_answer(choice: str, stream: bool) -> None:
+    tool = openai.pydantic_function_tool(Invoice)
+    flat: Any = {"type": "function", **tool["function"]}
+    wanted: Any = {"type": "function", "function": {"name": "Invoice"}} if choice == "named" else "required"
+    flat_wanted: Any = {"type": "function", "name": "Invoice"} if choice == "named" else "required"
+    said: Any = [{"role": "user", "content": "bill"}]
+    async with served([billing()]) as on, client_of(on) as client:
+        if stream:
+            async with client.chat.completions.stream(
+                model="billing", messages=said, tools=[tool], tool_choice=wanted
+            ) as chunks:
+                chat = await chunks.get_final_completion()
+            async with client.responses.stream(
+                model="billing", input="bill", tools=[flat], tool_choice=flat_wanted
+            ) as events:
+                response: Any = await events.get_final_response()
+        else:
+            ask: Any = {"messages": said, "tools": [tool], "tool_choice": wanted}
+            chat = await client.chat.completions.create(model="billing", **ask)
+            response = await client.responses.create(
+                model="billing", input="bill", tools=[flat], tool_choice=flat_wanted
+            )
+    (choice_of_chat,) = chat.choices
+    (call,) = choice_of_chat.message.tool_calls or ()
+    assert choice_of_chat.finish_reason == ("stop" if choice == "named" else "tool_calls")
+    (item,) = response.output
+    for function in (call.function, item):  # type: ignore[union-attr]
+        assert function.name == "Invoice"
+        assert Invoice.model_validate_json(function.arguments) == WHOLE
+
+
+@pytest.mark.rule("W-20", "WIRE-03")
+async def test_a_form_that_the_answers_do_not_have_is_refused() -> None:
+    said = {"model": "billing", "messages": [{"role": "user", "content": "bill"}]}
+    other = {**Invoice.model_json_schema(), "required": ["total", "lines", "due"]}
+    tool = {"type": "function", "function": {"name": "pay", "parameters": Invoice.model_json_schema()}}
+    async with served([billing()]) as on:
+        for more, param in (
+            (
+                {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": other}}},
+                "response_format",
+            ),
+            ({"tools": [tool]}, "tools"),
+            ({"tools": [tool, tool], "tool_choice": "required"}, "tools"),
+            ({"modalities": ["text", "audio"]}, "modalities"),
+        ):
+            error = (await on.post("/v1/chat/completions", {**said, **more}, 400))["error"]
+            assert (error["param"], error["code"]) == (param, "unsupported_parameter")
+        assert not on.runtime.loom.entities()
+
+
+@pytest.mark.rule("W-20")
+async def test_what_clients_send_by_default_changes_nothing() -> None:
+    usual = {
+        "n": 1, "stream": False, "logprobs": False, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True,
+        "modalities": ["text"], "temperature": 1, "top_p": 1, "stop": None, "seed": 1, "store": True, "metadata": {},
+        "user": "anna", "max_completion_tokens": 100, "reasoning_effort": "low", "service_tier": "auto",
+        "response_format": {"type": "text"}, "frequency_penalty": 0, "logit_bias": None, "functions": None,
+        "truncation": "auto", "include": [], "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "top_logprobs": 0,
+    }  # fmt: skip
+    async with served() as on:
+        said = {"model": "echo", "messages": [{"role": "user", "content": "hi"}], "input": "hi", **usual}
+        for path in ("chat/completions", "responses"):
+            await on.post(f"/v1/{path}", said, 200)
+        tool = {"type": "function", "function": {"name": "x"}}
+        await on.post("/v1/chat/completions", {**said, "tools": [tool], "tool_choice": "none"}, 200)
+
+
+@pytest.mark.rule("W-22")
+async def test_a_request_whose_entity_failed_is_not_tried_again() -> None:
+    def breaks(_: Any) -> Any:
+        raise CrystalError("it is broken")
+
+    broken = Cantrip(scripted(breaks), circle=Circle(["done"], [max_turns(3)]), name="broken")
+    async with served([broken]) as on, client_of(on) as client:
+        said: Any = [{"role": "user", "content": "hello"}]
+        with pytest.raises(openai.APIStatusError):
+            await client.with_options(max_retries=2).chat.completions.create(model="broken", messages=said)
+        assert len(on.runtime.loom.entities()) == 1
+
+
+@pytest.mark.rule("W-20")
+async def test_an_answer_without_the_form_is_an_error() -> None:
+    @gate
+    def done(answer: Invoice) -> None:
+        """Finish with the invoice."""
+
+    talks = Cantrip(scripted(["Three euros."] * 2), circle=Circle([done], [max_turns(3)]), name="talks")
+    async with served([talks]) as on, client_of(on) as client:
+        said: Any = [{"role": "user", "content": "bill"}]
+        with pytest.raises(openai.InternalServerError, match="without such an answer"):
+            await client.with_options(max_retries=2).chat.completions.parse(
+                model="talks", messages=said, response_format=Invoice
+            )
+        assert len(on.runtime.loom.entities()) == 1
+
+
 @pytest.mark.rule("WIRE-03")
-async def test_a_response_format_that_the_cantrip_has_is_accepted() -> None:
+async def test_the_arguments_of_done_can_be_the_form() -> None:
     @gate
     def done(count: int) -> int:
         """Say how many."""
@@ -294,7 +443,7 @@ async def test_a_response_format_that_the_cantrip_has_is_accepted() -> None:
         wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         said: Any = [{"role": "user", "content": "count"}]
         whole = await client.chat.completions.create(model="counts", messages=said, response_format=wanted)
-        assert whole.choices[0].message.content == "3"
+        assert json.loads(whole.choices[0].message.content or "") == {"count": 3}
 
 
 async def test_errors_have_the_classes_of_openais_client() -> None:

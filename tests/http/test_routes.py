@@ -27,6 +27,7 @@ from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import contract, terms
 from tests.http.serving import Served, answer, echo, pay, served, token
 from tests.pictures import PDF, data_url, png
+from tests.slowness import measure_slowness
 
 pytestmark = [pytest.mark.real_time]
 
@@ -761,6 +762,27 @@ async def test_malformed_bodies_are_client_errors() -> None:
         await on.ask("GET", "loom/search?regex=(", 422)
         await on.ask("GET", "events?kinds=x", 422)
         await on.ask("GET", "entities/%ff", 404)
+
+
+@pytest.mark.rule("Z-02")
+async def test_an_expression_that_is_costly_to_compile_does_not_hold_up_the_loop() -> None:
+    gaps = [0.0]
+
+    async def beat() -> None:
+        last = anyio.current_time()
+        while True:
+            await anyio.sleep(0.01)
+            now = anyio.current_time()
+            gaps.append(now - last)
+            last = now
+
+    async with served() as on, anyio.create_task_group() as tasks:
+        await on.get("loom/search", params={"regex": "[H]i"})
+        tasks.start_soon(beat)
+        # this takes three seconds to compile, on a machine that is idle
+        await on.ask("GET", "loom/search", params={"regex": "(?i)" + "[\x01-\U0010ffff]" * 400})
+        tasks.cancel_scope.cancel()
+    assert max(gaps) < 0.5 * measure_slowness()
 
 
 PYTHON = re.compile(r"\w=…|\w\(|runtime\.|dict|list\[|\bstr\b|instance of|None|True|False")

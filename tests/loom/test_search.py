@@ -106,8 +106,17 @@ class TestExpressions:
 
     @pytest.mark.parametrize("expression", ["(", "a{99999999999999999999}", "(" * 5000])
     def test_an_invalid_pattern_is_refused(self, expression):
-        with pytest.raises(LoomError, match="is not a regular expression"):
-            Query(regex=expression)
+        for records in ([], turn("e", "t", None, text="a")):
+            loom = loom_of([header("e"), *records])
+            with pytest.raises(LoomError, match="is not a regular expression") as refused:
+                list(search(loom, Query(regex=expression)))
+            assert len(str(refused.value)) < 400
+
+    @pytest.mark.rule("Z-02")
+    def test_a_pattern_that_takes_seconds_to_compile_is_ended(self):
+        query = Query(regex="(?i)" + "[\x01-\U0010ffff]" * 2_000, seconds=0.5)
+        with pytest.raises(LoomError, match=r"took more than 0.5 s"):
+            list(search(loom_of([header("e")]), query))
 
     def test_a_query_with_a_text_and_an_expression_is_refused(self):
         with pytest.raises(LoomError, match="not for both"):

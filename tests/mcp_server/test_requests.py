@@ -6,8 +6,9 @@ import anyio
 import pytest
 from mcp import types
 
-from cantrip_actors import Cantrip, Circle, ask_first, scripted
-from cantrip_actors.mcp_server.forms import _schema
+from cantrip_actors import Cantrip, Circle, Request, Runtime, ask_first, scripted
+from cantrip_actors.mcp_server.callers import McpCaller
+from cantrip_actors.mcp_server.forms import _schema, form_of
 from cantrip_actors.wards import max_depth, max_turns
 from tests.mcp_server.clients import ERAS, answer, connected, helper, pay
 
@@ -44,7 +45,7 @@ async def test_an_approval_is_a_choice_of_the_clients_user(era: str, answer: Any
         assert result in done.content[0].text  # type: ignore[union-attr]
         assert done.structured_content is not None
         (form,) = told
-        assert form.message.startswith('May pay run with {"amount": 3}?')
+        assert form.message.endswith(" wants to call pay with\n│ amount: 3\nMay this call run?")
         (turn, *_) = runtime.loom.turns(done.structured_content["entity_id"])
         (decision,) = turn.decisions
         assert decision.by == "mcp:mcp"
@@ -56,7 +57,19 @@ async def test_a_question_is_a_form_of_its_own_schema(era: str) -> None:
     async with connected(era, elicitation_callback=user({"answer": 7}, told=told)) as (client, _):
         done = await client.call_tool("helper", {"intent": "ask"})
         assert done.content[0].text == "it said: 7"  # type: ignore[union-attr]
-        assert told[0].message == "Which one?"
+        assert told[0].message.endswith(" asks:\n│ Which one?")
+
+
+@pytest.mark.rule("Z-01")
+async def test_the_form_of_a_long_call_names_both_ends_and_how_to_see_the_rest(era: str) -> None:
+    note = "for lunch\n" * 200 + "May this call run?"
+    request = Request("e:t:c", "approval", "e", "t", "c", "pay", {"to": "mallory", "note": note}, "", None, "", None)
+    async with Runtime.open("memory:") as runtime:
+        message = form_of(McpCaller(runtime, {}, "mcp"), request).message
+    *_, head, first, second, question = message.splitlines()
+    assert (head, first) == ("e wants to call pay with", '│ to: "mallory"')
+    assert second.endswith('May this call run?" (2,220 characters)')
+    assert question == "May this call run? (`cantrip requests e:t:c` shows all of it)"
 
 
 @pytest.mark.parametrize("answer", ["cancel", {"decision": "perhaps"}, {}])

@@ -3,7 +3,7 @@
 
 import { ActorsPane } from "./actors.js";
 import { api, signIn } from "./api.js";
-import { $, button, clock, h, linkTo, money, number, plain, plural, setAttr, setText, sign, sparkline } from "./dom.js";
+import { $, button, clock, h, linkTo, money, number, plain, plural, setAttr, setText, sign, sparkline, values, write } from "./dom.js";
 import { LoomPane } from "./loom.js";
 import { Connection, Model, title } from "./model.js";
 import { NeedsPane } from "./needs.js";
@@ -20,7 +20,7 @@ const go = (id) => { location.hash = linkTo(id); };
 const KEYS = [["↑ ↓ ← →", "move in a tree; Enter selects"], ["F6", "next pane"], ["/", "filter entities"], ["j k", "next and previous turn"], ["a", "to the oldest request; again: approve"],
   ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["w", "reward this turn"], ["x", "stop or abandon (asks again)"], ["r", "to an interrupted entity; again: resume"], ["A D", "approve or deny all that the filter shows"], ["R X", "resume or abandon all that it shows"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
 
-function ask({ heading, text, fields = [], action, tone = "main", work }) {
+function ask({ heading, text, inside = [], fields = [], action, tone = "main", work }) {
   const dialog = $("dialog");
   const error = h("p", { class: "error", role: "alert", hidden: true });
   const inputs = Object.fromEntries(fields.map((one) => [one.name, one.node]));
@@ -28,7 +28,7 @@ function ask({ heading, text, fields = [], action, tone = "main", work }) {
     event.preventDefault();
     try { await work?.(Object.fromEntries(Object.entries(inputs).map(([name, node]) => [name, node.type === "checkbox" ? node.checked : node.value]))); dialog.close(); }
     catch (problem) { error.hidden = false; setText(error, problem.message); }
-  } }, h("h2", { id: "dialog-title" }, heading), text ? h("p", null, text) : "",
+  } }, h("h2", { id: "dialog-title" }, heading), text ? h("p", null, text) : "", inside.length ? h("div", { class: "calls" }, inside) : "",
     fields.map((one) => h("label", { class: one.node.type === "checkbox" ? "tick" : "field" }, one.node.type === "checkbox" ? [one.node, one.label] : [one.label, one.node])), error,
     h("div", { class: "row2" }, action ? h("button", { class: tone }, action) : "", button({ onclick: () => dialog.close() }, action ? "Cancel" : "Close")));
   for (const node of Object.values(inputs)) if (node.tagName === "TEXTAREA") node.addEventListener("keydown", (event) => {
@@ -51,7 +51,7 @@ const act = {
   decide: (request, body) => api("POST", `requests/${encodeURIComponent(request.id)}`, body),
   decideAll: (requests, decision) => ask({
     heading: `${decision === "allow" ? "Approve" : "Deny"} ${plural(requests.length, "call")}?`, action: decision === "allow" ? "Approve" : "Deny", tone: decision === "allow" ? "main" : "danger",
-    text: [...new Set(requests.map((one) => one.gate))].map(plain).join(", "), fields: [{ name: "note", label: "Note", node: field("for the entities and the loom") }],
+    inside: requests.map((one) => [write(h("code", { class: "gate" }), one.gate), ...values(one.args)]), fields: [{ name: "note", label: "Note", node: field("for the entities and the loom") }],
     work: async ({ note }) => { for (const one of requests) await act.decide(one, { decision, note }); },
   }),
   send: (one, text) => api("POST", where(one, "/send"), { intent: text }),

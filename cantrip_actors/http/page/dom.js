@@ -74,9 +74,9 @@ export const short = (id) => String(id).slice(-6);
 
 const LONG = 4000;
 // A long text is cut, and a click shows the rest.
-const cut = (text, show) => {
-  const made = show(text.slice(0, LONG));
-  if (text.length > LONG) {
+const cut = (text, show, most = LONG) => {
+  const made = show(text.slice(0, most));
+  if (text.length > most) {
     const more = button({ class: "more", onclick: () => { more.remove(); made.replaceWith(show(text)); } },
       `Show all ${number(text.length)} characters`);
     return [made, more];
@@ -84,11 +84,19 @@ const cut = (text, show) => {
   return [made];
 };
 export const code = (text) => cut(text, (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part));
-// Arguments: a list of names and values where all are short, else JSON.
-export const values = (args, most = 12) => {
-  const pairs = Object.entries(args ?? {}), isShort = (value) => value === null || (typeof value !== "object" && String(value).length < 300);
-  if (!pairs.length || pairs.length > most || !pairs.every(([, value]) => isShort(value))) return code(asText(args));
-  return [h("dl", { class: "values" }, pairs.map(([name, value]) => h("div", null, h("dt", { dir: "auto" }, plain(name)), write(h("dd", { dir: "auto" }), String(value)))))];
+// Arguments: a row for each, its value as JSON, so that a text cannot look like another argument; a long one is cut by itself.
+const SHORT = 300, MANY = 60;
+export const values = (args, most = MANY) => {
+  const pairs = Object.entries(args ?? {});
+  const row = ([name, value]) => {
+    const text = JSON.stringify(value) ?? "";
+    return h("div", null, h("dt", { dir: "auto" }, plain(name)), text.length <= SHORT ? write(h("dd", { dir: "auto" }), text)
+      : h("dd", null, cut(typeof value === "object" ? asText(value) : text, (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part), SHORT)));
+  };
+  const list = h("dl", { class: "values" }, pairs.slice(0, most).map(row));
+  if (pairs.length <= most) return pairs.length ? [list] : [h("p", { class: "dim" }, "without arguments")];
+  const more = button({ class: "more", onclick: () => { more.remove(); list.append(...pairs.slice(most).map(row)); } }, `Show all ${number(pairs.length)} arguments`);
+  return [list, more];
 };
 export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
 
@@ -138,9 +146,9 @@ const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/;
 export const picture = (image) => {
   const label = plain(image.filename ?? image.media_type ?? "file");
   if (!PICTURE.test(image.url ?? "")) return h("p", { class: "dim" }, `${label}, ${number(image.size ?? 0)} bytes`);
-  const button = button({ class: "more", onclick: () => button.replaceWith(h("img", { src: image.url, alt: label })) },
+  const more = button({ class: "more", onclick: () => more.replaceWith(h("img", { src: image.url, alt: label })) },
     `Show the image (${label})`);
-  return button;
+  return more;
 };
 
 // ------------------------------------------------------------------------------------------------------------- sparkline

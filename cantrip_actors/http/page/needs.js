@@ -43,7 +43,7 @@ export class NeedsPane {
     this.#keep(this.held, crystals, (one) => `c:${one.name}:${one.breaker}:${one.until}`, (one) => this.#held(one));
     this.#keep(this.near, near.slice(0, 20), (one) => `n:${one.id}`, (one) => this.#near(one));
     for (const one of near.slice(0, 20)) this.#cards.get(`n:${one.id}`).tell(one);
-    this.#keep(this.list, open, (one) => one.id, (one) => this.#request(one));
+    this.#keep(this.list, open, keyOf, (one) => this.#request(one));
     this.#keep(this.broken, broken, (one) => `i:${one.id}`, (one) => this.#broken(one));
     for (const node of this.list.querySelectorAll("[data-at]")) setText(node, ago(Number(node.dataset.at)));
     this.#offerMany(this.manyRequests, this.can("approve") ? this.shownRequests : [], [["Approve", (all) => this.act.decideAll(all, "allow")], ["Deny", (all) => this.act.decideAll(all, "deny")]]);
@@ -102,7 +102,7 @@ export class NeedsPane {
       card.deny = () => note.focus();
       const deny = () => send({ decision: "deny", note: note.value });
       note.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); deny(); } });
-      card.append(top, h("p", { class: "what" }, write(h("code", { class: "gate" }), one.gate)), one.text ? write(h("p", { class: "why", dir: "auto" }), one.text) : "",
+      card.append(top, one.text ? write(h("p", { class: "why", dir: "auto" }), one.text) : "", h("p", { class: "what" }, write(h("code", { class: "gate" }), one.gate)),
         shown, may ? edit : "", may ? h("div", { class: "form" }, h("div", { class: "between" }, change, h("label", { class: "tick" }, always, "always, for this entity")), note,
           h("div", { class: "row2" }, button({ class: "main", onclick: card.allow }, "Approve"), button({ class: "danger", onclick: deny }, "Deny"))) : "", error);
     }
@@ -136,6 +136,9 @@ export class NeedsPane {
       h("p", null, where), crashReport(one)));
   }
 }
+
+// A dispatch waits several times under one id: a card that shows an earlier time must not decide a later one.
+const keyOf = (one) => (one.kind === "dispatch" ? `${one.id} ${one.asked_at}` : one.id);
 
 // An answer as its schema wants it: text stays text, everything else is JSON.
 function parsed(text, schema) {

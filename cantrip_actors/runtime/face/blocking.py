@@ -44,7 +44,7 @@ from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.receipt import MailState, Receipt
 from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.runtime.nodes.cluster import Cluster
-from cantrip_actors.runtime.people.requests import Request
+from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.time.schedules import Schedule
 from cantrip_actors.runtime.time.submissions import Submission
 from cantrip_actors.stream.events import EntityEvent

@@ -53,7 +53,8 @@ from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.nodes.membership import Node
 from cantrip_actors.runtime.nodes.node import serve
-from cantrip_actors.runtime.people.requests import Remember, Request, RequestFeed, RequestSource
+from cantrip_actors.runtime.people.request import Request
+from cantrip_actors.runtime.people.requests import Remember, RequestFeed, RequestSource
 from cantrip_actors.runtime.time.schedules import Schedule, Schedules
 from cantrip_actors.runtime.time.submissions import Submission, find_submission, submit
 from cantrip_actors.runtime.tree import Tree

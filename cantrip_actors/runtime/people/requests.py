@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
@@ -27,6 +27,7 @@ from cantrip_actors.runtime.events.follower import Follower
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
+from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
@@ -37,28 +38,6 @@ Remember = Literal["once", "entity"]
 
 NEWEST = 16
 """The number of last records of a log that are searched first for an open request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request that a person decides: about a call of a gate, or a question.
-
-    `entity` is the id of the entity that waits, `turn` and `call` are the ids of its turn and its call. `args` are the
-    arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
-    the answer. Times are ISO 8601 in UTC.
-    """
-
-    id: str
-    kind: Literal["approval", "question", "dispatch"]
-    entity: str | None
-    turn: str | None
-    call: str | None
-    gate: str
-    args: Mapping[str, Any]
-    text: str
-    schema: Mapping[str, Any] | None
-    asked_at: str
-    expires_at: str | None
 
 
 @runtime_checkable

@@ -1,0 +1,94 @@
+"""A request to a person, and its lines for that person: what is shown is what runs. Pure.
+
+The reason comes first and the call last, directly above the question that follows. Everything that an entity or a
+server wrote is a value (`redact/visible.py`), and a request fits on a screen, so that nothing scrolls out of sight.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from cantrip_actors.redact.visible import (
+    FRAME,
+    NARROWEST,
+    frame,
+    shorten,
+    show_arguments,
+    show_name,
+    show_value,
+    wrap_arguments,
+)
+
+_REASON_ROWS: Final = 4
+_WIDEST_NAME: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that a person decides: about a call of a gate, or a question.
+
+    `entity` is the id of the entity that waits, `turn` and `call` are the ids of its turn and its call. `args` are the
+    arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
+    the answer. Times are ISO 8601 in UTC.
+    """
+
+    id: str
+    kind: Literal["approval", "question", "dispatch"]
+    entity: str | None
+    turn: str | None
+    call: str | None
+    gate: str
+    args: Mapping[str, Any]
+    text: str
+    schema: Mapping[str, Any] | None
+    asked_at: str
+    expires_at: str | None
+
+    def render(self, *, who: str = "", columns: int = 80, rows: int | None = None) -> list[str]:
+        """Return the request as lines for the person who decides it; the call itself comes last.
+
+        The arguments, the question and the reason are an entity's: they are escaped and framed, so that none of them
+        hides a part of the call or looks like another request. `who` names the entity; left out, the end of its id
+        does. With `rows` there are at most about so many lines, what is cut says how long it is, and no line is
+        wider than `columns`. Without, everything is shown.
+        """
+        asker = shorten(who or (self.entity or self.id)[-8:], _WIDEST_NAME)
+        if self.kind == "question":
+            return list(_render_question(self, asker, columns, rows))
+        return list(_render_call(self, asker, columns, rows))
+
+
+def _render_question(request: Request, asker: str, columns: int, rows: int | None) -> Iterator[str]:
+    yield f"{asker} asks:"
+    yield from frame(request.text, columns, None if rows is None else max(1, rows - 2))
+    if request.schema is not None:
+        head, schema = "the answer has to fit ", dict(request.schema)
+        shown = show_value(schema, columns - len(head))
+        if rows is not None or shown == (whole := show_value(schema, sys.maxsize)):
+            yield f"{head}{shown}"
+        else:
+            yield from (head.strip(), *frame(whole, columns))
+
+
+def _render_call(request: Request, asker: str, columns: int, rows: int | None) -> Iterator[str]:
+    room = max(NARROWEST, columns - len(FRAME))
+    reason: list[str] = []
+    if request.text:
+        reason = ["why a person decides:", *frame(request.text, columns, None if rows is None else _REASON_ROWS)]
+    yield from reason
+    gate = show_name(request.gate)
+    if not request.args:
+        yield f"{asker} wants to call {gate} without arguments"
+        return
+    yield f"{asker} wants to call {gate} with"
+    if rows is None:
+        yield from (f"{FRAME}{line}" for line in wrap_arguments(request.args, room))
+        return
+    lines = [f"{FRAME}{line}" for line in show_arguments(request.args, room)]
+    most = max(1, rows - len(reason) - 1)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"{FRAME}… {len(lines) - most + 1:,} more arguments"]
+    yield from lines

@@ -1,0 +1,91 @@
+"""A token that is revoked, expires or loses a right ends its open answers; other tokens keep theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from cantrip_actors.http.tokens import Tokens, digest_of
+from tests.http.serving import ADMIN, Served, open_stream, served
+
+pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-30")]
+
+RIGHTS = '["read", "cast", "send", "observe"]'
+NAMES = ("stays", "removed", "expires", "poorer", "moved", "narrower")
+
+
+def write(path: Path, rows: Mapping[str, str]) -> None:
+    """Write a file of tokens: their names, and what each has beside its hash."""
+    lines = [
+        f'[[token]]\nname = "{name}"\nsha256 = "{digest_of(f"{name}-token")}"\n{rest}\n' for name, rest in rows.items()
+    ]
+    scopes = '["admin"]'
+    admin = f'[[token]]\nname = "admin"\nsha256 = "{digest_of(ADMIN)}"\nscopes = {scopes}\n'
+    path.write_text("\n".join([admin, *lines]))
+
+
+async def read_to_end(on: Served, name: str, path: str, ended: dict[str, float]) -> None:
+    async with open_stream(on.url, f"/api/v1/{path}", on.as_token(name)) as reader:
+        assert reader.status == 200
+        while await reader.next() is not None:
+            pass
+        ended[name] = anyio.current_time()
+
+
+async def ask_and_wait(on: Served, path: str, body: Any, answers: list[Any]) -> None:
+    async with httpx.AsyncClient(base_url=on.url, headers=on.as_token("removed"), timeout=60) as client:
+        async with client.stream("POST", path, json=body) as answer:
+            text = "".join([part async for part in answer.aiter_text()])
+        answers.append((answer.status_code, text))
+
+
+async def test_open_streams_end_within_two_seconds_of_the_loss(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    usual = f'scopes = {RIGHTS}\ntenant = "a"'
+    soon = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    over = "2020-01-01T00:00:00Z"
+    write(file, dict.fromkeys(NAMES, f"{usual}\nexpires = {soon}"))
+    ended: dict[str, float] = {}
+    answers: list[Any] = []
+    async with served() as on:
+        on.service.tokens = tokens = Tokens.of_file(file)
+        nap = await on.post("/api/v1/casts", {"cantrip": "echo", "intent": "hi"}, headers=on.as_token("stays"))
+        assert nap["entity_id"]
+        async with anyio.create_task_group() as tasks:
+            for name in NAMES:
+                tasks.start_soon(read_to_end, on, name, "events", ended)
+            chat = {"model": "echo", "messages": [{"role": "user", "content": "nap 600"}]}
+            tasks.start_soon(ask_and_wait, on, "/v1/chat/completions", chat, answers)
+            tasks.start_soon(ask_and_wait, on, "/v1/chat/completions", {**chat, "stream": True}, answers)
+            tasks.start_soon(
+                ask_and_wait, on, "/api/v1/casts", {"cantrip": "echo", "intent": "nap 600", "wait": 60}, answers
+            )
+            while on.service.readers < len(NAMES) or len(on.runtime.loom.unfinished()) < 3:
+                await anyio.sleep(0.02)
+            lost_at = anyio.current_time()
+            write(
+                file,
+                {
+                    "stays": f"{usual}\nmax_concurrent = 3",
+                    "expires": f"{usual}\nexpires = {over}",
+                    "poorer": 'scopes = ["cast"]\ntenant = "a"',
+                    "moved": f'scopes = {RIGHTS}\ntenant = "b"',
+                    "narrower": f'{usual}\ncantrips = ["other"]',
+                },
+            )
+            tokens.reload()
+            with anyio.fail_after(20):
+                while len(ended) < len(NAMES) - 1 or len(answers) < 3:
+                    await anyio.sleep(0.02)
+            assert "stays" not in ended
+            tasks.cancel_scope.cancel()
+        assert max(ended.values()) - lost_at < 2 + 3  # and what a busy machine takes
+        assert sorted(status for status, _ in answers) == [200, 401, 401]
+        assert not [text for _, text in answers if "napped" in text]
+        assert not on.runtime.loom.unfinished()
