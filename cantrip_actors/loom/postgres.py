@@ -82,6 +82,7 @@ _TYPES = {
     "token": "bigint generated always as identity primary key",
     "time": "timestamptz",
     "bytes": "bytea",
+    "ordered": 'text collate "C"',
     "seq": ", seq",
     "no": ", no",
 }

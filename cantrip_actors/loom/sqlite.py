@@ -71,6 +71,7 @@ _TYPES = {
     "token": "integer primary key autoincrement",
     "time": "real",
     "bytes": "blob",
+    "ordered": "text",
     "seq": "",
     "no": "",
 }

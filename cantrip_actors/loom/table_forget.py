@@ -33,6 +33,7 @@ from cantrip_actors.loom.table_rows import MANY, Connection, KnownRows, decode_t
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.mail import decode_mail
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Timer, decode_timer
 
 MOST = 1000
@@ -200,8 +201,9 @@ class ForgettingTables(MailTables):
         names: set[str] = set()
         """Names, scoped, that led to one of these entities."""
         for one in doomed:
-            names.update(decode_text(name) for (name,) in db.execute(_LATEST_OF_NAME, (one.no,)).fetchall())
-            db.execute("update entities set name = null where no = ?", (one.no,))
+            rows = db.execute(_LATEST_OF_NAME, (one.no,)).fetchall()
+            names.update(scope_name(decode_text(tenant), decode_text(name)) for tenant, name in rows)
+            db.execute("update entities set name = null, tenant = '' where no = ?", (one.no,))
         if doomed:
             records = [one.log.make_record(wanted) for one in doomed]
             made, _ = self._plan(db, records, [encode(record) for record in records], leases)
@@ -332,8 +334,9 @@ _WITH_BLOBS = (
 )
 _MAIL_WITH_BLOBS = "select no, line from mail where taken is null and no > ? and line like ? order by no limit ?"
 _LATEST_OF_NAME = """
-select name from entities where no = ? and lasting and name is not null and not exists
-  (select 1 from entities later where later.lasting and later.name = entities.name and later.no > entities.no)
+select tenant, name from entities where no = ? and lasting and name is not null and not exists
+  (select 1 from entities later where later.name = entities.name and later.tenant = entities.tenant
+    and later.lasting and later.no > entities.no)
 """
 _COUNT_AGAIN = """
 update trees set
