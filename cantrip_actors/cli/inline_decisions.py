@@ -145,7 +145,7 @@ async def _pause(watcher: Watcher | None, terminal: anyio.Lock) -> AsyncIterator
 
 
 def _is_open(runtime: Runtime, request: Request) -> bool:
-    return any(other.id == request.id for other in runtime.requests())
+    return any(other.id == request.id for other in runtime.requests(entity=request.entity))
 
 
 def _announce(request: Request, loom: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -92,9 +92,9 @@ def _build_header(loom: Loom, header: Header, state: State) -> dict[str, Any]:
 
 
 def entity_shape(
-    loom: Loom, header: Header, requests: Iterable[Request] | None = None, *, interrupted: Container[str] = ()
+    loom: Loom, header: Header, requests: Iterable[Request] | None = None, *, is_interrupted: bool = False
 ) -> dict[str, Any]:
-    """Return an entity for a list; with its open `requests` in full. `interrupted` are those whose process died."""
+    """Return an entity for a list; with its open `requests` in full. It is interrupted if its process died."""
     entity_id = header.entity_id
     first, state = loom.first_intent(entity_id), fold_entity(loom, entity_id)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
@@ -105,7 +105,7 @@ def entity_shape(
         "turns": state.sequence - state.inherited,
         "gates": sorted(state.gates),
         "errors": sum(state.gates.values()),
-        "interrupted": entity_id in interrupted,
+        "interrupted": is_interrupted,
         "usage": usage_shape(state.usage),
     }
     if requests is None:

@@ -416,6 +416,14 @@ class MemoryStore(Store):
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
+    def records_after(self, number: int, limit: int) -> list[tuple[int, Record]]:
+        """Return the next records of all entities after that number."""
+        return [(at, decode(line)) for at, line in enumerate(self._lines[number : number + limit], number + 1)]
+
+    def last_number(self) -> int:
+        """Return the number of the last record."""
+        return len(self._lines)
+
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield every line with its number, in the order of recording, up to the moment of the call."""
         return ((number, self._lines[number - 1]) for number in range(1, len(self._lines) + 1))

@@ -28,7 +28,6 @@ from cantrip_actors.records.records import Header, Record, Requested, get_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.messages import Usage
 
 R = TypeVar("R", bound=Record)
 V = TypeVar("V", bound=Any)
@@ -153,9 +152,10 @@ class RedactedLoom(Loom):
         requested = self._loom.open_request(entity_id)
         return None if requested is None else redact_record(requested, self._redactor)
 
-    def usage(self, entity_id: str) -> Usage:
-        """Return the tokens of an entity: they contain no secret."""
-        return self._loom.usage(entity_id)
+    def read_since(self, number: int, limit: int = 500) -> tuple[list[tuple[int, Record]], int]:
+        """Return the next records of all entities after a number, redacted."""
+        records, last = self._loom.read_since(number, limit)
+        return [(number, redact_record(record, self._redactor)) for number, record in records], last
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         records = self._loom._read(entity_id, after=after, limit=limit)  # noqa: SLF001  # likewise

@@ -85,7 +85,8 @@ create table timers (
   entity bigint not null, id text not null, due double precision, line text not null, primary key (entity, id));
 create index due_timers on timers (due, entity, id) where due is not null;
 create table submissions (
-  id text primary key, queue text not null, rank smallint not null, at double precision not null, line text not null);
+  id {{ordered}} primary key, queue text not null, rank smallint not null,
+  at double precision not null, line text not null);
 create index next_submissions on submissions (queue, rank, at, id);
 create table accounts (name text primary key, state text not null);
 """

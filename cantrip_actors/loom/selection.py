@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Generic, Literal, TypeVar, get_args
 
-from cantrip_actors.machine.project import Status
-from cantrip_actors.terms.arguments import check_choice, check_texts
+from cantrip_actors.machine.project import Status, show_status
+from cantrip_actors.terms.arguments import check, check_choice, check_texts, is_whole
 from cantrip_actors.terms.errors import LoomError
 
 T = TypeVar("T")
@@ -21,6 +22,9 @@ ListedKind = Literal["root", "child", "fork", "lasting"]
 
 A long-lived entity is a root or a fork, too.
 """
+
+STATES = tuple(state for choice in get_args(Status) for state in get_args(choice) if show_status(state) == state)
+"""The states in which entities are listed."""
 
 LARGEST_PAGE = 1000
 """The most entities of one page."""
@@ -49,11 +53,19 @@ class Selection:
     def __post_init__(self) -> None:
         texts = {field: getattr(self, field) for field in ("cantrip", "prefix", "since", "parent", "name", "tenant")}
         check_texts(LoomError, **{field: text for field, text in texts.items() if text is not None})
+        if self.state is not None:
+            check_choice("state", self.state, STATES, LoomError)
         if self.kind is not None:
             check_choice("kind", self.kind, get_args(ListedKind), LoomError)
 
 
 EVERYTHING = Selection()
+
+
+def check_page_limit(limit: object) -> None:
+    """Raise LoomError unless `limit` is a size of a page."""
+    fits = is_whole(limit, 1) and limit <= LARGEST_PAGE
+    check(fits, "limit", f"a whole number from 1 to {LARGEST_PAGE}", limit, LoomError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,19 @@ class ListedEntity:
     kind: ListedKind
     parent: str | None
     began: str
+
+
+def format_since(since: str | datetime) -> str:
+    """Return a time as records have it: ISO 8601, UTC, milliseconds, Z. Raises LoomError for one without an offset."""
+    time: object = since
+    if isinstance(since, str):
+        try:
+            time = datetime.fromisoformat(since)
+        except ValueError:
+            time = None
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise LoomError(f'since: expected a time with an offset, such as "2026-11-28T09:00:00Z", got {since!r}')
+    return time.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def find_kind(parent: str | None, *, forked: bool, lasting: bool) -> ListedKind:

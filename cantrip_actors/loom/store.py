@@ -90,6 +90,8 @@ class Store(LeaseStore):
     """The keys for links, in a loom that was opened with `seal_key`."""
     written: int = 0
     """The number of bytes of records that it has appended."""
+    numbers_in_order: bool = True
+    """Whether records and mail are committed in the order of their numbers."""
     connections: int = 0
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
@@ -573,6 +575,17 @@ class Store(LeaseStore):
     @abstractmethod
     def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
         """Yield the lines of a tree with their numbers, in order, from that number on."""
+
+    @abstractmethod
+    def records_after(self, number: int, limit: int) -> list[tuple[int, Record]]:
+        """Return the next records of all entities after that number, with their numbers, in order.
+
+        The bytes of their images are not attached.
+        """
+
+    @abstractmethod
+    def last_number(self) -> int:
+        """Return the number of the last record; 0 for an empty loom."""
 
     @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:

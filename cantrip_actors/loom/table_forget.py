@@ -86,8 +86,6 @@ class ForgettingTables(MailTables):
     """A store that replaces rows by tombstones."""
 
     _known: KnownRows
-    _numbers_in_order: bool
-    """Whether records and mail are committed in the order of their numbers."""
 
     @abstractmethod
     def _lock_blobs(self, db: Connection) -> None:
@@ -246,7 +244,7 @@ class ForgettingTables(MailTables):
         if not digests:
             return 0
         self._lock_blobs(db)
-        since = uses if self._numbers_in_order else _UNREAD
+        since = uses if self.numbers_in_order else _UNREAD
         used = _list_used(lambda query, *values: db.execute(query, values).fetchall(), digests, since)
         unused = [
             (digest,)

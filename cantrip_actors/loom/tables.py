@@ -415,6 +415,16 @@ class TableStore(ForgettingTables):
         query = "select id from entities where life < 2 and life between ? and ? order by no"
         return self._fetch_ids(query, first.value, last.value)
 
+    def records_after(self, number: int, limit: int) -> list[tuple[int, Record]]:
+        """Return the next records of all entities after that number."""
+        rows = self._fetch_rows("select seq, body from records where seq > ? order by seq limit ?", number, limit)
+        return [(seq, self._decode(seq, body)) for seq, body in rows]
+
+    def last_number(self) -> int:
+        """Return the number of the last record."""
+        ((last,),) = self._fetch_rows("select coalesce(max(seq), 0) from records")
+        return int(last)
+
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield every line with its number, in the order of recording, up to the moment of the call."""
         return ((number, line) for number, line, _ in self.indexed_lines())

@@ -25,7 +25,7 @@ from cantrip_actors.loom.inbox import KeyUsed
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.seal_key import GivenKey
-from cantrip_actors.loom.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Page, Selection
+from cantrip_actors.loom.selection import EVERYTHING, ListedEntity, Page, Selection, check_page_limit
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.checkpoint import decode_checkpoint
 from cantrip_actors.machine.evolve import fold
@@ -58,6 +58,7 @@ from cantrip_actors.terms.outcome import Outcome
 
 State = Status
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -114,7 +115,7 @@ class Loom:
         With `oldest_first` the order is reversed, and `cursor` is of such a page. A page costs what it
         returns, however many entities the loom has. Raises LoomError for an unknown cursor.
         """
-        check(is_whole(limit, 1) and limit <= LARGEST_PAGE, "limit", f"1 to {LARGEST_PAGE} entities", limit, LoomError)
+        check_page_limit(limit)
         if cursor is not None and not self.has(cursor):
             raise LoomError(f"cursor: expected the `next` of an earlier page, got {cursor!r}")
         if self.tenant is not None:
@@ -185,6 +186,39 @@ class Loom:
             records = self._read(entity_id, after=position) if before.position != position else ()
             if self._store.tip(entity_id) == before:  # otherwise another process wrote meanwhile
                 return records, before.position
+
+    def read_since(self, number: int, limit: int = 500) -> tuple[list[tuple[int, Record]], int]:
+        """Return the next records of all entities after a number, with their numbers; and the last number read.
+
+        Images have no bytes. With a tenant, the records of other tenants are read and left out.
+        """
+        records = self._store.records_after(number, limit)
+        own = {record.entity_id: self._is_here(record.entity_id) for _, record in records} if self.tenant else {}
+        last = records[-1][0] if records else number
+        return [pair for pair in records if own.get(pair[1].entity_id, True)], last
+
+    def find_number(self, time: str) -> int:
+        """Return a number of a record: those after it were recorded at that time (ISO 8601, UTC) or later.
+
+        It looks at a few records only, and expects their times to be in order.
+        """
+        low, high = 0, self._store.last_number()
+        while low < high:
+            middle = (low + high) // 2
+            found = self._search(
+                lambda many, middle=middle: self._store.records_after(middle, many),  # type: ignore[misc]
+                lambda records: next(filter(None, (get_time(record) for _, record in records)), None),
+            )
+            if found is None or found >= time:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    @property
+    def numbers_in_order(self) -> bool:
+        """Whether a record never appears before one that was read already (`read_since`)."""
+        return self._store.numbers_in_order
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         check(is_whole(after, -1), "after", "a position, or -1 for the beginning", after, LoomError)
@@ -271,7 +305,7 @@ class Loom:
         return read() if found is None else found
 
     def _search(
-        self, read: Callable[[int], Sequence[Record]], find: Callable[[Sequence[Record]], T | None], many: int = 8
+        self, read: Callable[[int], Sequence[R]], find: Callable[[Sequence[R]], T | None], many: int = 8
     ) -> T | None:
         """Return what `find` finds in as few records as possible; None if it finds nothing in all of them."""
         while True:

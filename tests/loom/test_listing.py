@@ -206,6 +206,7 @@ def test_a_copy_has_the_same_listing(store: Store) -> None:
         ("update entities set state = 'waiting'", "the index says that entity e is busy, waiting, of cantrip desk"),
         ("update entities set cantrip = 'clerk'", "the index says that entity e is busy, active, of cantrip clerk"),
         ("update entities set tenant = 'acme'", "the row of its entity differs from this line"),
+        ("update tallies set many = 2", "the number of entities in each state differs from their rows"),
         ("update entities set at = '2020'", "the row of its entity differs from this line"),
     ],
 )
@@ -224,8 +225,9 @@ def test_verify_finds_an_index_that_was_changed(tmp_path: Any, change: str, faul
     "selection",
     [
         Selection(),
-        *(Selection(**{field: "x"}) for field in ("state", "cantrip", "parent", "tenant", "prefix", "name")),  # type: ignore[arg-type]
+        *(Selection(**{field: "x"}) for field in ("cantrip", "parent", "tenant", "prefix", "name")),  # type: ignore[arg-type]
         *(Selection(kind=kind) for kind in ("root", "child", "fork", "lasting")),  # type: ignore[arg-type]
+        Selection(state="failed"),
         Selection(since=AT),
         Selection(state="waiting", since=AT),
     ],
@@ -265,7 +267,7 @@ def test_an_unknown_cursor_and_a_wrong_limit_are_refused(store: Store) -> None:
     with pytest.raises(LoomError, match="cursor: expected the `next` of an earlier page"):
         loom.page(cursor="nobody")
     for limit in (0, 1001, True):
-        with pytest.raises(LoomError, match="limit: expected 1 to 1000 entities"):
+        with pytest.raises(LoomError, match="limit: expected a whole number from 1 to 1000"):
             loom.page(limit=limit)
     with pytest.raises(LoomError, match="kind: expected one of"):
         Selection(kind="leaf")  # type: ignore[arg-type]
