@@ -18,6 +18,7 @@ COMMANDS = {
     "serve": ("bench.serve", "the cost of HTTP compared with the same calls in the process, and of 500 event streams"),
     "gaps": ("bench.gaps", "the longest gap of the event loop while the loom is locked, pruned, copied or listed"),
     "reads": ("bench.reads", "the cost of reading an entity of 10,000 turns over HTTP, compared with one of 100"),
+    "listings": ("bench.listings", "the cost of listing 100,000 entities, compared with 1,000"),
     "observe": ("bench.observe", "the cost of spans and metrics per turn, without and with an SDK"),
     "dispatch": ("bench.dispatch", "the cost of a turn of an entity with a dispatch, compared with one without"),
     "suspended": ("bench.suspended", "the memory of entities whose programs wait for children"),

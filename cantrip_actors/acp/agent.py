@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors import Cantrip, CantripError, Entity, InvalidCantrip, Request, Runtime
+from cantrip_actors import Cantrip, CantripError, Entity, InvalidCantrip, Request, Runtime, Selection
 from cantrip_actors.acp.commands import available_commands, command_in, read_number
 from cantrip_actors.acp.editor import Capabilities, Editor
 from cantrip_actors.acp.jsonrpc import (
@@ -235,7 +235,7 @@ class Agent:
         """Return the newest sessions, in a folder if it is given: `most` of them, and one more if there are more."""
         loom = self._runtime.loom
         sessions: list[dict[str, Any]] = []
-        for header in reversed(list(loom.headers())):
+        for header in self._read_headers():
             if not _is_session(header) or header.cantrip_name != self._recipe.name or loom.is_over(header.entity_id):
                 continue
             roots = workspace_of(self._runtime, header.entity_id)
@@ -249,6 +249,15 @@ class Agent:
             if len(sessions) > most:
                 break
         return sessions
+
+    def _read_headers(self) -> Iterator[Header]:
+        """Yield the headers of long-lived entities, newest first, a page at a time."""
+        loom, cursor = self._runtime.loom, None
+        while True:
+            page = loom.page(Selection(kind="lasting"), cursor=cursor, limit=2 * PAGE)
+            yield from (loom.header(listed.id) for listed in page)
+            if (cursor := page.next) is None:
+                return
 
     async def _prompt(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)

@@ -384,7 +384,8 @@ class EditorSession:
             self.cancel()  # the protocol's word for it: the user has cancelled the prompt
 
     async def _is_open(self, request: Request) -> bool:
-        return any(open_request.id == request.id for open_request in await self.runtime.read(self.runtime.requests))
+        requests = await self.runtime.read(lambda: self.runtime.requests(entity=request.entity))
+        return any(open_request.id == request.id for open_request in requests)
 
     async def _put_question(self, request: Request) -> None:
         if not self._editor.capabilities.asks:

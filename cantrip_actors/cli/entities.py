@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -42,10 +42,12 @@ from cantrip_actors.cli.command import (
     terminal_width,
     with_thread,
 )
+from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors import Cantrip, CantripError, Entity, Episode, Loom, Runtime
+    from cantrip_actors.loom import State
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -371,6 +373,11 @@ def abandon(entity: Name, loom: Url = LOOM, as_json: Json = False) -> None:
 def entities(
     loom: Url = LOOM,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    state: ListedState = None,
+    cantrip: ListedCantrip = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only those whose names begin so.")] = None,
+    since: ListedSince = None,
+    limit: ListedLimit = 100,
     would_move: Annotated[
         bool, typer.Option("--would-move", help="Only those that would move to a cantrip as it is now.")
     ] = False,
@@ -394,12 +401,12 @@ def entities(
         if would_move:
             _print_moves(opened, loom, recipes or (), as_json=as_json)
             return
-        lasting = [header for header in opened.headers() if header.lasting]
-        rows = [
-            views.build_entity_row(opened, header)
-            for header in lasting
-            if everything or not opened.is_over(header.entity_id)
-        ]
+        from cantrip_actors.loom.selection import Selection, format_since
+
+        earliest = None if since is None else format_since(since)
+        selection = Selection(cast("State | None", state), "lasting", cantrip, prefix, earliest)
+        listed = list_newest(opened, selection, limit, lambda one: everything or not opened.is_over(one.id))
+        rows = [views.build_entity_row(opened, opened.header(entity.id)) for entity in listed]
         or_else = f"{render_url(loom)} has no long-lived entity: cantrip invoke"
         print_rows(rows, views.render_entities(rows, terminal_width()), or_else, as_json=as_json)
 

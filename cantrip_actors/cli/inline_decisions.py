@@ -148,7 +148,7 @@ def _identify(request: Request) -> tuple[str, str]:
 
 
 def _is_open(runtime: Runtime, request: Request) -> bool:
-    return any(_identify(other) == _identify(request) for other in runtime.requests())
+    return any(_identify(other) == _identify(request) for other in runtime.requests(entity=request.entity))
 
 
 def _announce(request: Request, loom: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -21,9 +21,13 @@ from cantrip_actors.cli.command import (
     report_errors,
     terminal_width,
 )
+from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest
 from cantrip_actors.cli.loom_data import show_verification
 from cantrip_actors.cli.sealed import HeadFileOption, KeyFileOption, OutputFile, read_heads, write_heads
 from cantrip_actors.redact.urls import render_url
+
+if TYPE_CHECKING:
+    from cantrip_actors.loom import State
 
 app = typer.Typer(
     name="loom",
@@ -49,14 +53,21 @@ Full = Annotated[bool, typer.Option("--full", help="Do not cut long texts.")]
 def ls(
     loom: Url = LOOM,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Children too.")] = False,
+    state: ListedState = None,
+    cantrip: ListedCantrip = None,
+    since: ListedSince = None,
+    limit: ListedLimit = 100,
     as_json: Json = False,
 ) -> None:
-    """List the entities that were cast, oldest first."""
+    """List the newest entities that were cast, oldest first."""
     with open_for_reading(loom, json=as_json) as (opened, _):
         from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.loom.selection import Selection, format_since
 
-        wanted = [header for header in opened.headers() if everything or header.parent_entity is None or header.forked]
-        rows = [views.entity_row(opened, header) for header in wanted]
+        earliest = None if since is None else format_since(since)
+        selection = Selection(cast("State | None", state), cantrip=cantrip, since=earliest)
+        listed = list_newest(opened, selection, limit, lambda one: everything or one.kind != "child")
+        rows = [views.entity_row(opened, opened.header(entity.id)) for entity in listed]
         print_rows(
             rows, views.entity_table(rows, terminal_width()), f"{render_url(loom)} holds nothing yet", as_json=as_json
         )

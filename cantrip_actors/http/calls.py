@@ -92,10 +92,6 @@ class HttpCall:
         """Return the quarantines of entities, by their ids."""
         return self.runtime.loom.quarantines()
 
-    def find_interrupted(self) -> frozenset[str]:
-        """Return the root entities whose process died in an episode, and which no process has resumed."""
-        return frozenset(header.entity_id for header in self.runtime.interrupted())
-
     def turn_id(self, turn_id: str) -> str:
         """Return the id of an existing turn. Raises Problem 404."""
         if turn_id not in self.runtime.loom:

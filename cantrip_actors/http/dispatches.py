@@ -34,7 +34,9 @@ from cantrip_actors.dispatch.record import make_approval, make_unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
+from cantrip_actors.http.entities import check_cursor
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.loom.selection import Page
 
 PREFIX: Final = "dispatch:"
 """The prefix of the ids of dispatches' requests."""
@@ -141,15 +143,16 @@ async def _decide(call: HttpCall, decide: Callable[[Record], Iterable[Event]]) -
 # Requests
 
 
-async def open_requests(call: HttpCall) -> list[Request]:
-    """Return the open requests, the oldest first, with those of the dispatches."""
-    by_id = {request.id: request for request in await call.read(call.runtime.requests)}
+async def read_request_page(call: HttpCall, cursor: str | None, limit: int) -> Page[Request]:
+    """Return a page of the open requests, the oldest first; the first page has those of the dispatches, too."""
+    await call.read(lambda: check_cursor(call.runtime.loom, cursor))
+    page = await call.runtime.list_requests(after=cursor, limit=limit)
     log = call.service.dispatches
-    if log is None or call.token.tenant is not None:
-        return list(by_id.values())
+    if log is None or call.token.tenant is not None or cursor is not None:
+        return page
     of_dispatches = await to_thread.run_sync(DispatchRequests(log.folder, log).open)
-    by_id |= {request.id: request for request in of_dispatches}
-    return sorted(by_id.values(), key=lambda request: request.asked_at)
+    by_id = {request.id: request for request in (*page, *of_dispatches)}
+    return Page(sorted(by_id.values(), key=lambda request: request.asked_at), page.next)
 
 
 def is_of_dispatch(call: HttpCall, request_id: str) -> bool:

@@ -6,21 +6,21 @@ thread and do not block the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
 
 from anyio import to_thread
 
-from cantrip_actors import Cantrip, Entity, Episode, LoomError, Receipt
+from cantrip_actors import Cantrip, Entity, Episode, Loom, LoomError, Receipt
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.files import check_intent, intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
+from cantrip_actors.loom.selection import Selection, format_since
 from cantrip_actors.machine.project import find_episode
-from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.time.submissions import Submission
 
 ENTITIES = "/api/v1/entities"
@@ -229,25 +229,34 @@ async def list_entities(call: HttpCall) -> JsonAnswer:
 
 def _build_page(call: HttpCall) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
-    loom, interrupted, quarantines = call.runtime.loom, call.find_interrupted(), call.find_quarantines()
-    parent = None if wanted.parent is None else call.entity_id(wanted.parent)
-    shapes: list[dict[str, Any]] = []
-    for header in _skip_to(reversed(list(loom.headers())), wanted.cursor):
-        if wanted.name not in (None, header.name) or parent not in (None, header.parent_entity):
-            continue
-        if wanted.state not in (None, loom.state(header.entity_id)):
-            continue
-        if len(shapes) == wanted.limit:
-            return {"items": shapes, "next_cursor": shapes[-1]["id"]}
-        shapes.append(entity_shape(loom, header, interrupted=interrupted, quarantines=quarantines))
-    return {"items": shapes, "next_cursor": None}
+    loom, quarantines = call.runtime.loom, call.find_quarantines()
+    selection = Selection(
+        state=wanted.state,
+        kind=wanted.kind,
+        cantrip=wanted.cantrip,
+        prefix=wanted.prefix,
+        since=None if wanted.since is None else format_since(wanted.since),
+        parent=None if wanted.parent is None else call.entity_id(wanted.parent),
+        name=wanted.name,
+    )
+    page = loom.page(selection, cursor=check_cursor(loom, wanted.cursor), limit=wanted.limit)
+    items = [
+        entity_shape(
+            loom,
+            loom.header(listed.id),
+            is_interrupted=call.runtime.is_interrupted(listed.id),
+            quarantines=quarantines,
+        )
+        for listed in page
+    ]
+    return {"items": items, "next_cursor": page.next}
 
 
-def _skip_to(headers: Iterator[Header], cursor: str | None) -> Iterator[Header]:
-    """Yield the headers that follow the entity with the id `cursor`. Raises Problem 422 for an unknown one."""
-    if cursor is not None and not any(header.entity_id == cursor for header in headers):
+def check_cursor(loom: Loom, cursor: str | None) -> str | None:
+    """Return the cursor of a listing of entities. Raises Problem 422 for one that no answer had."""
+    if cursor is not None and not loom.has(cursor):
         raise Problem(422, "invalid", "cursor: expected the next_cursor of an earlier answer")
-    yield from headers
+    return cursor
 
 
 async def get_entity(call: HttpCall) -> JsonAnswer:
@@ -255,13 +264,9 @@ async def get_entity(call: HttpCall) -> JsonAnswer:
 
     def look() -> dict[str, Any]:
         entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
-        requests = [request for request in call.runtime.requests() if request.entity == entity_id]
+        requests, is_interrupted = call.runtime.requests(entity=entity_id), call.runtime.is_interrupted(entity_id)
         return entity_shape(
-            loom,
-            loom.header(entity_id),
-            requests,
-            interrupted=call.find_interrupted(),
-            quarantines=call.find_quarantines(),
+            loom, loom.header(entity_id), requests, is_interrupted=is_interrupted, quarantines=call.find_quarantines()
         )
 
     return JsonAnswer(call.redact_for_token(await call.read(look)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 
 from cantrip_actors.dispatch.status import Status
 from cantrip_actors.http.bodies import Strict
@@ -162,7 +162,11 @@ class EntitiesQuery(Strict):
     """The query of a list of entities."""
 
     state: EntityState | None = None
+    kind: Literal["root", "child", "fork", "lasting"] | None = None
+    cantrip: str | None = Field(default=None, description="The name of the cantrip that it works with.")
     name: str | None = None
+    prefix: str | None = Field(default=None, description="The beginning of its name.")
+    since: AwareDatetime | None = Field(default=None, description="Only those that began at this time or later.")
     parent: str | None = Field(default=None, description="An entity, by id or name: only its children.")
     cursor: str | None = None
     limit: int = Field(default=50, ge=1, le=200)
@@ -195,9 +199,11 @@ class WithdrawQuery(Strict):
 
 
 class RequestsQuery(Strict):
-    """The query of a list of requests: of one entity, or of all."""
+    """The query of a list of requests: of one entity, or of all, a page of waiting entities at a time."""
 
     entity: str | None = None
+    cursor: str | None = None
+    limit: int = Field(default=200, ge=1, le=1000)
 
 
 class SearchQuery(Strict):
@@ -347,6 +353,13 @@ class EntityJson(BaseModel):
     usage: UsageJson | None = None
     subtree_usage: UsageJson | None = None
     episode: EpisodeJson | None = None
+
+
+class RequestPage(BaseModel):
+    """A part of the list of requests, the oldest first; `next_cursor` gets the next part."""
+
+    items: list[RequestJson]
+    next_cursor: str | None
 
 
 class EntityPage(BaseModel):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
-from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, open_requests
+from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, read_request_page
 from cantrip_actors.http.shapes import request_shape
+from cantrip_actors.loom.selection import Page
 from cantrip_actors.records.mail import make_decision_key
 
 
 async def list_requests(call: HttpCall) -> JsonAnswer:
-    """List the open requests, the oldest first."""
-    entity = call.query.entity
-    wanted = None if entity is None else await call.find_entity_id(entity)
-    requests = [request for request in await open_requests(call) if wanted in (None, request.entity)]
-    return JsonAnswer({"items": [call.redact_for_token(request_shape(request)) for request in requests]})
+    """List the open requests, the oldest first: of one entity, or of the next waiting ones."""
+    wanted: models.RequestsQuery = call.query
+    if wanted.entity is None:
+        page = await read_request_page(call, wanted.cursor, wanted.limit)
+    else:
+        entity_id = await call.find_entity_id(wanted.entity)
+        page = Page(await call.read(lambda: call.runtime.requests(entity=entity_id)))
+    items = [call.redact_for_token(request_shape(request)) for request in page]
+    return JsonAnswer({"items": items, "next_cursor": page.next})
 
 
 async def decide(call: HttpCall) -> JsonAnswer:

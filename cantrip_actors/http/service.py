@@ -151,8 +151,8 @@ class Service:
 
     def overview(self, runtime: Runtime) -> Overview:
         """Return the cached reader of the loom for a tenant, or for all tenants."""
-        loom = runtime.shown_loom
-        return self._overviews.setdefault(runtime.loom.tenant, Overview(loom))
+        loom = runtime.loom
+        return self._overviews.setdefault(loom.tenant, Overview(loom, shown=runtime.shown_loom))
 
     @property
     def readers(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, Final
@@ -101,12 +101,12 @@ def entity_shape(
     header: Header,
     requests: Iterable[Request] | None = None,
     *,
-    interrupted: Container[str] = (),
+    is_interrupted: bool = False,
     quarantines: Mapping[str, QuarantineRow] = NO_QUARANTINES,
 ) -> dict[str, Any]:
     """Return an entity for a list; with its open `requests` in full.
 
-    `interrupted` are those whose process died or that crashed, and `quarantines` those that do not run for a time.
+    It is interrupted if its process died or it crashed. `quarantines` are the entities that do not run for a time.
     """
     entity_id = header.entity_id
     quarantine = quarantines.get(entity_id)
@@ -119,7 +119,7 @@ def entity_shape(
         "turns": state.sequence - state.inherited,
         "gates": sorted(state.gates),
         "errors": sum(state.gates.values()),
-        "interrupted": entity_id in interrupted or quarantine is not None,
+        "interrupted": is_interrupted or quarantine is not None,
         "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
         "usage": usage_shape(state.usage),
     }

@@ -80,13 +80,9 @@ async def _build_snapshot(call: HttpCall, entity_id: str, at: EventId) -> bytes:
 
     def look() -> dict[str, Any]:
         loom = call.runtime.loom
-        requests = [one for one in call.runtime.requests() if one.entity == entity_id]
+        requests, is_interrupted = call.runtime.requests(entity=entity_id), call.runtime.is_interrupted(entity_id)
         return entity_shape(
-            loom,
-            loom.header(entity_id),
-            requests,
-            interrupted=call.find_interrupted(),
-            quarantines=call.find_quarantines(),
+            loom, loom.header(entity_id), requests, is_interrupted=is_interrupted, quarantines=call.find_quarantines()
         )
 
     shape = call.runtime.redact(await call.read(look))
@@ -139,11 +135,13 @@ async def all_events(call: HttpCall) -> Response:
         standing = select_standing(call.service.upserts.snapshot())
 
         def look() -> dict[str, Any]:
-            unfinished, interrupted = [one for one in loom.unfinished() if view.sees(one)], call.find_interrupted()
             quarantines = call.find_quarantines()
             shapes = [
-                entity_shape(loom, loom.header(one), interrupted=interrupted, quarantines=quarantines)
-                for one in unfinished
+                entity_shape(
+                    loom, loom.header(one), is_interrupted=call.runtime.is_interrupted(one), quarantines=quarantines
+                )
+                for one in loom.unfinished()
+                if view.sees(one)
             ]
             return {
                 "entities": list(map(call.runtime.redact, shapes)),

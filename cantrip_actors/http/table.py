@@ -90,7 +90,7 @@ _NATIVE: tuple[ApiRoute, ...] = (
     ApiRoute("DELETE", "/entities/{id}", "stop", entities.stop, {204: None}, query=models.StopQuery),
     ApiRoute("POST", "/entities/{id}/resume", "stop", entities.resume, {202: models.StartedJson}, models.NoBody),
     ApiRoute("POST", "/entities/{id}/abandon", "stop", entities.abandon, {204: None}, models.NoBody),
-    ApiRoute("GET", "/requests", "read", people.list_requests, {200: models.Items}, query=models.RequestsQuery),
+    ApiRoute("GET", "/requests", "read", people.list_requests, {200: models.RequestPage}, query=models.RequestsQuery),
     ApiRoute("POST", "/requests/{id:path}", "approve", people.decide, {200: models.DecidedJson}, models.DecideBody),
     ApiRoute(
         "GET",

@@ -37,6 +37,7 @@ from cantrip_actors.loom.retention import (
     prune_loom,
 )
 from cantrip_actors.loom.seal_key import SealKey, WrongSealKey
+from cantrip_actors.loom.selection import ListedEntity, Page, Selection
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Durability, Store, Unsure
 from cantrip_actors.loom.verify import Fault, Heads, Verified, collect_heads, verify_loom
@@ -63,12 +64,14 @@ __all__ = [
     "JsonlStore",
     "KeyUsed",
     "Lease",
+    "ListedEntity",
     "Loom",
     "Mail",
     "MailRow",
     "MemoryStore",
     "Migrate",
     "Migrated",
+    "Page",
     "Pending",
     "Pruned",
     "QuarantineRow",
@@ -78,6 +81,7 @@ __all__ = [
     "Repaired",
     "Retention",
     "SealKey",
+    "Selection",
     "SqliteStore",
     "State",
     "Store",

@@ -37,8 +37,9 @@ from cantrip_actors.loom.lease import NO_LEASES, Holder, QuarantineRow, read_boo
 from cantrip_actors.loom.memory_index import MemoryIndex
 from cantrip_actors.loom.rules import NONE_WAITS, Plan, Waiting
 from cantrip_actors.loom.seal_key import GivenKey, Head, open_seal
+from cantrip_actors.loom.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
 from cantrip_actors.loom.store import NextDue, Store
-from cantrip_actors.machine.project import Life, get_header, get_time
+from cantrip_actors.machine.project import EntityStanding, Life, Status, get_header, get_time
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
@@ -337,6 +338,8 @@ class MemoryStore(Store):
         for row, blank in erased.mail.values():
             known.mail.replace(row, blank)
             known.places[row.entity_id].tree.waiting = known.mail.count(row.entity_id)
+        for record in erased.made.records:
+            known.listing.clear_origin(record.entity_id)
         for name in erased.names:
             self._restore_name(name)
         for id in erased.schedules:
@@ -423,6 +426,14 @@ class MemoryStore(Store):
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
+    def records_after(self, number: int, limit: int) -> list[tuple[int, Record]]:
+        """Return the next records of all entities after that number."""
+        return [(at, decode(line)) for at, line in enumerate(self._lines[number : number + limit], number + 1)]
+
+    def last_number(self) -> int:
+        """Return the number of the last record."""
+        return len(self._lines)
+
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield every line with its number, in the order of recording, up to the moment of the call."""
         return ((number, self._lines[number - 1]) for number in range(1, len(self._lines) + 1))
@@ -484,10 +495,29 @@ class MemoryStore(Store):
     def _get_link(self, number: int) -> bytes:
         return split_link(self._lines[number - 1])[1] or NOTHING
 
-    def life(self, entity_id: str) -> Life | None:
-        """Return the phase of an entity's life."""
+    def standing(self, entity_id: str) -> EntityStanding | None:
+        """Return how an entity stands."""
         place = self._known.find_place(entity_id)
-        return None if place is None else place.life
+        return None if place is None else place.standing
+
+    def standings(self) -> Iterator[tuple[str, EntityStanding]]:
+        """Yield how each entity stands, in order of creation."""
+        return ((id, place.standing) for id, place in list(self._known.places.items()))
+
+    def select(
+        self,
+        selection: Selection = EVERYTHING,
+        cursor: str | None = None,
+        limit: int = LARGEST_PAGE,
+        *,
+        oldest_first: bool = False,
+    ) -> list[ListedEntity]:
+        """Return the newest entities of a selection, or those that follow `cursor`."""
+        return self._known.listing.select(selection, cursor, limit, oldest_first=oldest_first)
+
+    def count_states(self, tenant: str | None = None) -> dict[Status, int]:
+        """Return how many entities are in each state."""
+        return self._known.listing.count_states(tenant)
 
     def owner(self, turn_id: str) -> str | None:
         """Return the entity that a committed turn belongs to."""

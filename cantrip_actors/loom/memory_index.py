@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 
 from cantrip_actors.loom.lease import Holder
+from cantrip_actors.loom.memory_listing import EntityListing
 from cantrip_actors.loom.memory_mail import MailIndex
 from cantrip_actors.loom.memory_submissions import SubmissionIndex
 from cantrip_actors.loom.memory_timers import TimerIndex
@@ -15,6 +16,7 @@ from cantrip_actors.loom.rules import EntityRow, Known, Place, Plan, begin, foll
 from cantrip_actors.machine.project import Life, as_header
 from cantrip_actors.records.mail import MailRow, get_key
 from cantrip_actors.records.records import Record
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.terms.errors import LoomError
 
 
@@ -28,6 +30,7 @@ class MemoryIndex(Known):
         self.mail = MailIndex()
         self.timers = TimerIndex()
         self.submissions = SubmissionIndex()
+        self.listing = EntityListing()
         self.numbers: list[array[int]] = []
         """For each entity, by the number of its place: the numbers of its records."""
         self.owners: dict[str, str] = {}
@@ -104,9 +107,10 @@ class MemoryIndex(Known):
         Known.apply(self, made)
         if made.turns:
             self.owners.update(made.turns)
-        if made.lives:
-            for entity, life in made.lives.items():
-                self._set_life(entity, life)
+        if made.standings:
+            for entity, standing in made.standings.items():
+                self._set_life(entity, standing.life)
+                self.listing.move(entity, standing)
         for entity, number in made.asides:
             self.asides.setdefault(entity, []).append(number)
         if made.waiting:
@@ -126,8 +130,9 @@ class MemoryIndex(Known):
         if row.parent_entity is not None and not row.forked:
             self.below.setdefault(row.parent_entity, []).append(row.id)
         if row.lasting and row.name is not None:
-            self.names[row.name] = row.id
+            self.names[scope_name(row.tenant, row.name)] = row.id
         self.unfinished[row.id] = Life(row.life)
+        self.listing.add(row)
 
     def _set_life(self, entity: str, life: Life) -> None:
         if life >= Life.OVER:

@@ -82,6 +82,7 @@ _TYPES = {
     "token": "bigint generated always as identity primary key",
     "time": "timestamptz",
     "bytes": "bytea",
+    "ordered": 'text collate "C"',
     "seq": ", seq",
     "no": ", no",
 }
@@ -116,7 +117,7 @@ class PostgresStore(TableStore):
     # to_regclass would not see tables that were committed while this transaction waited
     _table_query = "select 1 from pg_catalog.pg_tables where tablename = ? and schemaname = ?"
     _locked = "for update of leases"
-    _numbers_in_order = False
+    numbers_in_order = False
     _row_locked = "for update"
 
     def __init__(

@@ -17,12 +17,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NoReturn, TypeVar
 
+from cantrip_actors.loom.selection import EVERYTHING, ListedEntity, Page, Selection
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Header, Record, get_images, replace_images
+from cantrip_actors.records.records import Header, Record, Requested, get_images, replace_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
@@ -121,6 +123,39 @@ class RedactedLoom(Loom):
     def header(self, entity_id: str) -> Header:
         """Return the redacted header of an entity."""
         return redact_record(self._loom.header(entity_id), self._redactor)
+
+    def page(
+        self,
+        selection: Selection = EVERYTHING,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        oldest_first: bool = False,
+    ) -> Page[ListedEntity]:
+        """Return a page of entities with their names and cantrips redacted. Conditions compare the unredacted ones."""
+        page = self._loom.page(selection, cursor=cursor, limit=limit, oldest_first=oldest_first)
+        show = self._redactor.text
+        return Page(
+            [
+                replace(
+                    entity,
+                    name=None if entity.name is None else show(entity.name),
+                    cantrip=None if entity.cantrip is None else show(entity.cantrip),
+                )
+                for entity in page.items
+            ],
+            page.next,
+        )
+
+    def open_request(self, entity_id: str) -> Requested | None:
+        """Return the redacted request that an entity waits with for a person."""
+        requested = self._loom.open_request(entity_id)
+        return None if requested is None else redact_record(requested, self._redactor)
+
+    def read_since(self, number: int, limit: int = 500) -> tuple[list[tuple[int, Record]], int]:
+        """Return the next records of all entities after a number, redacted."""
+        records, last = self._loom.read_since(number, limit)
+        return [(number, redact_record(record, self._redactor)) for number, record in records], last
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         records = self._loom._read(entity_id, after=after, limit=limit)  # noqa: SLF001  # likewise

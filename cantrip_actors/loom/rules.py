@@ -4,7 +4,7 @@ An entity begins once and with a header. The id of a turn is used once (D-008). 
 names a recorded one (LOOM-2). Records for a tree carry the token of the tree's lease.
 
 `plan` goes through a batch record by record, asks `Known` what the store already holds, and changes nothing. It returns
-a `Plan`: the sealed lines, the entities that begin, the new turns, the phases of entities' lives, the blobs. `MailPlan`
+a `Plan`: the sealed lines, the entities that begin, the new turns, the standings of entities, the blobs. `MailPlan`
 (`inbox.py`) adds the changes of mail. A store writes the plan, and then `Known` applies it.
 """
 
@@ -23,9 +23,11 @@ from cantrip_actors.loom.seal_key import Head
 from cantrip_actors.machine.project import (
     ASIDES,
     NOTED,
+    EntityStanding,
     Life,
+    advance,
     as_header,
-    compute_life,
+    begin_standing,
     get_committed_turn,
     get_named_turn,
     is_for_lease_holder,
@@ -67,11 +69,16 @@ class Place(Struct, eq=False):
     no: int
     tree: Tree
     lasting: bool
-    life: Life = Life.BUSY
+    standing: EntityStanding
     tip: str | None = None
     """The last committed turn, if known: the next one's parent."""
     has_timers: bool = False
     """Whether it may have timers."""
+
+    @property
+    def life(self) -> Life:
+        """The phase of its life."""
+        return self.standing.life
 
 
 def has_work(place: Place) -> bool:
@@ -80,7 +87,10 @@ def has_work(place: Place) -> bool:
 
 
 class EntityRow(NamedTuple):
-    """An entity's origin: its parent or original, and its name with scope. `no` is the number of its header."""
+    """An entity's origin, and how it stands: what a store has in its index. `no` is the number of its header.
+
+    `at` is when it began, as in its header; `state` and `cantrip` are the current ones.
+    """
 
     no: int
     id: str
@@ -90,7 +100,11 @@ class EntityRow(NamedTuple):
     forked: bool
     name: str | None
     lasting: bool
+    tenant: str
+    at: str
     life: int
+    state: str
+    cantrip: str | None
 
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
@@ -118,8 +132,8 @@ class Plan(Struct, eq=False):
     """The places of the entities that begin, by id."""
     turns: dict[str, str] = {}
     """New turns, and the entities that they belong to."""
-    lives: dict[str, Life] = {}
-    """The new phases of entities' lives."""
+    standings: dict[str, EntityStanding] = {}
+    """How entities stand from now on, where it changes."""
     over: list[tuple[Tree, int]] = []
     """Root entities that end while mail waits for them, and the numbers of the records that end them."""
     timed_out: list[str] = []
@@ -179,9 +193,9 @@ class Known(ABC):
         if made.turns:
             for turn, entity in made.turns.items():
                 places[entity].tip = turn
-        if made.lives:
-            for entity, life in made.lives.items():
-                places[entity].life = life
+        if made.standings:
+            for entity, standing in made.standings.items():
+                places[entity].standing = standing
         for tree, head in made.heads.items():
             tree.head = head
         if made.waiting:
@@ -281,11 +295,11 @@ def follow(record: Record, number: int, place: Place, made: Plan) -> None:
         made.turns[turn] = entity
     elif type(record) in ASIDES:
         made.asides.append((entity, number))
-    before = made.lives.get(entity, place.life)
-    after = compute_life(record, before, lasting=place.lasting)
+    before = made.standings.get(entity, place.standing)
+    after = advance(record, before, lasting=place.lasting)
     if after is not before:
-        made.lives[entity] = after
-        if after is Life.OVER:
+        made.standings[entity] = after
+        if after.life is Life.OVER and before.life is not Life.OVER:
             if place.has_timers:
                 made.timed_out.append(entity)
             if entity == place.tree.root and place.tree.waiting != NONE_WAITS:
@@ -297,9 +311,10 @@ def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
     entity, parent = header.entity_id, header.parent_entity
     above = None if parent is None or header.forked else made.new.get(parent) or known.find_place(parent)
     tree = Tree(number, entity, NOTHING, known.find_token(entity)) if above is None else above.tree
-    life = Life.IDLE if header.lasting else Life.BUSY
-    made.entities.append(EntityRow(number, entity, tree.no, *read_header_facts(header), life.value))
-    place = made.new[entity] = Place(number, tree, header.lasting, life)
+    standing = begin_standing(header)
+    row = EntityRow(number, entity, tree.no, *read_header_facts(header), standing.life.value, *standing[1:])
+    made.entities.append(row)
+    place = made.new[entity] = Place(number, tree, header.lasting, standing)
     return place
 
 
@@ -319,13 +334,15 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
             add_images(timer.mail.images, made.blobs)
         changed[entity, timer.id] = timer, line, None if at is None else made.numbers[at]
     made.timers = changed
-    ended = {entity for entity, _ in changed if made.lives.get(entity) is Life.OVER}
+    standings = made.standings
+    ended = {entity for entity, _ in changed if entity in standings and standings[entity].life is Life.OVER}
     made.timed_out += sorted(ended.difference(made.timed_out))
 
 
-def read_header_facts(header: Header) -> tuple[str | None, str | None, bool, str | None, bool]:
+def read_header_facts(header: Header) -> tuple[str | None, str | None, bool, str | None, bool, str, str]:
     """Return the facts of a header that an entity's row repeats, in the order of `EntityRow`."""
-    return header.parent_entity, header.parent_turn, header.forked, header.scoped_name, header.lasting
+    origin = header.parent_entity, header.parent_turn, header.forked
+    return *origin, header.name, header.lasting, header.tenant, header.at
 
 
 def _check_header(header: Header | None, entity: str, place: Place | None, made: Plan, known: Known) -> Header:

@@ -1,7 +1,7 @@
 """The tables of both SQL stores, and how tables of an earlier version become those of the present one.
 
     records     seq, entity, turn, body     a line each, in order; `turn` for committed turns only, and unique
-    entities    no, id, tree, …             one an entity: its parent or original, its name, its phase of life
+    entities    no, id, tree, …             one an entity: its parent or original, its name, how it stands now
     trees       no, head, control, …        one a root: the last link of its hash chain, how much mail waits
     checkpoints entity, data                an entity's state after one of its records; rows may be deleted
     leases      token, entity, holder, …    the holder that may write for a tree, while one has claimed it
@@ -35,6 +35,14 @@ SEAL = "create table seal (salt text not null, mark text not null, records bigin
 IS_ASIDE = """substr(body, 1, 17) in ('{"kind":"reward",', '{"kind":"adopted"')"""
 """Which lines are of a kind in `ASIDES`; a line begins with its kind."""
 
+IS_OF_KIND = {
+    "root": "parent_entity is null and not forked",
+    "child": "parent_entity is not null and not forked",
+    "fork": "forked",
+    "lasting": "lasting",
+}
+"""Which entities are of which kind in listings (`selection.ListedKind`)."""
+
 _TABLES = f"""
 create table records (seq {{key}}, entity bigint not null, turn text, body text not null);
 create index records_of on records (entity{{seq}});
@@ -42,11 +50,20 @@ create unique index turns on records (turn) where turn is not null;
 create index asides on records (entity{{seq}}) where {IS_ASIDE.replace("{", "{{")};
 create table entities (
   no {{key}}, id text not null unique, tree bigint not null, parent_entity text, parent_turn text,
-  forked boolean not null, name text, lasting boolean not null, life smallint not null);
-create index below on entities (parent_entity{{no}}) where parent_entity is not null and not forked;
+  forked boolean not null, name {{ordered}}, lasting boolean not null, tenant text not null, at {{ordered}} not null,
+  life smallint not null, state text not null, cantrip text);
+create index below on entities (parent_entity, at{{no}}) where parent_entity is not null;
 create index branches on entities (parent_turn{{no}}) where parent_turn is not null;
 create index forks on entities (parent_turn{{no}}) where forked;
-create index named on entities (name{{no}}) where lasting and name is not null;
+create index named on entities (name, tenant{{no}}) where name is not null;
+create index newest on entities (at{{no}});
+create index newest_of_state on entities (state, at{{no}});
+create index newest_of_cantrip on entities (cantrip, at{{no}});
+create index newest_of_tenant on entities (tenant, at{{no}});
+create index newest_roots on entities (at{{no}}) where {IS_OF_KIND["root"]};
+create index newest_children on entities (at{{no}}) where {IS_OF_KIND["child"]};
+create index newest_forks on entities (at{{no}}) where {IS_OF_KIND["fork"]};
+create index newest_lasting on entities (at{{no}}) where {IS_OF_KIND["lasting"]};
 create index unfinished on entities (life{{no}}) where life < 2;
 create table trees (
   no {{key}}, head text not null, control integer not null default 0, intents integer not null default 0,
@@ -69,7 +86,8 @@ create table timers (
   entity bigint not null, id text not null, due double precision, line text not null, primary key (entity, id));
 create index due_timers on timers (due, entity, id) where due is not null;
 create table submissions (
-  id text primary key, queue text not null, rank smallint not null, at double precision not null, line text not null);
+  id {{ordered}} primary key, queue text not null, rank smallint not null,
+  at double precision not null, line text not null);
 create index next_submissions on submissions (queue, rank, at, id);
 create table accounts (name text primary key, state text not null);
 """

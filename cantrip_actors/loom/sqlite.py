@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from cantrip_actors.loom import schema, write_ahead
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
@@ -40,10 +40,10 @@ from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.sqlite_connections import ReadBudget, Readers, forbid_waiting, is_busy, wait_for_lock
 from cantrip_actors.loom.store import Durability, Locked, Postponed
-from cantrip_actors.loom.table_rows import Connection, KnownRows
+from cantrip_actors.loom.table_rows import Connection, KnownRows, decode_text
 from cantrip_actors.loom.tables import TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
-from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.project import Life, Status
 from cantrip_actors.own_files.claims import APPLICATION, claim_file
 from cantrip_actors.own_files.modes import file_size, make_file, make_folder, narrow_files
 from cantrip_actors.records.mail import MailRow
@@ -71,6 +71,7 @@ _TYPES = {
     "token": "integer primary key autoincrement",
     "time": "real",
     "bytes": "blob",
+    "ordered": "text",
     "seq": "",
     "no": "",
 }
@@ -79,6 +80,19 @@ create view log as select records.seq, entities.id as entity, json_extract(body,
   json_extract(body, '$.turn') as turn, body from records join entities on entities.no = records.entity;
 """
 """A view for people who inspect the file."""
+
+_COUNT_ONE = """
+insert into tallies (tenant, state, many) values (new.tenant, new.state, 1)
+  on conflict (tenant, state) do update set many = many + 1;
+"""
+_TALLIES = (
+    "create table tallies (tenant text, state text, many integer not null, primary key (tenant, state)) without rowid",
+    f"create trigger tally_new after insert on entities begin {_COUNT_ONE} end",
+    f"""create trigger tally_change after update of tenant, state on entities
+      when old.tenant <> new.tenant or old.state <> new.state begin
+        update tallies set many = many - 1 where tenant = old.tenant and state = old.state; {_COUNT_ONE} end""",  # noqa: S608  # our own words
+)
+"""How many entities of each tenant are in each state: SQLite would read all of an index to count them."""
 
 _AT_ONCE = nullcontext()
 _SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
@@ -90,7 +104,6 @@ class SqliteStore(TableStore):
     _conflicts = (sqlite3.IntegrityError,)
     _table_query = "select 1 from sqlite_master where name = ?"
     _locked = ""
-    _numbers_in_order = True
 
     def __init__(
         self,
@@ -168,6 +181,8 @@ class SqliteStore(TableStore):
         connection.execute("begin immediate")
         found = self._check(connection)
         for statement in (schema.write_statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
+            connection.execute(statement)
+        for statement in () if found else _TALLIES:
             connection.execute(statement)
         if found == 0:
             connection.execute(f"pragma application_id = {APPLICATION}")
@@ -472,6 +487,8 @@ class SqliteStore(TableStore):
         ((last, many),) = self._fetch_rows("select coalesce(max(seq), 0), count(*) from records")
         if last != many:
             yield f"record {last}: this is the last record, but the loom has fewer records than that"
+        if self.count_states() != super().count_states():
+            yield "the number of entities in each state differs from their rows"
         yield from super().faults()
 
     def key(self) -> bytes | None:
@@ -483,6 +500,12 @@ class SqliteStore(TableStore):
         # SQLite must be told to use the index of entities that have not ended for good
         query = "select id from entities indexed by unfinished where life < 2 and life between ? and ? order by no"
         return self._fetch_ids(query, first, last)
+
+    def count_states(self, tenant: str | None = None) -> dict[Status, int]:
+        """Return how many entities are in each state."""
+        query = "select state, sum(many) from tallies where tenant = coalesce(?, tenant) group by state"
+        counts = {cast("Status", decode_text(state)): int(count) for state, count in self._fetch_rows(query, tenant)}
+        return {state: count for state, count in counts.items() if count}
 
     def _fetch_rows(self, query: str, *values: Any) -> list[Any]:
         try:

@@ -31,7 +31,8 @@ from cantrip_actors.loom.lease import NO_LEASES
 from cantrip_actors.loom.lease_store import LeaseStore
 from cantrip_actors.loom.rules import Plan, Tree, Waiting, plan, plan_timers, seal_plan
 from cantrip_actors.loom.seal_key import UNSEALED, Head, Seal
-from cantrip_actors.machine.project import Life, as_forgotten
+from cantrip_actors.loom.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
+from cantrip_actors.machine.project import EntityStanding, Life, Status, as_forgotten
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
@@ -89,6 +90,8 @@ class Store(LeaseStore):
     """The keys for links, in a loom that was opened with `seal_key`."""
     written: int = 0
     """The number of bytes of records that it has appended."""
+    numbers_in_order: bool = True
+    """Whether records and mail are committed in the order of their numbers."""
     connections: int = 0
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
@@ -485,8 +488,17 @@ class Store(LeaseStore):
         """Return the position of an entity's last record; None for an unknown entity."""
 
     @abstractmethod
+    def standing(self, entity_id: str) -> EntityStanding | None:
+        """Return how an entity stands after its last record; None for an unknown entity."""
+
+    @abstractmethod
+    def standings(self) -> Iterator[tuple[str, EntityStanding]]:
+        """Yield every entity and how it stands, in order of creation (`verify`)."""
+
     def life(self, entity_id: str) -> Life | None:
         """Return the phase of an entity's life; None for an unknown entity."""
+        standing = self.standing(entity_id)
+        return None if standing is None else standing.life
 
     def keep_checkpoint(self, entity_id: str, tip: Tip, data: bytes, leases: Mapping[str, int] | None = None) -> None:
         """Store the state of an entity after its record at `tip`, in place of the earlier checkpoint.
@@ -563,6 +575,17 @@ class Store(LeaseStore):
     @abstractmethod
     def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
         """Yield the lines of a tree with their numbers, in order, from that number on."""
+
+    @abstractmethod
+    def records_after(self, number: int, limit: int) -> list[tuple[int, Record]]:
+        """Return the next records of all entities after that number, with their numbers, in order.
+
+        The bytes of their images are not attached.
+        """
+
+    @abstractmethod
+    def last_number(self) -> int:
+        """Return the number of the last record; 0 for an empty loom."""
 
     @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:
@@ -642,6 +665,26 @@ class Store(LeaseStore):
     @abstractmethod
     def named(self, name: str) -> str | None:
         """Return the latest long-lived entity with that name in its header, ended or not; None without one."""
+
+    @abstractmethod
+    def select(
+        self,
+        selection: Selection = EVERYTHING,
+        cursor: str | None = None,
+        limit: int = LARGEST_PAGE,
+        *,
+        oldest_first: bool = False,
+    ) -> list[ListedEntity]:
+        """Return the newest entities of a selection, at most `limit`: those that began last come first.
+
+        With `oldest_first` the order is reversed. With a `cursor`, the id of an entity, those that follow it in this
+        order; none for an unknown id. The time that this takes depends on how many it returns; with several
+        conditions, also on how many fit the rarest one.
+        """
+
+    @abstractmethod
+    def count_states(self, tenant: str | None = None) -> dict[Status, int]:
+        """Return how many entities of all tenants, or of one, are in each state; it reads an index only."""
 
     def unfinished(self, *, idle: bool = True) -> Sequence[str]:
         """Return the entities that have not ended for good according to their logs, in order of creation.

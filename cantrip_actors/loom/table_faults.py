@@ -34,7 +34,7 @@ def _find_entity_faults(fetch: Fetch) -> Iterator[str]:
     at = 0
     while rows := fetch(_BEGINNINGS, at, MANY):
         at = rows[-1][0]
-        for no, body, parent, turn, forked, name, lasting in rows:
+        for no, body, parent, turn, forked, name, lasting, tenant, began in rows:
             if body is None:
                 yield f"record {no} is missing, and an entity should begin with it"
                 continue
@@ -48,6 +48,8 @@ def _find_entity_faults(fetch: Fetch) -> Iterator[str]:
                 bool(forked),
                 decode_optional_text(name),
                 bool(lasting),
+                decode_text(tenant),
+                decode_text(began),
             )
             if header is not None and row != read_header_facts(header):
                 yield f"record {no}: the row of its entity differs from this line"
@@ -106,7 +108,7 @@ def _find_submission_faults(fetch: Fetch) -> Iterator[str]:
 
 
 _BEGINNINGS = """
-select no, body, parent_entity, parent_turn, forked, name, lasting
+select no, body, parent_entity, parent_turn, forked, name, lasting, tenant, at
   from entities left join records on seq = no and entity = no where no > ? order by no limit ?
 """
 _MARKS = """

@@ -33,6 +33,7 @@ from cantrip_actors.loom.table_rows import MANY, Connection, KnownRows, decode_t
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.mail import decode_mail
+from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Timer, decode_timer
 
 MOST = 1000
@@ -85,8 +86,6 @@ class ForgettingTables(MailTables):
     """A store that replaces rows by tombstones."""
 
     _known: KnownRows
-    _numbers_in_order: bool
-    """Whether records and mail are committed in the order of their numbers."""
 
     @abstractmethod
     def _lock_blobs(self, db: Connection) -> None:
@@ -200,8 +199,9 @@ class ForgettingTables(MailTables):
         names: set[str] = set()
         """Names, scoped, that led to one of these entities."""
         for one in doomed:
-            names.update(decode_text(name) for (name,) in db.execute(_LATEST_OF_NAME, (one.no,)).fetchall())
-            db.execute("update entities set name = null where no = ?", (one.no,))
+            rows = db.execute(_LATEST_OF_NAME, (one.no,)).fetchall()
+            names.update(scope_name(decode_text(tenant), decode_text(name)) for tenant, name in rows)
+            db.execute("update entities set name = null, tenant = '' where no = ?", (one.no,))
         if doomed:
             records = [one.log.make_record(wanted) for one in doomed]
             made, _ = self._plan(db, records, [encode(record) for record in records], leases)
@@ -244,7 +244,7 @@ class ForgettingTables(MailTables):
         if not digests:
             return 0
         self._lock_blobs(db)
-        since = uses if self._numbers_in_order else _UNREAD
+        since = uses if self.numbers_in_order else _UNREAD
         used = _list_used(lambda query, *values: db.execute(query, values).fetchall(), digests, since)
         unused = [
             (digest,)
@@ -332,8 +332,9 @@ _WITH_BLOBS = (
 )
 _MAIL_WITH_BLOBS = "select no, line from mail where taken is null and no > ? and line like ? order by no limit ?"
 _LATEST_OF_NAME = """
-select name from entities where no = ? and lasting and name is not null and not exists
-  (select 1 from entities later where later.lasting and later.name = entities.name and later.no > entities.no)
+select tenant, name from entities where no = ? and lasting and name is not null and not exists
+  (select 1 from entities later where later.name = entities.name and later.tenant = entities.tenant
+    and later.lasting and later.no > entities.no)
 """
 _COUNT_AGAIN = """
 update trees set

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.rules import NONE_WAITS, Known, Place, Plan, Tree, Waiting
 from cantrip_actors.loom.store import Store
-from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.project import EntityStanding, Life
 from cantrip_actors.records.codec import Newer, decode
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import Record
@@ -107,12 +107,13 @@ class KnownRows(Known):
         self, places: Iterable[Any], owners: dict[str, str], tokens: dict[str, int], mail: Sequence[MailRow]
     ) -> None:
         """Add entities; replace the known turns, tokens and mails."""
-        for entity, no, root_no, lasting, life, has_timers, root, token, head, *counts in places:
+        for entity, no, root_no, lasting, life, state, cantrip, has_timers, root, token, head, *counts in places:
             tree = self._trees.get(root_no)
             if tree is None:
                 waiting, link = (NONE_WAITS, NOTHING) if head is None else (Waiting(*counts), head.encode())
                 tree = self._trees[root_no] = Tree(root_no, root, link, token, waiting)
-            self.places[entity] = Place(no, tree, bool(lasting), Life(life), has_timers=bool(has_timers))
+            standing = EntityStanding(Life(life), state, cantrip)
+            self.places[entity] = Place(no, tree, bool(lasting), standing, has_timers=bool(has_timers))
         self._owners, self._tokens = owners, tokens
         self._mail_rows = {row.no: row for row in mail}
         self._mail = {(row.entity_id, row.key): row for row in mail}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, cast
 
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import Tip
@@ -18,8 +18,10 @@ from cantrip_actors.loom.rules import (
 )
 from cantrip_actors.loom.schema import IS_ASIDE, SEAL
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
+from cantrip_actors.loom.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
 from cantrip_actors.loom.table_faults import find_table_faults
 from cantrip_actors.loom.table_forget import ForgettingTables
+from cantrip_actors.loom.table_listing import decode_listed, write_selection
 from cantrip_actors.loom.table_rows import (
     MAIL_ROWS,
     MANY,
@@ -30,11 +32,20 @@ from cantrip_actors.loom.table_rows import (
     decode_text,
     read_link,
 )
-from cantrip_actors.machine.project import NOTED, Life, as_header, get_committed_turn, get_named_turn
+from cantrip_actors.machine.project import (
+    NOTED,
+    EntityStanding,
+    Life,
+    Status,
+    as_header,
+    get_committed_turn,
+    get_named_turn,
+)
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.records.seal import NOTHING
+from cantrip_actors.records.tenant import split_name
 from cantrip_actors.terms.errors import LoomError
 
 
@@ -164,9 +175,12 @@ class TableStore(ForgettingTables):
                     for at, record in enumerate(made.records)
                 ]
                 db.executemany("insert into records (seq, entity, turn, body) values (?, ?, ?, ?)", rows)
-            if made.lives:
-                lives = [(life.value, self._get_entity_number(entity, made)) for entity, life in made.lives.items()]
-                db.executemany("update entities set life = ? where no = ?", lives)
+            if made.standings:
+                standings = [
+                    (how.life.value, how.status, how.cantrip, self._get_entity_number(entity, made))
+                    for entity, how in made.standings.items()
+                ]
+                db.executemany("update entities set life = ?, state = ?, cantrip = ? where no = ?", standings)
             if made.posted:
                 posted = [
                     (
@@ -295,10 +309,18 @@ class TableStore(ForgettingTables):
                 at = seq
                 yield seq, decode_text(body).encode()
 
-    def life(self, entity_id: str) -> Life | None:
-        """Return the phase of an entity's life."""
-        rows = self._fetch_rows("select life from entities where id = ?", entity_id)
-        return Life(rows[0][0]) if rows else None
+    def standing(self, entity_id: str) -> EntityStanding | None:
+        """Return how an entity stands."""
+        rows = self._fetch_rows("select life, state, cantrip from entities where id = ?", entity_id)
+        return _decode_standing(rows[0]) if rows else None
+
+    def standings(self) -> Iterator[tuple[str, EntityStanding]]:
+        """Yield how each entity stands, in order of creation."""
+        at = 0
+        while rows := self._fetch_rows(_STANDINGS, at, MANY):
+            at = rows[-1][0]
+            for _, entity, *standing in rows:
+                yield decode_text(entity), _decode_standing(standing)
 
     def _count_written(self, size: int) -> None:  # a server looks after its own log
         """Count the bytes that a transaction writes."""
@@ -366,13 +388,42 @@ class TableStore(ForgettingTables):
 
     def named(self, name: str) -> str | None:
         """Return the latest long-lived entity of that name."""
-        found = self._fetch_ids("select id from entities where lasting and name = ? order by no desc limit 1", name)
+        tenant, own = split_name(name)
+        found = self._fetch_ids(_NAMED, own, tenant)
         return found[0] if found else None
+
+    def select(
+        self,
+        selection: Selection = EVERYTHING,
+        cursor: str | None = None,
+        limit: int = LARGEST_PAGE,
+        *,
+        oldest_first: bool = False,
+    ) -> list[ListedEntity]:
+        """Return the newest entities of a selection, or those that follow `cursor`."""
+        query, values = write_selection(selection, cursor, oldest_first=oldest_first)
+        return [decode_listed(row) for row in self._fetch_rows(query, *values, limit)]
+
+    def count_states(self, tenant: str | None = None) -> dict[Status, int]:
+        """Return how many entities are in each state."""
+        which, values = ("", ()) if tenant is None else ("where tenant = ?", (tenant,))
+        query = f"select state, count(*) from entities {which} group by state"  # noqa: S608  # our own words
+        return {cast("Status", decode_text(state)): count for state, count in self._fetch_rows(query, *values)}
 
     def entities_at(self, first: Life, last: Life) -> Sequence[str]:
         """Return the entities between these phases of life, in order of creation."""
         query = "select id from entities where life < 2 and life between ? and ? order by no"
         return self._fetch_ids(query, first.value, last.value)
+
+    def records_after(self, number: int, limit: int) -> list[tuple[int, Record]]:
+        """Return the next records of all entities after that number."""
+        rows = self._fetch_rows("select seq, body from records where seq > ? order by seq limit ?", number, limit)
+        return [(seq, self._decode(seq, body)) for seq, body in rows]
+
+    def last_number(self) -> int:
+        """Return the number of the last record."""
+        ((last,),) = self._fetch_rows("select coalesce(max(seq), 0) from records")
+        return int(last)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield every line with its number, in the order of recording, up to the moment of the call."""
@@ -421,6 +472,13 @@ class TableStore(ForgettingTables):
         return f"<{type(self).__name__} {self.where} of {entities} entities, {turns} turns>"
 
 
+def _decode_standing(row: Sequence[Any]) -> EntityStanding:
+    life, state, cantrip = row
+    return EntityStanding(Life(life), cast("Status", decode_text(state)), decode_optional_text(cantrip))
+
+
+_NAMED = "select id from entities where name = ? and tenant = ? and lasting order by no desc limit 1"
+_STANDINGS = "select no, id, life, state, cantrip from entities where no > ? order by no limit ?"
 _ASIDES = f"""
 select seq, body from records
   where entity = (select no from entities where id = ?) and {IS_ASIDE} order by seq
@@ -442,15 +500,16 @@ select seq, body from records where entity in (select no from family) and seq > 
 """
 _REMOVE_TIMER = "delete from timers where entity = ? and id = ?"
 _PLACES = """
-select one.id, one.no, one.tree, one.lasting, one.life, exists (select 1 from timers where entity = one.no),
+select one.id, one.no, one.tree, one.lasting, one.life, one.state, one.cantrip,
+  exists (select 1 from timers where entity = one.no),
   root.id, token, head, control, intents, loads
   from {given} join entities one on one.id = given.id join entities root on root.no = one.tree
   left join trees on trees.no = one.tree left join leases on leases.entity = root.id
 """
 _KEEP_BLOB = "insert into blobs (digest, kind, data, seal) values (?, ?, ?, ?) on conflict do nothing"
 _ADD_ENTITY = (
-    "insert into entities (no, id, tree, parent_entity, parent_turn, forked, name, lasting, life) "
-    "values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "insert into entities (no, id, tree, parent_entity, parent_turn, forked, name, lasting, tenant, at, "
+    "life, state, cantrip) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _ADD_MAIL = "insert into mail (no, entity, lane, loads, key, digest, line, taken) values (?, ?, ?, ?, ?, ?, ?, ?)"
 _SET_TIMER = (

@@ -343,8 +343,16 @@ class _Reading:
         for turn, entity in self.trees.index.owners.items():
             if store.owner(turn) != entity:
                 yield Fault(None, f"turn {turn} is entity {entity}'s, and the index says otherwise")
-        if list(store.unfinished()) != list(self.trees.index.unfinished):
-            yield Fault(None, "which entities are over is not what the index says")
+        places = self.trees.index.places
+        for entity, standing in store.standings():
+            place = places.get(entity)
+            if place is not None and place.standing != standing:
+                found, expected = (
+                    f"{how.life.name.lower()}, {how.status}, of cantrip {how.cantrip}"
+                    for how in (standing, place.standing)
+                )
+                what = f"the index says that entity {entity} is {found}, and its records say that it is {expected}"
+                yield Fault(None, what)
 
     def find_mail_faults(self, store: Store) -> Iterator[Fault]:
         """Yield mail that is damaged, or waits although a record took it or its entity has ended; note its images."""

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -25,6 +26,7 @@ from cantrip_actors.loom.lease import QuarantineRow
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.seal_key import GivenKey
+from cantrip_actors.loom.selection import EVERYTHING, ListedEntity, Page, Selection, check_page_limit
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.checkpoint import decode_checkpoint
 from cantrip_actors.machine.evolve import fold
@@ -35,18 +37,18 @@ from cantrip_actors.machine.project import (
     collect_rewards,
     find_first_intent,
     find_header_in_force,
-    find_status,
+    find_open_request,
     get_committed_turn,
     get_header,
     get_named_turn,
     get_outcome,
+    get_time,
     get_turn_number,
     read_turns,
-    show_status,
 )
 from cantrip_actors.machine.state import Shape
 from cantrip_actors.machine.state import State as MachineState
-from cantrip_actors.records.records import Header, IntentGiven, Record, Rewarded
+from cantrip_actors.records.records import Header, IntentGiven, Record, Requested, Rewarded
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.arguments import check, check_kind, check_texts, is_finite, is_whole
@@ -57,6 +59,7 @@ from cantrip_actors.terms.outcome import Outcome
 
 State = Status
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -99,6 +102,31 @@ class Loom:
     def headers(self) -> Iterator[Header]:
         """Yield each entity's header, in order of creation."""
         return (one for one in self._store.headers() if self.tenant is None or one.tenant == self.tenant)
+
+    def page(
+        self,
+        selection: Selection = EVERYTHING,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        oldest_first: bool = False,
+    ) -> Page[ListedEntity]:
+        """Return a page of the entities of a selection, newest first; `cursor` is the `next` of an earlier page.
+
+        With `oldest_first` the order is reversed, and `cursor` is of such a page. A page costs what it
+        returns, however many entities the loom has. Raises LoomError for an unknown cursor.
+        """
+        check_page_limit(limit)
+        if cursor is not None and not self.has(cursor):
+            raise LoomError(f"cursor: expected the `next` of an earlier page, got {cursor!r}")
+        if self.tenant is not None:
+            selection = replace(selection, tenant=self.tenant)
+        listed = self._store.select(selection, cursor, limit + 1, oldest_first=oldest_first)
+        return Page(listed[:limit], listed[limit - 1].id if len(listed) > limit else None)
+
+    def count_states(self) -> dict[State, int]:
+        """Return how many entities are in each state."""
+        return self._store.count_states(self.tenant)
 
     def _find(self, entity_id: str) -> Header | None:
         check_texts(LoomError, entity=entity_id)  # a database answers with an error about its types
@@ -160,6 +188,39 @@ class Loom:
             records = self._read(entity_id, after=position) if before.position != position else ()
             if self._store.tip(entity_id) == before:  # otherwise another process wrote meanwhile
                 return records, before.position
+
+    def read_since(self, number: int, limit: int = 500) -> tuple[list[tuple[int, Record]], int]:
+        """Return the next records of all entities after a number, with their numbers; and the last number read.
+
+        Images have no bytes. With a tenant, the records of other tenants are read and left out.
+        """
+        records = self._store.records_after(number, limit)
+        own = {record.entity_id: self._is_here(record.entity_id) for _, record in records} if self.tenant else {}
+        last = records[-1][0] if records else number
+        return [pair for pair in records if own.get(pair[1].entity_id, True)], last
+
+    def find_number(self, time: str) -> int:
+        """Return a number of a record: those after it were recorded at that time (ISO 8601, UTC) or later.
+
+        It looks at a few records only, and expects their times to be in order.
+        """
+        low, high = 0, self._store.last_number()
+        while low < high:
+            middle = (low + high) // 2
+            found = self._search(
+                lambda many, middle=middle: self._store.records_after(middle, many),  # type: ignore[misc]
+                lambda records: next(filter(None, (get_time(record) for _, record in records)), None),
+            )
+            if found is None or found >= time:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    @property
+    def numbers_in_order(self) -> bool:
+        """Whether a record never appears before one that was read already (`read_since`)."""
+        return self._store.numbers_in_order
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         check(is_whole(after, -1), "after", "a position, or -1 for the beginning", after, LoomError)
@@ -246,7 +307,7 @@ class Loom:
         return read() if found is None else found
 
     def _search(
-        self, read: Callable[[int], Sequence[Record]], find: Callable[[Sequence[Record]], T | None], many: int = 8
+        self, read: Callable[[int], Sequence[R]], find: Callable[[Sequence[R]], T | None], many: int = 8
     ) -> T | None:
         """Return what `find` finds in as few records as possible; None if it finds nothing in all of them."""
         while True:
@@ -288,8 +349,18 @@ class Loom:
         A timeout and a budget are wards: an entity that exceeds one between turns is truncated too. Its `Ended` record
         says which.
         """
-        status: State = self._search_back(entity_id, find_status) or "active"
-        return show_status(status)
+        standing = self._store.standing(entity_id) if self._is_here(entity_id) else None
+        if standing is None:
+            raise LoomError(f"entity {entity_id} is not in this loom")
+        return standing.status
+
+    def open_request(self, entity_id: str) -> Requested | None:
+        """Return the request that an entity waits with for a person; None if it does not wait. Raises LoomError."""
+        return self._search_back(entity_id, find_open_request) if self.state(entity_id) == "waiting" else None
+
+    def last_time(self, entity_id: str) -> str:
+        """Return the time of an entity's last record that has one, ISO 8601 in UTC. Raises LoomError."""
+        return self._search_back(entity_id, _find_last_time) or ""
 
     def quarantines(self) -> dict[str, QuarantineRow]:
         """Return the quarantines of root entities, by their ids: why each does not run, and until when."""
@@ -545,6 +616,10 @@ def fold_entity(loom: Loom, entity_id: str) -> MachineState:
 
 def _find_last_turn(records: Sequence[Record]) -> str | None:
     return next(filter(None, map(get_committed_turn, reversed(records))), None)
+
+
+def _find_last_time(records: Sequence[Record]) -> str | None:
+    return next(filter(None, map(get_time, reversed(records))), None)
 
 
 def _find_last_number(records: Sequence[Record]) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import dropwhile, islice
 from typing import Any, Final
 
 from mcp import types
@@ -41,22 +39,20 @@ def list_resources(caller: McpCaller, cursor: str | None) -> types.ListResources
     """Return entities, newest first, a page at a time. Raises Refused."""
     caller.check("read")
     loom = caller.loom
-    ids: Iterable[str] = (header.entity_id for header in reversed(list(loom.headers())))
-    if cursor is not None:
-        ids = islice(dropwhile(lambda entity_id: entity_id != cursor, ids), 1, None)
-    shown_ids = list(islice(filter(caller.sees, ids), PAGE + 1))
+    if cursor is not None and not loom.has(cursor):
+        return types.ListResourcesResult(resources=[])
+    page = loom.page(cursor=cursor, limit=PAGE)
     resources = [
         types.Resource(
-            name=loom.header(entity_id).cantrip_name or entity_id,
-            uri=f"{ENTITIES}{entity_id}",
-            description=f"{loom.state(entity_id)}, began {loom.header(entity_id).at}",
+            name=listed.cantrip or listed.id,
+            uri=f"{ENTITIES}{listed.id}",
+            description=f"{listed.state}, began {listed.began}",
             mime_type=JSON,
         )
-        for entity_id in shown_ids[:PAGE]
+        for listed in page
+        if caller.sees(listed.id)
     ]
-    return types.ListResourcesResult(
-        resources=resources, next_cursor=shown_ids[PAGE - 1] if len(shown_ids) > PAGE else None
-    )
+    return types.ListResourcesResult(resources=resources, next_cursor=page.next)
 
 
 def read_resource(caller: McpCaller, uri: str) -> types.ReadResourceResult:

@@ -170,7 +170,9 @@ class ToolWork:
 
     def requests(self) -> list[Request]:
         """Return the open requests to people of the entity and of those below it."""
-        return [request for request in self._runtime.requests() if self.concerns(request)]
+        runtime = self._runtime
+        found = [one for below in runtime.loom.subtree(self.entity.id) for one in runtime.requests(entity=below)]
+        return sorted(found, key=lambda request: request.asked_at)
 
     def count_turns_before(self) -> int:
         """Return the number of the last turn that the entity made before this work, or until now."""

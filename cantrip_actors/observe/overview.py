@@ -1,6 +1,7 @@
 """An overview of the entities of a loom, for `cantrip top`, made from a service or from the loom itself.
 
-It is a fold of records: each reading covers only the records since the last one.
+A look costs what is new and what is shown, not what the loom holds: it counts the states in the index, lists the newest
+entities, and reads the records since the last look. The first look begins with the first record of the day.
 """
 
 from __future__ import annotations
@@ -8,18 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.machine.project import find_open_request
-from cantrip_actors.records.records import Header
+from cantrip_actors.loom.selection import ListedEntity, Selection
+from cantrip_actors.records.records import Record
 from cantrip_actors.stream.events import (
     EntityEndedEvent,
     EntityEvent,
-    EntityStartedEvent,
     FoldedEvent,
     SampledEvent,
     StepCompleteEvent,
@@ -29,38 +28,41 @@ from cantrip_actors.stream.reading import format_instant, read_events
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 NEWEST: Final = 200
-"""The most ended entities in a list, the newest ones; all others are always listed."""
+"""The most entities in a list: the newest of all, of those at work, and of those that wait for a person."""
 
 MINUTE: Final = 60.0
-
-
-@dataclass
-class _EntityFacts:
-    """The facts from one entity's records so far."""
-
-    header: Header
-    position: int = -1
-    turns: int = 0
-    usage: Usage = NO_USAGE
-    waiting: Usage = NO_USAGE
-    """The part of `usage` that no timed turn covers yet."""
-    last: str = ""
-    is_over: bool = False
-    row: dict[str, Any] = field(default_factory=dict)
+GRACE: Final = 10.0
+"""Seconds in which a record may appear before one that was read already, in a loom with several writers."""
+BATCH: Final = 500
+"""Records that are read at once."""
 
 
 class Overview:
-    """Reads one loom repeatedly. `clock` is in seconds since the epoch."""
+    """Reads one loom repeatedly. `clock` is in seconds since the epoch.
 
-    def __init__(self, loom: Loom, clock: Callable[[], float] = time.time) -> None:
+    Names and texts are read from `shown`, such as a redacted loom; left out: from `loom`.
+    """
+
+    def __init__(self, loom: Loom, clock: Callable[[], float] = time.time, shown: Loom | None = None) -> None:
         self._loom = loom
+        self._shown = loom if shown is None else shown
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, _EntityFacts] = {}
-        self._recent: deque[tuple[float, int]] = deque()
-        """The turns of the last minute: their times and tokens."""
-        self._cost: tuple[str, float] = ("", 0.0)
-        """A day, and the cost of its turns."""
+        self._grace = 0.0 if loom.numbers_in_order else GRACE
+        self._position: int | None = None
+        """The number up to which all records are read; None before the first look."""
+        self._early: dict[int, float] = {}
+        """The records after it that are read too, and when they were."""
+        self._undated: dict[str, Usage] = {}
+        """The tokens of entities since their last record that has a time."""
+        self._recent: deque[tuple[float, int, bool]] = deque()
+        """The spending of the last minute: when, tokens, and whether it ended a turn."""
+        self._today = ""
+        self._cost = 0.0
+        self._turns = 0
+        """The cost and the turns of today."""
+        self._rows: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {}
+        """The rows of the entities that are shown, with their open requests, while their logs have no more records."""
 
     def look(self) -> dict[str, Any]:
         """Return the current overview as a JSON value. May read a disk or a network: call it in a thread."""
@@ -70,87 +72,109 @@ class Overview:
     def _look(self) -> dict[str, Any]:
         now, loom = self._clock(), self._loom
         today = datetime.fromtimestamp(now, UTC).date().isoformat()
-        if self._cost[0] != today:
-            self._cost = (today, 0.0)
-        ids = loom.entities()
-        busy, quarantines = set(loom.unfinished()), loom.quarantines()
-        for one in ids:
-            if one in busy or one not in self._known or not self._known[one].is_over:
-                self._read(one, now)
-        rows = [self._known[one].row for one in ids if one in self._known]
-        rows = [{**row, "state": "quarantined"} if row["id"] in quarantines else row for row in rows]
-        while self._recent and self._recent[0][0] < now - MINUTE:
+        if self._today != today:
+            self._today, self._cost, self._turns = today, 0.0, 0
+        if self._position is None:
+            self._position = loom.find_number(today)
+        for event in read_events(self._read_new(now)):
+            self._take(event)
+        while self._recent and self._recent[0][0] <= now - MINUTE:
             self._recent.popleft()
-        states: dict[str, int] = {}
-        for row in rows:
-            states[row["state"]] = states.get(row["state"], 0) + 1
-        shown = {row["id"] for row in rows[-NEWEST:]} | busy
+        states = loom.count_states()
+        self._rows = {listed.id: self._rows.get(listed.id) or self._build(listed) for listed in self._select()}
+        quarantines = loom.quarantines()
+        counts: dict[str, int] = {**states}
+        for entity_id in quarantines:
+            counts[loom.state(entity_id)] -= 1
+        if quarantines:
+            counts["quarantined"] = len(quarantines)
         return {
             "at": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             "totals": {
-                "entities": len(rows),
-                "states": states,
-                "turns": sum(one.turns for one in self._known.values()),
-                "turns_per_minute": len(self._recent),
-                "tokens_per_minute": sum(count for _, count in self._recent),
-                "cost_today": round(self._cost[1], 6),
+                "entities": sum(counts.values()),
+                "states": {state: count for state, count in counts.items() if count},
+                "turns_today": self._turns,
+                "turns_per_minute": sum(is_turn for _, _, is_turn in self._recent),
+                "tokens_per_minute": sum(count for _, count, _ in self._recent),
+                "cost_today": round(self._cost, 6),
             },
-            "entities": [row for row in rows if row["id"] in shown],
-            "requests": [self._request(row) for row in rows if row["state"] == "waiting"],
+            "entities": [
+                {**row, "state": "quarantined"} if row["id"] in quarantines else row for row, _ in self._rows.values()
+            ],
+            "requests": [request for _, request in self._rows.values() if request is not None],
         }
 
-    def _read(self, entity_id: str, now: float) -> None:
-        loom = self._loom
-        known = self._known.get(entity_id)
-        if known is None:
-            known = self._known[entity_id] = _EntityFacts(loom.header(entity_id))
-        records, known.position = loom.records_since(entity_id, known.position)
-        for event in read_events(records):
-            self._take(known, event, now)
-        header, usage = known.header, known.usage
-        known.is_over = loom.is_over(entity_id)
-        known.row = {
-            "id": entity_id,
-            "name": header.name,
-            "cantrip": header.cantrip_name,
-            "crystal": header.crystal,
-            "parent": header.parent_entity,
-            "depth": header.depth,
-            "state": loom.state(entity_id),
-            "began": header.at,
-            "last": known.last or header.at,
-            "turns": known.turns,
-            "tokens": usage.total_tokens,
-            "cost": round(usage.cost, 6),
-        }
+    def _read_new(self, now: float) -> Iterator[Record]:
+        """Yield the records since the last look, and drop the rows of their entities."""
+        position = self._position or 0
+        while True:
+            records, last = self._loom.read_since(position, BATCH)
+            for number, record in records:
+                if number not in self._early:
+                    self._early[number] = now
+                    self._rows.pop(record.entity_id, None)
+                    yield record
+            if last == position:
+                break
+            position = last
+        settled = [number for number, read_at in self._early.items() if read_at <= now - self._grace]
+        self._position = max([self._position or 0, *settled]) if self._grace else position
+        for number in settled:
+            del self._early[number]
 
-    def _take(self, known: _EntityFacts, event: EntityEvent, now: float) -> None:
+    def _take(self, event: EntityEvent) -> None:
         match event:
-            case EntityStartedEvent():
-                known.last = format_instant(event.at)
             case UsageEvent():
-                known.usage += event.usage
-                known.waiting += event.usage
+                self._undated[event.entity_id] = self._undated.get(event.entity_id, NO_USAGE) + event.usage
             case FoldedEvent() | SampledEvent() | EntityEndedEvent():
-                known.usage += event.usage
-                known.waiting += event.usage
-                self._spend(known, event.at, now, is_turn=False)
+                self._spend(event, event.usage, is_turn=False)
             case StepCompleteEvent():
-                known.turns += 1
-                self._spend(known, event.at, now, is_turn=True)
+                self._spend(event, NO_USAGE, is_turn=True)
             case _:
                 pass
 
-    def _spend(self, known: _EntityFacts, at: float, now: float, *, is_turn: bool) -> None:
-        spent, known.waiting, known.last = known.waiting, NO_USAGE, format_instant(at)
-        if known.last[:10] == self._cost[0]:
-            self._cost = (self._cost[0], self._cost[1] + spent.cost)
-        if is_turn and at > now - MINUTE:
-            self._recent.append((at, spent.total_tokens))
+    def _spend(self, event: EntityEvent, usage: Usage, *, is_turn: bool) -> None:
+        usage = self._undated.pop(event.entity_id, NO_USAGE) + usage
+        if format_instant(event.at)[:10] == self._today:
+            self._cost += usage.cost
+            self._turns += is_turn
+        self._recent.append((event.at, usage.total_tokens, is_turn))
 
-    def _request(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        asked = find_open_request(self._loom.records(row["id"]))
-        if asked is None:  # it was decided meanwhile
-            return {"id": "", "entity": row["id"], "gate": "", "text": "", "asked_at": ""}
-        text = asked.why if asked.question is None else asked.question
-        return {"id": asked.id, "entity": row["id"], "gate": asked.gate, "text": text, "asked_at": asked.at}
+    def _select(self) -> list[ListedEntity]:
+        """Return the entities to show, those that began first come first."""
+        pages = [self._shown.page(Selection(state=state), limit=NEWEST) for state in (None, "active", "waiting")]
+        newest = {listed.id: listed for listed in reversed(pages[0].items)}
+        older = {listed.id: listed for page in pages[1:] for listed in page if listed.id not in newest}
+        return [*sorted(older.values(), key=lambda listed: listed.began), *newest.values()]
+
+    def _build(self, listed: ListedEntity) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        loom = self._loom
+        header, usage = self._shown.header(listed.id), loom.usage(listed.id)
+        row = {
+            "id": listed.id,
+            "name": listed.name,
+            "cantrip": listed.cantrip,
+            "crystal": header.crystal,
+            "parent": listed.parent,
+            "depth": header.depth,
+            "state": listed.state,
+            "began": listed.began,
+            "last": loom.last_time(listed.id) or listed.began,
+            "turns": loom.count_turns(listed.id),
+            "tokens": usage.total_tokens,
+            "cost": round(usage.cost, 6),
+        }
+        return row, self._find_request(row)
+
+    def _find_request(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
+        requested = self._shown.open_request(row["id"]) if row["state"] == "waiting" else None
+        if requested is None:  # the entity does not wait, or the request was decided meanwhile
+            return None
+        text = requested.why if requested.question is None else requested.question
+        return {
+            "id": requested.id,
+            "entity": row["id"],
+            "gate": requested.gate,
+            "text": text,
+            "asked_at": requested.at,
+        }

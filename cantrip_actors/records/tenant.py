@@ -31,4 +31,10 @@ def scope_name(tenant: str, name: str) -> str:
 
 def unscope_name(text: str) -> str:
     """Return the name that `scope_name` scoped."""
-    return text.rpartition(_BETWEEN)[2]
+    return split_name(text)[1]
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Return the tenant and the name of a name that `scope_name` scoped."""
+    tenant, _, name = text.rpartition(_BETWEEN)
+    return tenant, name

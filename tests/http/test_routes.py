@@ -582,7 +582,7 @@ async def test_another_tenants_ids_are_unknown_as_parameters_and_to_openais_api(
         await on.ask("POST", "/v1/responses", 404, json=again, headers=other)
         await on.ask("POST", f"/v1/responses/{begun['id']}/cancel", 404, json={}, headers=other)
         overview = await on.get("overview", headers=other)
-        assert (overview["entities"], overview["totals"]["turns"], overview.get("live")) == ([], 0, None)
+        assert (overview["entities"], overview["totals"]["turns_today"], overview.get("live")) == ([], 0, None)
         for path in ("/metrics", "system", "crashes", "events?kinds=actor"):
             assert (await on.ask("GET", path, 403, headers=other)).json()["type"] == "urn:cantrip:tenant"
         for form in ("jsonl", "chat", "pairs", "atif"):

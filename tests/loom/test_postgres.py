@@ -538,7 +538,10 @@ def test_looms_of_one_database_are_separate(store):
         ("delete from records where seq = 18", "the tree of entity e does not end where its last record was written"),
         ("update records set entity = 7 where seq = 15", "record 15: its row names another entity, or another turn"),
         ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity differs"),
-        ("update entities set life = 0 where id = 'e'", "which entities are over is not what the index says"),
+        (
+            "update entities set life = 0 where id = 'e'",
+            "the index says that entity e is busy, terminated",
+        ),
         ("delete from records where seq = 1", "record 1 is missing, and an entity should begin with it"),
         ("update records set body = '{' where seq = 4", "record 4: '{' is not a record of a loom"),
     ],

@@ -26,7 +26,8 @@ ROW = encode_submission(SubmissionRow(key="q", cantrip="desk", intent="go", at=1
 
 FILL = """
 insert into holders (owner, until) values ('elsewhere', clock_timestamp() + interval '1 hour');
-insert into entities select n, 's' || n, n, null, null, false, 'n' || n, true, 1 from generate_series(1, {many}) n;
+insert into entities select n, 's' || n, n, null, null, false, 'n' || n, true, '', '2026-11-21T22:00:00.123Z', 1,
+  'terminated', 'desk' from generate_series(1, {many}) n;
 insert into trees select n, '', 0, 0, 0 from generate_series(1, {many}) n;
 insert into leases (entity, holder) select 's' || n, 1 from generate_series(1, {many}) n;
 insert into records select n, n, null, '' from generate_series(1, {many}) n;

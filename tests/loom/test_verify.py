@@ -217,7 +217,10 @@ def test_only_the_line_without_a_link_is_named(held):
         ("update records set turn = 'x' where seq = 15", "record 15: its row names another entity, or another turn"),
         ("update entities set name = 'x' where id = 'e'", "record 1: the row of its entity differs"),
         ("update entities set parent_turn = null", "record 7: the row of its entity differs"),
-        ("update entities set life = 0 where id = 'e'", "which entities are over is not what the index says"),
+        (
+            "update entities set life = 0 where id = 'e'",
+            "the index says that entity e is busy, terminated",
+        ),
         ("update trees set head = 'x' where no = 1", "the tree of entity e does not end where its last record was"),
         ("delete from entities where id = 'other'", "record 19: its row names another entity"),
         ("update records set body = '{' where seq = 4", "record 4: '{' is not a record of a loom"),

@@ -8,22 +8,19 @@ from typing import Any, Final
 
 from cantrip_actors.machine.evolve import fold, is_entity_end
 from cantrip_actors.machine.project.outcome import Status, get_outcome
-from cantrip_actors.machine.project.record import Life, as_header, compute_life, get_time
+from cantrip_actors.machine.project.record import Life, as_header, compute_life, compute_status, get_time
 from cantrip_actors.machine.state import CantripRef, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
     Committed,
-    Decided,
     Ended,
     Folded,
-    ForgottenRecord,
     GateFinished,
     Header,
     IntentGiven,
     MailRefused,
     Record,
-    Requested,
     Sampled,
     Utterance,
 )
@@ -102,28 +99,11 @@ def fold_state(records: Sequence[Record]) -> State:
     return fold(Shape.of_header(get_header(records)), records)
 
 
-def find_status(records: Iterable[Record]) -> Status | None:
-    """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7).
-
-    The last of `records` that says so decides; None if none of them does.
-    """
-    status: Status | None = None
+def find_status(records: Iterable[Record]) -> Status:
+    """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7)."""
+    status: Status = "active"
     for record in records:
-        match record:
-            case Header():
-                status = "idle" if record.lasting else "active"
-            case Ended():
-                status = record.reason
-            case Committed():
-                status = "terminated" if record.terminated else "truncated" if record.truncated else "active"
-            case IntentGiven() | Utterance() | Decided():
-                status = "active"
-            case Requested():
-                status = "waiting"
-            case ForgottenRecord():
-                status = "forgotten"
-            case _:
-                pass
+        status = compute_status(record, status)
     return status
 
 

@@ -1,4 +1,4 @@
-"""The facts of one record that a store needs: whether it begins or ends an entity, and its turns.
+"""The facts of one record that a store needs: how it changes the standing of an entity, and its turns.
 
 Stores call these functions for each record that they append, so they compare classes by identity, which is fast.
 """
@@ -6,8 +6,10 @@ Stores call these functions for each record that they append, so they compare cl
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 from cantrip_actors.machine.evolve import is_entity_end
+from cantrip_actors.machine.project.outcome import Status, show_status
 from cantrip_actors.records.records import (
     Adopted,
     Committed,
@@ -50,7 +52,7 @@ class Life(IntEnum):
 
 
 def compute_life(record: Record, before: Life, *, lasting: bool) -> Life:
-    """Return where an entity stands after `record`. After its header it is BUSY."""
+    """Return where an entity stands after `record`, which is not its header."""
     kind = type(record)
     if kind is IntentGiven or kind is Decided:
         return Life.BUSY
@@ -61,6 +63,49 @@ def compute_life(record: Record, before: Life, *, lasting: bool) -> Life:
     if lasting and kind is Committed and (record.terminated or record.truncated):  # type: ignore[union-attr]  # its type
         return Life.IDLE
     return Life.WAITING if kind is Requested else before
+
+
+def compute_status(record: Record, before: Status) -> Status:
+    """Return the status of an entity after `record`, as users see it (LOOM-7)."""
+    kind = type(record)
+    if kind is Header:
+        return begin_standing(record).status  # type: ignore[arg-type]  # its type
+    if kind is Committed:
+        return "terminated" if record.terminated else "truncated" if record.truncated else "active"  # type: ignore[union-attr]  # its type
+    if kind is IntentGiven or kind is Decided:
+        return "active"
+    if kind is Ended:
+        return show_status(record.reason)  # type: ignore[union-attr, arg-type]  # its type
+    if kind is ForgottenRecord:
+        return "forgotten"
+    return "waiting" if kind is Requested else before
+
+
+class EntityStanding(NamedTuple):
+    """How an entity stands after its records so far: what a store writes beside them, to list and find entities."""
+
+    life: Life
+    status: Status
+    cantrip: str | None
+    """The name of its current cantrip."""
+
+
+def advance(record: Record, before: EntityStanding, *, lasting: bool) -> EntityStanding:
+    """Return how an entity stands after a record that is not its header."""
+    kind = type(record)
+    if kind is Adopted:
+        return before._replace(cantrip=record.cantrip_name)  # type: ignore[union-attr]  # its type
+    life, status = compute_life(record, before.life, lasting=lasting), compute_status(record, before.status)
+    if life is before.life and status == before.status:
+        return before
+    return EntityStanding(life, status, None if kind is ForgottenRecord else before.cantrip)
+
+
+def begin_standing(header: Header) -> EntityStanding:
+    """Return how an entity stands after its header."""
+    if header.lasting:  # it takes intents from now on, whether or not one comes with it
+        return EntityStanding(Life.IDLE, "idle", header.cantrip_name)
+    return EntityStanding(Life.BUSY, "active", header.cantrip_name)
 
 
 def as_header(record: Record) -> Header | None:

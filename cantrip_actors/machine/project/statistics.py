@@ -172,7 +172,7 @@ class Tally:
 
 def tally(records: Sequence[Record]) -> Tally:
     """Return the sums of one entity, from its whole log (PROD-3, LOOM-9)."""
-    status = find_status(records) or "active"
+    status = find_status(records)
     sums = Tally(usage=sum_usage(records))
     if status == "forgotten":  # neither gates nor durations are known
         turns = sum(get_committed_turn(record) is not None for record in records)

@@ -361,12 +361,19 @@ class Launcher:
 
     def find_interrupted(self) -> Iterable[Header]:
         """Yield the headers of root entities that were running and that no process runs now; not of waiting ones."""
+        for entity_id in self._core.loom.unfinished(idle=False):
+            if self.is_interrupted(entity_id):
+                yield self._core.loom.header(entity_id)
+
+    def is_interrupted(self, entity_id: str) -> bool:
+        """Return whether this is a root entity that was running and that no process runs now; not one that waits."""
         core = self._core
-        for entity_id in core.loom.unfinished(idle=False):
-            if core.living.get(entity_id) is None:
-                header = core.loom.header(entity_id)
-                if header.parent_entity is None and not (core.is_held(entity_id) or core.is_waiting(entity_id)):
-                    yield header
+        return (
+            core.store.life(entity_id) is Life.BUSY
+            and core.living.get(entity_id) is None
+            and core.loom.header(entity_id).parent_entity is None
+            and not (core.is_held(entity_id) or core.is_waiting(entity_id))
+        )
 
 
 def unload_when_idle(cell: Cell) -> None:

@@ -37,12 +37,13 @@ from anyio import get_all_backends
 from anyio.from_thread import BlockingPortal
 
 from cantrip_actors.loom import Loom
+from cantrip_actors.loom.selection import Page
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.receipt import MailState, Receipt
-from cantrip_actors.runtime.face.runtime import Runtime
+from cantrip_actors.runtime.face.runtime import HasId, Runtime
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.time.schedules import Schedule
@@ -352,6 +353,10 @@ def _wrap_submission(found: Submission | None, portal: Portal) -> BlockingSubmis
     return None if found is None else BlockingSubmission(found, portal)
 
 
+def _wrap_submissions(page: Page[Submission], portal: Portal) -> Page[BlockingSubmission]:
+    return Page([BlockingSubmission(submission, portal) for submission in page], page.next)
+
+
 def _wrap_schedules(found: list[Schedule], portal: Portal) -> list[BlockingSchedule]:
     return [BlockingSchedule(one, portal) for one in found]
 
@@ -466,17 +471,23 @@ class BlockingRuntime(_Blocking[Runtime]):
     watch_actors = _wrap_result(_wrap_stop, Runtime.watch_actors)
     would_adopt = _call_in_loop(Runtime.would_adopt)
     interrupted = _call_in_loop(Runtime.interrupted)
+    is_interrupted = _call_in_loop(Runtime.is_interrupted)
+    entities = _call_blocking(Runtime.entities)
+    submissions = _wrap_result(_wrap_submissions, Runtime.submissions)
+    list_requests = _call_blocking(Runtime.list_requests)
     add_request_source = _call_in_loop(Runtime.add_request_source)
 
     @overload
-    def requests(self, *, follow: Literal[False] = False) -> list[Request]: ...
+    def requests(self, *, follow: Literal[False] = False, entity: HasId | str | None = None) -> list[Request]: ...
     @overload
     def requests(self, *, follow: Literal[True]) -> BlockingRequestFeed: ...
-    def requests(self, *, follow: bool = False) -> list[Request] | BlockingRequestFeed:
+    def requests(
+        self, *, follow: bool = False, entity: HasId | str | None = None
+    ) -> list[Request] | BlockingRequestFeed:
         """Return the requests that wait for a person, or a feed of them, as `Runtime.requests`."""
         if follow:
             return BlockingRequestFeed(self._portal.call(lambda: self._inner.requests(follow=True)), self._portal)
-        return self._portal.call(self._inner.requests)
+        return self._portal.call(lambda: self._inner.requests(entity=entity))
 
     def reward(self, turn_id: str, value: float) -> None:
         """Reward a turn, as `runtime.loom.reward`."""

@@ -24,12 +24,14 @@ from cantrip_actors.loom import (
     Pruned,
     Quarantined,
     SealKey,
+    State,
     Verified,
     Wanted,
     parse_retention,
 )
 from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.redaction import redacted_loom
+from cantrip_actors.loom.selection import ListedEntity, ListedKind, Page, Selection, format_since
 from cantrip_actors.records.records import Header
 from cantrip_actors.records.tenant import check_tenant, scope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
@@ -56,7 +58,7 @@ from cantrip_actors.runtime.nodes.node import serve
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.people.requests import Remember, RequestFeed, RequestSource
 from cantrip_actors.runtime.time.schedules import Schedule, Schedules
-from cantrip_actors.runtime.time.submissions import Submission, find_submission, submit
+from cantrip_actors.runtime.time.submissions import Submission, find_submission, list_submissions, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.events import EntityEvent
 from cantrip_actors.terms.arguments import (
@@ -559,6 +561,13 @@ class Runtime:
             queue=queue,
         )
 
+    async def submissions(self, *, after: str | None = None, limit: int = 50) -> Page[Submission]:
+        """Return a page of the submissions that wait, of all queues, by their keys; `after` is the `next` of a page.
+
+        Raises LoomError for a `limit` that is not 1 to 1,000, RuntimeClosed.
+        """
+        return await list_submissions(self._tree, self._beginnings, self._tenant, after, limit)
+
     async def submission(self, key: str) -> Submission | None:
         """Return the submission with `key` that any runtime on the loom made, waiting or begun, or None.
 
@@ -750,16 +759,49 @@ class Runtime:
             "fork", cantrip, intent, context, key, by, tenant=tenant, parent_turn=turn_id, forked=True, lasting=lasting
         )
 
+    # Listings
+
+    async def entities(
+        self,
+        *,
+        state: State | None = None,
+        kind: ListedKind | None = None,
+        cantrip: str | None = None,
+        prefix: str | None = None,
+        since: str | datetime | None = None,
+        parent: HasId | str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> Page[ListedEntity]:
+        """Return a page of the entities in the loom, newest first; `before` is the `next` of the page before it.
+
+        Only entities are listed that are in this `state` (as of `loom.state`), of this `kind` ("root", "child", "fork"
+        or "lasting"), that work with the cantrip of that name, whose names begin with `prefix`, that began at `since`
+        (ISO 8601 with an offset, or a datetime) or later, and that `parent` spawned. The loom is read in its own thread
+        if it cannot answer at once, and the time depends on the size of the page, not of the loom.
+
+        Raises LoomError for an unknown cursor or parent, and for a condition or a `limit` (1 to 1,000) that is wrong.
+        """
+        earliest = None if since is None else format_since(since)
+
+        def look() -> Page[ListedEntity]:
+            parent_id = None if parent is None else self.loom.header(self._find_id(parent)).entity_id
+            selection = Selection(state, kind, cantrip, prefix, earliest, parent_id)
+            return self.loom.page(selection, cursor=before, limit=limit)
+
+        return await self._tree.in_store(look)
+
     # Requests to people
 
     @overload
-    def requests(self, *, follow: Literal[False] = False) -> list[Request]: ...
+    def requests(self, *, follow: Literal[False] = False, entity: HasId | str | None = None) -> list[Request]: ...
     @overload
     def requests(self, *, follow: Literal[True]) -> RequestFeed: ...
-    def requests(self, *, follow: bool = False) -> list[Request] | RequestFeed:
+    def requests(self, *, follow: bool = False, entity: HasId | str | None = None) -> list[Request] | RequestFeed:
         """Return the requests that wait for a person, of all entities in the loom, the oldest first.
 
-        With `follow`, return a feed: the open ones, then each new one, also of other processes that write the loom
+        With an `entity` only its own; that costs the same however many others wait. With `follow`, return a feed: the
+        open ones, then each new one, also of other processes that write the loom
         (`async for request in runtime.requests(follow=True)`). A list is read from the loom in the calling thread, as
         by `interrupted`; a feed reads it in another. Raises RuntimeClosed.
         """
@@ -769,7 +811,19 @@ class Runtime:
             self._tree.check_open()
             return requests.follow(self._tenant)
         self._tree.check_not_closed()  # a list needs no event loop: `read` makes it in a thread
+        if entity is not None:
+            return requests.open_of(self._find_id(entity))
         return sorted(requests.open(self._tenant), key=lambda request: request.asked_at)
+
+    async def list_requests(self, *, after: str | None = None, limit: int = 50) -> Page[Request]:
+        """Return a page of the open requests: of `limit` waiting entities, those that began first come first.
+
+        `after` is the `next` of the page before it. The first page also has the requests that are not of waiting
+        entities: questions of servers of tools, and those of `add_request_source`. Raises LoomError for an unknown
+        cursor, RuntimeClosed.
+        """
+        self._tree.check_not_closed()
+        return await self._tree.requests.read_page(self.loom, after, limit)
 
     async def decide(
         self,
@@ -963,6 +1017,10 @@ class Runtime:
         It reads the loom in the calling thread: for a loom on a server, `await runtime.read(runtime.interrupted)`.
         """
         return [header for header in self._tree.launcher.find_interrupted() if self._tenant in (None, header.tenant)]
+
+    def is_interrupted(self, entity: HasId | str) -> bool:
+        """Return whether `interrupted` has this entity; it reads the loom in the calling thread, too."""
+        return self._tree.launcher.is_interrupted(self._find_id(entity))
 
     async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None, by: str = "") -> Entity:
         """Resume an entity that a crash interrupted, from its log alone; or load an idle entity that is not loaded.

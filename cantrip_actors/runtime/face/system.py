@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
-from cantrip_actors.machine.project import Life
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.runtime.time.queues import QueueStatus
 from supervisors import inspect
@@ -84,5 +83,5 @@ def _count_requests(tree: Tree) -> int:
     if tree.store.expires:  # a server: reading may wait for it
         waiting = sum(cell.life.waits_for == "person" for cell in tree.living)
     else:
-        waiting = len(tree.store.entities_at(Life.WAITING, Life.WAITING))
+        waiting = tree.store.count_states().get("waiting", 0)
     return waiting + sum(1 for _ in tree.requests.elicitations)

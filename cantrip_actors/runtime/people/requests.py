@@ -16,8 +16,9 @@ from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 
 import anyio
 
-from cantrip_actors.loom import KeyUsed
-from cantrip_actors.machine.project import Life, Verdict, find_decision, find_open_request
+from cantrip_actors.loom import KeyUsed, Loom
+from cantrip_actors.loom.selection import Page, Selection
+from cantrip_actors.machine.project import Life, Verdict, find_decision
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, make_decision_key
@@ -35,9 +36,6 @@ from cantrip_actors.terms.json_schema import find_misfits, load
 from cantrip_actors.terms.wrapper import Unattended
 
 Remember = Literal["once", "entity"]
-
-NEWEST = 16
-"""The number of last records of a log that are searched first for an open request."""
 
 
 @runtime_checkable
@@ -195,19 +193,42 @@ class Requests:
             ]
         )
 
+    def open_of(self, entity_id: str) -> list[Request]:
+        """Return the open requests of one entity, the oldest first."""
+        elicited = [one for one in self.elicitations if one.call.entity_id == entity_id]
+        requests = [self._find_entity_request(entity_id), *map(self._make_elicitation_request, elicited)]
+        return sorted((one for one in requests if one is not None), key=lambda request: request.asked_at)
+
+    async def read_page(self, loom: Loom, cursor: str | None, limit: int) -> Page[Request]:
+        """Return the open requests of the next waiting entities of a loom, and first those that no entity records."""
+
+        def look() -> Page[Request]:
+            waiting = loom.page(Selection(state="waiting"), cursor=cursor, limit=limit, oldest_first=True)
+            requests = [self._find_entity_request(listed.id) for listed in waiting]
+            return Page([one for one in requests if one is not None], waiting.next)
+
+        page = await self._core.in_store(look)
+        others = [] if cursor is not None else list(self._list_server_requests(loom.tenant))
+        if cursor is None and self._sources:
+            others += await anyio.to_thread.run_sync(self._list_source_requests, loom.tenant)
+        return Page(sorted([*page, *others], key=lambda request: request.asked_at), page.next)
+
     def list_entity_requests(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open requests of entities, in the order in which the entities began."""
-        store = self._core.store
-        for entity_id in store.entities_at(Life.WAITING, Life.WAITING):
-            if not self._core.belongs_to_tenant(entity_id, tenant):
-                continue
-            requested = find_open_request(store.newest(entity_id, NEWEST)) or find_open_request(
-                store.records(entity_id)
-            )
-            if requested is None or self._has_decision(requested.id):
-                continue
-            if store.life(entity_id) is Life.WAITING:  # else its episode was ended since
-                yield self._make_request(requested)
+        for entity_id in self._core.store.entities_at(Life.WAITING, Life.WAITING):
+            if self._core.belongs_to_tenant(entity_id, tenant):
+                request = self._find_entity_request(entity_id)
+                if request is not None:
+                    yield request
+
+    def _find_entity_request(self, entity_id: str) -> Request | None:
+        """Return the open request that an entity's records have."""
+        loom = self._core.loom
+        requested = loom.open_request(entity_id)
+        if requested is None or self._has_decision(requested.id):
+            return None
+        # its episode may have been ended meanwhile
+        return self._make_request(requested) if loom.state(entity_id) == "waiting" else None
 
     def _make_request(self, requested: Requested) -> Request:
         shown = self._core.guard.redactor.value

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from cantrip_actors.loom import KeyUsed, Loom
+from cantrip_actors.loom.selection import Page, check_page_limit
 from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.submissions import HIGHEST, SubmissionRow, make_submission_key
@@ -134,6 +135,19 @@ async def find_submission(tree: Tree, beginnings: Beginnings, key: str, tenant: 
     submission = Submission(tree, beginnings, check_name("key", key), tenant, is_new=False)
     waits = await submission.is_waiting()  # read first: it goes after the beginning
     return submission if waits or await _has_begun(tree, submission.entity_id) else None
+
+
+async def list_submissions(
+    tree: Tree, beginnings: Beginnings, tenant: str | None, cursor: str | None, limit: int
+) -> Page[Submission]:
+    """Return the waiting submissions of all tenants, or of one, after a cursor. Raises as `Runtime.submissions`."""
+    tree.check_open()
+    check_page_limit(limit)
+    first = "" if tenant is None else scope_name(tenant, "")
+    rows = await tree.in_store(lambda: tree.store.list_submissions(cursor or first, limit + 1))
+    own = [row for row in rows if tenant in (None, row.tenant)]
+    items = [Submission(tree, beginnings, row.key, row.tenant, is_new=False) for row in own[:limit]]
+    return Page(items, own[limit - 1].id if len(own) > limit else None)
 
 
 async def _has_begun(tree: Tree, entity_id: str) -> bool:
