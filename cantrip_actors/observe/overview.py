@@ -83,7 +83,7 @@ class Overview:
         states = loom.count_states()
         self._rows = {listed.id: self._rows.get(listed.id) or self._build(listed) for listed in self._select()}
         quarantines = loom.quarantines()
-        counts: dict[str, int] = {**states}
+        counts: dict[str, int] = dict(states.items())
         for entity_id in quarantines:
             counts[loom.state(entity_id)] -= 1
         if quarantines:

@@ -231,7 +231,7 @@ def test_the_states_that_a_list_of_entities_takes_are_those_of_the_loom() -> Non
 @pytest.mark.parametrize(
     ("path", "status", "detail"),
     [
-        ("entities?state=typo", 422, "state: expected 'active', 'waiting', 'terminated'"),
+        ("entities?state=typo", 422, "state: expected 'active', 'waiting', 'idle', 'terminated'"),
         ("entities?parent=nobody", 404, "no entity has this id or name"),
         ("entities?nmae=bob", 422, 'nmae: nothing here has this name: did you mean "name"?'),
         ("entities?limit=0", 422, "limit: expected greater than or equal to 1"),

@@ -327,7 +327,7 @@ def lose(store, count, entity="e"):
 @pytest.mark.rule("C-65")
 def test_an_entity_whose_holders_died_three_times_is_quarantined_until_that_is_lifted(place):
     with place.open() as store:
-        store.append([header("e", lasting=True), header("f", lasting=True)])
+        store.append([header("e", lasting=True), header("f", lasting=True), *(IntentGiven(one, "go", AT) for one in "ef")])
         lose(store, 3)
         assert store.quarantined() == []
         for _ in range(2):
@@ -380,7 +380,7 @@ def test_an_entity_that_kills_one_more_process_after_its_quarantine_is_quarantin
 
 @pytest.mark.rule("V-10")
 def test_a_quarantine_without_a_length_has_to_be_lifted(store):
-    store.append([header("e", lasting=True)])
+    store.append([header("e", lasting=True), IntentGiven("e", "go", AT)])
     store.quarantine_for = None
     assert store.quarantine("e", "Bug", 1000.0).until is None
     with pytest.raises(Quarantined, match="not tried again by itself"):
@@ -390,7 +390,7 @@ def test_a_quarantine_without_a_length_has_to_be_lifted(store):
 
 @pytest.mark.rule("C-65")
 def test_only_consecutive_deaths_of_holders_count(store):
-    store.append([header("e", lasting=True)])
+    store.append([header("e", lasting=True), IntentGiven("e", "go", AT)])
     lose(store, 2)
     store.claim("e", "holder 1", -1)  # the same one
     ended = this_process()
@@ -411,7 +411,7 @@ def test_an_entity_that_has_not_begun_is_not_quarantined(store):
 @pytest.mark.rule("C-65")
 def test_an_entity_that_kills_its_process_is_quarantined(shared):
     with shared.open() as store:
-        store.append([header("e", lasting=True)])
+        store.append([header("e", lasting=True), IntentGiven("e", "go", AT)])
         for _ in range(3):
             with child(CLAIM, shared.url, stdin=subprocess.PIPE) as other:
                 assert other.stdout.readline() == "claimed\n"
