@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import yaml
 
 from conformance.facts import knows
+from conformance.match import PATTERN
 
 __all__ = ["Case", "NoSuite", "read_suite", "steps"]
 
@@ -260,6 +261,44 @@ def _expect_faults(expect: Any) -> Iterator[str]:
     if not isinstance(expect, Mapping):
         yield f"expect: expected a mapping, got {expect!r}"
         return
-    for key in expect:
+    for key, value in expect.items():
         if not knows(key):
             yield f"expect.{key}: the runner knows no such key"
+        yield from _vacuous(str(key), value, f"expect.{key}")
+
+
+_LOOKED_FOR = re.compile(r"(_contains|_includes?|_excludes?)$")
+"""Keys whose value is a text to look for, or a list of such."""
+
+_FIRST_ONES = re.compile(r"crystal\w*_received$|^crystal_received$|^expect\.loom\.turns$")
+"""Keys whose list may be followed by further items, so that an empty list states nothing."""
+
+_ALWAYS_THERE = _words("loom thread call each first last last_turn first_message last_message")
+"""Keys whose subject is never null."""
+
+
+def _vacuous(key: str, value: Any, where: str) -> Iterator[str]:
+    """Yield the statements that no run of the product could contradict."""
+    if value == {} and isinstance(value, Mapping):
+        yield f"{where}: states nothing: expected what has to hold, got an empty mapping"
+    elif isinstance(value, Mapping):
+        for inner, part in value.items():
+            if inner != "args":  # those of a call may be none
+                yield from _vacuous(str(inner), part, f"{where}.{inner}")
+    elif isinstance(value, list):
+        if not value and (_LOOKED_FOR.search(key) or _FIRST_ONES.search(key) or _FIRST_ONES.search(where)):
+            yield f"{where}: states nothing: expected what has to be there, got an empty list"
+        for n, part in enumerate(value):
+            if part != {}:  # an item that may be anything still counts
+                yield from _vacuous("", part, f"{where}[{n}]")
+    elif value == "not_null" and key in _ALWAYS_THERE:
+        yield f"{where}: states nothing: it is never null"
+    elif isinstance(value, str) and (pattern := PATTERN.match(value)) and _matches_anything(pattern[1]):
+        yield f"{where}: states nothing: {value} matches any text"
+
+
+def _matches_anything(pattern: str) -> bool:
+    try:
+        return all(re.search(pattern, text) for text in ("", "x", "another text\n"))
+    except re.error:
+        return False

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Check", "Facts", "Scope", "check_items", "contains", "fact", "mismatches", "render", "symbol"]
+__all__ = ["PATTERN", "Check", "Facts", "Scope", "check_items", "contains", "fact", "mismatches", "render", "symbol"]
 
 T = TypeVar("T")
 
 _BOUND = re.compile(r"^(greater_than|less_than)\((-?\d+(?:\.\d+)?)\)$")
-_PATTERN = re.compile(r"^matches\((.*)\)$", re.DOTALL)
+PATTERN = re.compile(r"^matches\((.*)\)$", re.DOTALL)
 _REFERENCE = re.compile(r"^turns\[(\d+)\]\.(\w+)$")
 
 
@@ -159,7 +159,7 @@ def _word(expected: str, actual: Any, where: str, scope: Scope) -> Iterator[str]
         limit, number = float(bound[2]), isinstance(actual, (int, float)) and not isinstance(actual, bool)
         if not number or not (actual > limit if bound[1] == "greater_than" else actual < limit):
             yield f"{where}: expected {expected}, got {render(actual)}"
-    elif pattern := _PATTERN.match(expected):
+    elif pattern := PATTERN.match(expected):
         if not isinstance(actual, str) or re.search(pattern[1], actual) is None:
             yield f"{where}: expected {expected}, got {render(actual)}"
     elif reference := _REFERENCE.match(expected):

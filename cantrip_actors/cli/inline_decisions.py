@@ -35,7 +35,7 @@ def parse_answer(text: str, schema: Any) -> Any:
     """Return the answer to a question: the text, or a JSON value if the schema refuses the text and it is JSON."""
     import json
 
-    if schema is None or not find_misfits(text, schema):
+    if schema is None or not find_misfits(text, schema, foreign=True):
         return text
     try:
         return json.loads(text)

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 REFERENCES: Final = 10_000
 """References that are followed in one check of a value against a foreign schema."""
 
+LARGEST: Final = 100
+"""Objects and lists in the schema of a question that a model wrote: a check takes half a millisecond for each."""
+
+LONGEST: Final = 20_000
+"""Characters of such a schema."""
+
 _UNBOUNDED: Final = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems")
 
 
@@ -33,14 +39,33 @@ def load() -> None:
     Draft202012Validator({}, registry=EMPTY_REGISTRY)
 
 
-def find_schema_fault(schema: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a JSON Schema, or None."""
-    from jsonschema import Draft202012Validator, SchemaError
+def find_schema_fault(schema: Mapping[str, Any], *, foreign: bool = False) -> str | None:
+    """Return what is wrong with a JSON Schema, or None. The patterns of a `foreign` one are not compiled."""
+    from jsonschema import Draft202012Validator, FormatChecker, SchemaError
 
+    formats = {"format_checker": FormatChecker(formats=())} if foreign else {}
     try:
-        Draft202012Validator.check_schema(schema)
+        Draft202012Validator.check_schema(schema, **formats)
     except SchemaError as error:
         return error.message
+    return None
+
+
+def find_excess(schema: object) -> str | None:
+    """Return how a schema exceeds the bounds of one that is checked on the event loop, or None."""
+    parts, characters, todo = 0, 0, [schema]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, dict):
+            parts += 1
+            todo += [*part, *part.values()]
+        elif isinstance(part, (list, tuple)):
+            parts += 1
+            todo += part
+        elif isinstance(part, str):
+            characters += len(part)
+        if parts > LARGEST or characters > LONGEST:
+            return f"it has more than {LARGEST} objects and lists, or {LONGEST:,} characters: ask for less at once"
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
 from cantrip_actors.terms.gate import Gate, GateKind, provide
-from cantrip_actors.terms.json_schema import find_schema_fault, strip_titles
+from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, strip_titles
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.ward import LEAST_MEMORY
 
@@ -68,7 +68,7 @@ class _Message(_GateArguments):
 
 
 def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    fault = None if schema is None else find_schema_fault(schema)
+    fault = None if schema is None else find_excess(schema) or find_schema_fault(schema, foreign=True)
     if fault is not None:
         raise ValueError(f"expected a JSON Schema: {fault}")
     return schema

@@ -359,7 +359,8 @@ class ListedTools:
             if name in names:
                 raise ToolServerError(f"server {server.name}: {_describe_clash(names[name], tool, name, every)}")
             names[name] = tool
-            fault = find_schema_fault(tool.parameters) or (tool.output and find_schema_fault(tool.output))
+            schemas = [schema for schema in (tool.parameters, tool.output) if schema]
+            fault = next(filter(None, (find_schema_fault(schema, foreign=True) for schema in schemas)), None)
             if fault:
                 raise ToolServerError(f"server {server.name}: tool {tool.name!r} has no valid JSON Schema: {fault}")
         return cls(tuple(tool._replace(description=_shorten(tool.description)) for tool in selected), digest)

@@ -305,7 +305,9 @@ def test_an_exhausted_script_does_not_fail_expectations_about_turns(verdict):
     assert verdict(case).status == "ok"
 
 
-@pytest.mark.parametrize("expect", [{"result": "x"}, {"terminated": True}, {"truncated": False}, {"usage": {}}])
+@pytest.mark.parametrize(
+    "expect", [{"result": "x"}, {"terminated": True}, {"truncated": False}, {"usage": {"prompt_tokens": 0}}]
+)
 def test_an_exhausted_script_fails_expectations_about_the_ending(verdict, expect):
     judged = verdict({**FALLS_SILENT, "expect": expect})
     assert judged.status == "FAIL"
@@ -359,6 +361,35 @@ def test_a_statement_about_one_entity_is_a_failure_when_there_are_two(verdict):
 def test_a_case_that_states_nothing_or_does_nothing_is_a_failure(verdict):
     assert verdict({**RIGHT, "expect": {}}).status == "FAIL"
     assert verdict({key: value for key, value in RIGHT.items() if key != "action"}).status == "FAIL"
+
+
+@pytest.mark.rule("V-40")
+@pytest.mark.parametrize(
+    "expect",
+    [
+        {"loom": {}},
+        {"loom": "not_null"},
+        {"loom": {"turns": []}},
+        {"thread": {}},
+        {"usage": {}},
+        {"crystal_received": []},
+        {"crystal_received": {"each": {}}},
+        {"crystal_received": {"first": "not_null"}},
+        {"crystal_received": {"last": {"messages_include": []}}},
+        {"crystal_received": {"last": {"messages_exclude": []}}},
+        {"result": {}},
+        {"result": "matches()"},
+        {"result": "matches(.*)"},
+        {"result": "matches(^)"},
+        {"result_contains": []},
+        {"turn_1_observations": [{"content_contains": []}]},
+    ],
+    ids=str,
+)
+def test_a_statement_that_states_nothing_is_a_failure_that_names_it(verdict, expect):
+    found = verdict({**RIGHT, "expect": {**RIGHT["expect"], **expect}})
+    assert found.status == "FAIL"
+    assert "states nothing" in str(found)
 
 
 def test_text_and_skipped_cases_neither_pass_nor_fail(verdict):

@@ -28,6 +28,7 @@ from cantrip_actors.machine.actions import (
     Spawn,
 )
 from cantrip_actors.machine.events import (
+    Called,
     Computed,
     Decide,
     Event,
@@ -261,6 +262,8 @@ class Performer:
         reply = await query_crystal(self._environment.instrument, cell, cell.crystal, query)
         if isinstance(reply, Response):
             cell.error = None  # that of a context that was too long is mended
+            for call in reply.tool_calls:
+                await self._environment.requests.prepare(call.gate, call.args)
             return Replied(reply) if reply.handle is None else Posted(reply.handle)
         cell.error = reply
         return Failed(str(reply), reply.usage, reply.overflows)
@@ -314,6 +317,8 @@ class Performer:
     async def _compute(self, action: Compute | Answer) -> Event:
         """Continue the program up to its next gate call or its end."""
         event: Event = await self._call(action)
+        if isinstance(event, Called):
+            await self._environment.requests.prepare(event.gate, event.args)
         if self._cell.spans is not None and isinstance(event, Computed):
             self._cell.spans.note_computation(event.seconds, event.memory)
         return event

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -88,7 +89,7 @@ class Elicitations:
             return None
         moment = self._moment()
         one = Elicitation(f"{asked.call.id}:{moment.fresh}", asked, asked.call, moment)
-        fault = find_schema_fault(one.schema)
+        fault = await anyio.to_thread.run_sync(partial(find_schema_fault, one.schema, foreign=True))
         if fault:
             _log.warning("a server's question is declined: its form is not a JSON Schema", server=asked.server)
             return None

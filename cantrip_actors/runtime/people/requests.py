@@ -33,6 +33,7 @@ from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.json_schema import find_misfits, load
+from cantrip_actors.terms.own_gates import QUESTION
 from cantrip_actors.terms.wrapper import Unattended
 
 Remember = Literal["once", "entity"]
@@ -277,12 +278,8 @@ class Requests:
                 )
             through = {"door": door} if door else {}  # the `decide` of a user's source may lack this parameter
             return await source.decide(request_id, decision, by=by, note=note, **through)
-        if answer is not None and self.elicitations.get(request_id) is not None:
-            await self._load_checks()
-        elicitation = self.elicitations.get(request_id)
-        if elicitation is not None and self._core.belongs_to_tenant(elicitation.call.entity_id, tenant):
-            check_decision(self._make_elicitation_request(elicitation), decision, answer, args, remember, foreign=True)
-            return self.elicitations.settle(elicitation, answer, by, door)
+        if await self._settle_elicitation(request_id, tenant, decision, answer, args, remember, by, door):
+            return None
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
         in_store = self._core.in_store
@@ -293,10 +290,10 @@ class Requests:
             if key is None or not await in_store(lambda: self._is_repeated(make_mail())):
                 raise
             return None
-        request, foreign = self._make_request(requested), bool(requested.round)
+        request = self._make_request(requested)
         if args is not None or (answer is not None and request.schema is not None):
             await self._load_checks()
-        check_decision(request, decision, answer, args, remember, foreign=foreign)
+        await self._check_decision(request, decision, answer, args, remember)
         if args is not None:
             await in_store(partial(self._check_args, requested, args))
         try:
@@ -304,11 +301,47 @@ class Requests:
         except (KeyUsed, EntityEnded) as why:
             raise await in_store(partial(self._make_already_decided, request_id)) from why
 
+    async def _settle_elicitation(
+        self,
+        request_id: str,
+        tenant: str | None,
+        decision: object,
+        answer: Any,
+        args: object,
+        remember: object,
+        by: str,
+        door: str,
+    ) -> bool:
+        """Give the answer to the server that asks, and return True; False if no server asks this."""
+        if answer is not None and self.elicitations.get(request_id) is not None:
+            await self._load_checks()
+        elicitation = self.elicitations.get(request_id)
+        if elicitation is None or not self._core.belongs_to_tenant(elicitation.call.entity_id, tenant):
+            return False
+        await self._check_decision(self._make_elicitation_request(elicitation), decision, answer, args, remember)
+        if self.elicitations.get(request_id) is not elicitation:  # its call has ended meanwhile
+            return False
+        self.elicitations.settle(elicitation, answer, by, door)
+        return True
+
+    async def _check_decision(self, request: Request, decision: object, answer: object, *more: object) -> None:
+        """Check a decision; in a thread if a schema is followed, because a model or a server wrote it."""
+        work = partial(check_decision, request, decision, answer, *more)
+        if answer is None or request.schema is None:
+            work()
+        else:
+            await anyio.to_thread.run_sync(work)
+
     async def _load_checks(self) -> None:
         """Import jsonschema in a thread, because that takes long; a decision without a schema never needs it."""
         if not self._can_check:
             await anyio.to_thread.run_sync(load)
             self._can_check = True
+
+    async def prepare(self, gate: str, args: Mapping[str, Any] | None) -> None:
+        """Prepare the check of a question's schema, which happens on the event loop."""
+        if gate == QUESTION.name and args is not None and args.get("schema") is not None:
+            await self._load_checks()
 
     def _make_mail(
         self,
@@ -393,10 +426,8 @@ class Requests:
             _check_json(f"args: {requested.gate}", args, schema, foreign=requested.gate.startswith(servers))
 
 
-def check_decision(
-    request: Request, decision: object, answer: object, args: object, remember: object, *, foreign: bool = False
-) -> None:
-    """Check a decision; the schema of a question is `foreign` if a server asks.
+def check_decision(request: Request, decision: object, answer: object, args: object, remember: object) -> None:
+    """Check a decision. The schema of a question was written by a model or a server.
 
     Raises InvalidDecision for one that does not fit the request.
     """
@@ -411,7 +442,7 @@ def check_decision(
     elif decision == "allow" or (decision is None) == (answer is None):
         raise InvalidDecision(f'request {request.id} is a question: expected either an answer or "deny"')
     if decision is None and request.schema is not None:
-        _check_json("answer", answer, request.schema, foreign=foreign)
+        _check_json("answer", answer, request.schema, foreign=True)
 
 
 def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:

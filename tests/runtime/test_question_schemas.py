@@ -1,0 +1,81 @@
+"""Schemas that a model writes for the answers of people: whatever they hold, they cost little to check."""
+
+import time
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Runtime, scripted
+from cantrip_actors.terms.json_schema import LARGEST, find_excess, find_schema_fault
+from cantrip_actors.wards import max_turns
+from tests.runtime.spells import done, say
+
+pytestmark = pytest.mark.rule("V-36")
+
+
+def nest(levels: int) -> dict[str, Any]:
+    return {"items": nest(levels - 1)} if levels else {}
+
+
+def double(levels: int) -> dict[str, Any]:
+    """Return a schema whose references double at each level."""
+    definitions = {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(levels)}
+    return {"$ref": "#/$defs/0", "$defs": {**definitions, str(levels): {"type": "string"}}}
+
+
+async def ask(schema: dict[str, Any], answer: object) -> str:
+    """Return what an entity observes that asks for an answer of this schema."""
+    question = say("question", text="?", schema=schema)
+    crystal = scripted(lambda context: done(context[-1].content) if context[-1].role == "tool" else question)
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.start(Cantrip(crystal, circle=Circle(["done", "question"], [max_turns(3)])), "go")
+        with anyio.move_on_after(1):
+            async with runtime.requests(follow=True) as feed:
+                request = await anext(aiter(feed))
+                await runtime.decide(request.id, answer=answer, by="ada")
+        return str((await entity.episode()).result)
+
+
+@pytest.mark.parametrize(
+    ("schema", "observed"),
+    [
+        pytest.param({"type": "string"}, "an answer", id="ordinary"),
+        pytest.param({"pattern": "^(a+)+$"}, "an answer", id="a pattern that backtracks"),
+        pytest.param({"pattern": "(?i)" + "[\x01-\U0010ffff]" * 400}, "an answer", id="a pattern that compiles slowly"),
+        pytest.param({"pattern": "["}, "an answer", id="no pattern"),
+        pytest.param({"patternProperties": {"(a+)+$": {}}}, "an answer", id="patterns of names"),
+        pytest.param({"properties": {str(n): {} for n in range(LARGEST)}}, "more than 100 objects", id="many"),
+        pytest.param({"enum": ["x" * 20_001]}, "more than 100 objects and lists, or 20,000", id="long"),
+        pytest.param(nest(98), "an answer", id="deep"),
+        pytest.param(nest(150), "more than 100 levels", id="too deep"),
+        pytest.param({"type": 5}, "expected a json schema", id="no schema"),
+    ],
+)
+async def test_a_question_with_a_costly_schema_is_asked_without_its_patterns_or_refused(
+    schema: dict[str, Any], observed: str
+) -> None:
+    assert observed in await ask(schema, "an answer")
+
+
+async def test_an_answer_that_doubling_references_never_settle_is_refused_at_once() -> None:
+    with pytest.raises(Exception, match="refers to itself without end"):
+        await ask(double(19), "an answer")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {str(n): {"type": "string", "pattern": "^a+$"} for n in range(LARGEST - 2)}},
+        {"allOf": [{"type": "string"}] * (LARGEST - 2)},
+        {"enum": ["x" * 19_000]},
+        {"patternProperties": {f"(?i)[\x01-\U0010ffff]{n}": {} for n in range(LARGEST - 2)}},
+    ],
+    ids=["properties", "all of", "enum", "patterns of names"],
+)
+def test_the_largest_schema_of_a_question_is_checked_in_little_time(schema: dict[str, Any]) -> None:
+    find_schema_fault({}, foreign=True)
+    began = time.thread_time()
+    assert find_excess(schema) is None
+    assert find_schema_fault(schema, foreign=True) is None
+    assert time.thread_time() - began < 0.25, "it takes 30 ms on a machine with nothing else to do"
