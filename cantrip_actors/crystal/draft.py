@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
-from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.crystal.sse import Framing, ServerSentEvent
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
@@ -41,7 +40,7 @@ from cantrip_actors.stream.wire import (
 )
 from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
-from cantrip_actors.terms.exact_json import has_long_number
+from cantrip_actors.terms.exact_json import has_long_number, read_arguments
 from cantrip_actors.terms.file import LARGEST
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import detect_media_type
@@ -306,7 +305,7 @@ class Draft:
             final = FinalReasoning(item.text, self.provider)
         else:
             if item.arguments is None:
-                item.arguments = _parse_arguments(item.text)
+                item.arguments = read_arguments(item.text)
             elif self._careful:
                 item.arguments = _repair_surrogates(item.arguments)
             # the gate refuses arguments that are not an object; an observer of the stream sees no arguments
@@ -441,11 +440,6 @@ def _parse_image(encoded: object) -> Image | None:
         return Image(data)
     except (InvalidImage, binascii.Error, ValueError):
         return None
-
-
-def _parse_arguments(arguments: str) -> Mapping[str, Any] | None:
-    """Return the arguments as an object: {} if there are none, None if they are not an object."""
-    return parse_object(arguments) if arguments.strip() else {}
 
 
 def join_surrogates(text: str) -> str:
