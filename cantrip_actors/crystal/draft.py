@@ -76,6 +76,15 @@ class Counts(NamedTuple):
         return Usage(self.prompt, self.completion, min(self.cached, self.prompt), self.cost or 0.0)
 
 
+NO_COUNTS: Final = Counts()
+
+CUT_OFF: Final = frozenset(
+    {"length", "model_length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "content_filter", "SAFETY", "refusal"}
+    | {"model_context_window_exceeded", "RECITATION", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"}
+)
+"""Reasons to stop after which an answer is incomplete: it is not checked against its schema."""
+
+
 @dataclass(slots=True, eq=False)
 class DraftItem:
     """One item of the response. `parts` are pieces of its text, or of the arguments of a call."""
@@ -385,7 +394,8 @@ class Draft:
     ) -> Response:
         """End the response and return it.
 
-        Raises CrystalError if it is empty (CRYSTAL-3).
+        Raises ProviderError if it is empty (CRYSTAL-3). Another attempt may bring an answer, unless a limit or a filter
+        cut this one off.
         """
         self.start()
         self.end_all()
@@ -395,8 +405,9 @@ class Draft:
         reason = metadata.get("stop_reason")
         content, calls = self.content, self.calls
         if not (content or calls or self.images or unfinished):
-            error = CrystalError(
-                f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
+            error = ProviderError(
+                f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}",
+                retryable=reason not in CUT_OFF and "refusal" not in metadata,
             )
             error.overflows = reason == "model_context_window_exceeded"
             raise error
