@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
-from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.crystal.sse import Framing, ServerSentEvent
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
@@ -41,7 +40,7 @@ from cantrip_actors.stream.wire import (
 )
 from cantrip_actors.terms.arguments import is_number
 from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
-from cantrip_actors.terms.exact_json import has_long_number
+from cantrip_actors.terms.exact_json import has_long_number, read_arguments
 from cantrip_actors.terms.file import LARGEST
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import detect_media_type
@@ -75,6 +74,15 @@ class Counts(NamedTuple):
     def make_usage(self) -> Usage:
         """The counts that are part of the contract."""
         return Usage(self.prompt, self.completion, min(self.cached, self.prompt), self.cost or 0.0)
+
+
+NO_COUNTS: Final = Counts()
+
+CUT_OFF: Final = frozenset(
+    {"length", "model_length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "content_filter", "SAFETY", "refusal"}
+    | {"model_context_window_exceeded", "RECITATION", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"}
+)
+"""Reasons to stop after which an answer is incomplete: it is not checked against its schema."""
 
 
 @dataclass(slots=True, eq=False)
@@ -306,7 +314,7 @@ class Draft:
             final = FinalReasoning(item.text, self.provider)
         else:
             if item.arguments is None:
-                item.arguments = _parse_arguments(item.text)
+                item.arguments = read_arguments(item.text)
             elif self._careful:
                 item.arguments = _repair_surrogates(item.arguments)
             # the gate refuses arguments that are not an object; an observer of the stream sees no arguments
@@ -386,7 +394,8 @@ class Draft:
     ) -> Response:
         """End the response and return it.
 
-        Raises CrystalError if it is empty (CRYSTAL-3).
+        Raises ProviderError if it is empty (CRYSTAL-3). Another attempt may bring an answer, unless a limit or a filter
+        cut this one off.
         """
         self.start()
         self.end_all()
@@ -396,8 +405,9 @@ class Draft:
         reason = metadata.get("stop_reason")
         content, calls = self.content, self.calls
         if not (content or calls or self.images or unfinished):
-            error = CrystalError(
-                f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}"
+            error = ProviderError(
+                f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}",
+                retryable=reason not in CUT_OFF and "refusal" not in metadata,
             )
             error.overflows = reason == "model_context_window_exceeded"
             raise error
@@ -441,11 +451,6 @@ def _parse_image(encoded: object) -> Image | None:
         return Image(data)
     except (InvalidImage, binascii.Error, ValueError):
         return None
-
-
-def _parse_arguments(arguments: str) -> Mapping[str, Any] | None:
-    """Return the arguments as an object: {} if there are none, None if they are not an object."""
-    return parse_object(arguments) if arguments.strip() else {}
 
 
 def join_surrogates(text: str) -> str:

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, ConnectionSettings, EnvironmentKey, ProviderRequest
-from cantrip_actors.crystal.draft import Counts, Decoder, tokens
+from cantrip_actors.crystal.draft import CUT_OFF, NO_COUNTS, Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Encoded, Encoder, SamplingSettings, Writer, encode_json, merge
 from cantrip_actors.crystal.history import HISTORIES, fit_choice, fit_tools
 from cantrip_actors.crystal.images import estimate_by_pixels, is_image_refusal
@@ -81,12 +81,6 @@ FILES: Final = "files"
 
 VALUES: Final = frozenset({"temperature", "top_p", "stop", *TYPED})
 """The parameters of which a model may refuse one value and accept another."""
-
-CUT_OFF: Final = frozenset(
-    {"length", "model_length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "content_filter", "SAFETY", "refusal"}
-    | {"model_context_window_exceeded", "RECITATION", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"}
-)
-"""Reasons to stop after which an answer is incomplete: it is not checked against its schema."""
 
 MISFIT: Final = "simplify output_schema, raise max_tokens, or use a crystal that can be made to follow a schema"
 
@@ -716,6 +710,8 @@ class _Query:
             try:
                 response = await self.carry(request, decoder, self._emit if shown else None)
             except ProviderError as error:
+                if decoder.counts != NO_COUNTS:  # a failed answer costs as well
+                    self.counts.append(decoder.counts)
                 if error.overflows:
                     self.crystal.learn_window(error.window)
                     raise

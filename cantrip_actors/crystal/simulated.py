@@ -20,7 +20,7 @@ from cantrip_actors.crystal.draft import Counts, Draft
 from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer
 from cantrip_actors.crystal.history import AS_TEXT
 from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseStart
-from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly, read_arguments
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition
 
 _SAY: Final = {
@@ -92,8 +92,8 @@ def _find_call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
         return text
     if not isinstance(value, dict):
         return text
-    name, arguments = value.get("tool"), value.get("arguments", {})
-    if name in names and isinstance(arguments, dict):
+    name, arguments = value.get("tool"), read_arguments(value.get("arguments"))
+    if name in names and arguments is not None:
         return name, arguments
     say = value.get("say")
     return say if isinstance(say, str) and say else text

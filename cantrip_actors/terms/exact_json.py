@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -18,6 +19,10 @@ _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
 )
 """An escape in a JSON text: of a whole character in two halves, of half a character (the group), or another one."""
+
+
+_ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that may be of half a character."""
 
 
 def has_long_number(text: str | bytes) -> bool:
@@ -33,6 +38,60 @@ def parse_exactly(text: str | bytes) -> Any:
         return json.loads(text, parse_constant=_refuse, parse_float=_parse_float)
     except RecursionError:
         raise ValueError("expected JSON, got a text that nests too deeply") from None
+
+
+def read_arguments(value: object) -> dict[str, Any] | None:
+    """Return the arguments of a call as an object, from an object or a JSON text of one; None if they are no object.
+
+    Every door reads arguments with this function: the answers of providers, whole or in pieces, recordings, and
+    crystals of users. No arguments, a blank text and `null` are an empty object. Of two keys that are the same, the
+    last counts. Whole numbers are exact. Half a character, which no store and no provider takes, becomes U+FFFD.
+    """
+    if isinstance(value, (str, bytes)):
+        text = (value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")).strip()
+        if text in (b"", b"null"):
+            return {}
+        try:
+            value = parse_exactly(text)
+        except ValueError:
+            try:
+                value = parse_exactly(replace_half_characters(join_surrogates(text)))
+            except ValueError:
+                return None
+    if value is None:
+        return {}
+    return _replace_surrogates(dict(value)) if isinstance(value, Mapping) else None
+
+
+def explain_arguments(text: str | None) -> str:
+    """Return why `read_arguments` has no object for a text; for JSON, what is wrong with its values."""
+    try:
+        value = json.loads(text or "", parse_constant=_refuse, parse_int=str, parse_float=str)
+    except RecursionError:
+        return "arguments nest too deeply"
+    except ValueError:
+        value = None
+    return "arguments have a number that is too large" if isinstance(value, dict) else "arguments are not a JSON object"
+
+
+def join_surrogates(text: bytes) -> bytes:
+    """Return a text in UTF-8, with the surrogates in it joined to characters; a lone one is replaced."""
+    joined = text.decode("utf-8", "surrogatepass").encode("utf-16", "surrogatepass")
+    return joined.decode("utf-16", "replace").encode()
+
+
+def _replace_surrogates(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object whose texts have no half characters: the same object if there are none, or if it is no JSON."""
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return value  # its reader refuses it
+        parsed = parse_exactly(replace_half_characters(text.encode())) if _ESCAPED_HALF.search(text) else value
+        return parsed if isinstance(parsed, dict) else value
+    return value
 
 
 def replace_half_characters(text: bytes) -> str:

@@ -21,6 +21,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_positive, read_texts
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
+from cantrip_actors.terms.exact_json import explain_arguments
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import describe, shorten
@@ -238,7 +239,7 @@ class Gate:
         """Return the arguments of `call` as the function accepts them, or a refusal that says what is wrong."""
         if call.args is None:
             return Refused(
-                f"{self.name}: arguments are not a JSON object: got {shorten(call.raw)}; expected {self.signature}"
+                f"{self.name}: {explain_arguments(call.raw)}: got {shorten(call.raw)}; expected {self.signature}"
             )
         try:
             check_value(call.args)

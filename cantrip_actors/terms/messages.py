@@ -18,7 +18,7 @@ import orjson
 from msgspec.structs import replace
 
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.exact_json import parse_exactly
+from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.usage import NO_USAGE, Usage
@@ -87,18 +87,10 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
         if not isinstance(gate, str):
             raise CrystalError(f"crystal returned a tool call without a gate's name: {dict(value)!r}")
         arguments = value.get("args", value.get("arguments"))
-        raw = None
-        args: Any = {} if arguments is None or arguments == "" else arguments
-        if isinstance(args, (str, bytes)):
-            raw = args if isinstance(args, str) else args.decode(errors="replace")
-            try:
-                args = parse_exactly(raw)
-            except ValueError:
-                args = None
-        if is_mapping(args) and _is_json(args := dict(args)):
-            raw = None
-        else:
-            raw, args = make_encodable(raw if raw is not None else _cut_excerpt(args)), None
+        args, raw = read_arguments(arguments), None
+        if args is None or not _is_json(args):
+            text = arguments.decode(errors="replace") if isinstance(arguments, bytes) else arguments
+            args, raw = None, make_encodable(text if isinstance(text, str) else _cut_excerpt(text))
         name = make_encodable(str(value.get("id") or ""))
         return cls(id=name, gate=make_encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
 

@@ -73,7 +73,7 @@ class TestToolCall:
         assert call == ToolCall("c", "echo", {"text": "a"})
         assert json.loads(call.arguments) == {"text": "a"}
 
-    @pytest.mark.parametrize("arguments", [None, "", {}, "{}"])
+    @pytest.mark.parametrize("arguments", [None, "", {}, "{}", "null"])
     def test_missing_arguments_are_an_empty_object(self, arguments):
         call = ToolCall.of({"gate": "echo", "args": arguments})
         assert call == ToolCall("", "echo", {})
@@ -82,7 +82,7 @@ class TestToolCall:
     def test_a_call_may_use_the_field_names_of_providers(self):
         assert ToolCall.of({"name": "echo", "arguments": '{"a": 1}'}) == ToolCall("", "echo", {"a": 1})
 
-    @pytest.mark.parametrize("arguments", ["{", "[1]", "7", "null", [1], 7, '"x"', "{'a': 1}"])
+    @pytest.mark.parametrize("arguments", ["{", "[1]", "7", [1], 7, '"x"', "{'a': 1}"])
     def test_arguments_that_are_not_an_object_are_kept_raw(self, arguments):
         call = ToolCall.of({"gate": "echo", "args": arguments})
         assert call.args is None
@@ -94,9 +94,7 @@ class TestToolCall:
             {"a": object},
             {1: "a"},
             {"a": {1, 2}},
-            {"a": "\ud800"},
             {"a": 2**70, "b": object},
-            {"a": 2**70, "b": "\ud800"},
             {"a": 2**70, 1: "b"},
             {"a": 2**70, "b": deep(300)},
         ],
@@ -127,7 +125,7 @@ class TestToolCall:
 
     @pytest.mark.parametrize(
         "text",
-        ["NaN", "Infinity", "1e999", '"\\ud800"', "[" * 2000 + "]" * 2000, "9" * 5000],
+        ["NaN", "Infinity", "1e999", "[" * 2000 + "]" * 2000, "9" * 5000],
         ids=lambda one: one[:9],
     )
     def test_text_that_is_not_json_stays_text_although_a_long_number_is_beside_it(self, text):
@@ -141,7 +139,7 @@ class TestToolCall:
         assert ToolCall.of({"gate": "call_entity_batch"}).gate == "call_agent_batch"
         assert ToolCall.of(ToolCall("", "call_entity", {})).gate == "call_agent"
 
-    @pytest.mark.parametrize("junk", [{"args": {}}, {"gate": 7}, {"gate": ""}, "done", None, 7])
+    @pytest.mark.parametrize("junk", [{"args": {}}, {"gate": 7}, "done", None, 7])
     def test_a_value_that_is_not_a_call_is_refused(self, junk):
         with pytest.raises(CrystalError, match="crystal returned a tool call"):
             ToolCall.of(junk)

@@ -127,6 +127,13 @@ class BedrockDecoder(Decoder):
             elif name == "exception" or kind.endswith(("Exception", "Error")):
                 raise make_failure(self.draft.provider, None, {"error": {**event, "type": kind}})
 
+    def finish(self) -> Response:
+        """Return the response. Raises ProviderError for unreadable output, whose tokens arrive after its end."""
+        reason = self.metadata.get("stop_reason")
+        if reason in FLUKES:
+            raise ProviderError(f"{self.draft.provider}: the model's output was unreadable ({reason})", retryable=True)
+        return super().finish()
+
     def get_own_content(self) -> Any:
         """Return all blocks if one of them is more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
@@ -171,8 +178,6 @@ class BedrockDecoder(Decoder):
     def _finish_message(self, reason: Any) -> None:
         self.draft.start(self.asked)
         self.note(stop_reason=reason)
-        if reason in FLUKES:
-            raise ProviderError(f"{self.draft.provider}: the model's output was unreadable ({reason})", retryable=True)
         for index in list(self._items):
             self._stop(index)
         if reason in CUT_OFF:

@@ -100,6 +100,7 @@ class ChatDecoder(Decoder):
         text = self.draft.flowing
         if text is not None and not name and self._try_extend(text, value):
             return
+        self._read_usage(value)
         # the second form is that of older vLLM, the third is an event named `error`
         if value.get("error") or value.get("object") == "error" or name == "error":
             raise make_failure(self.draft.provider, None, value)
@@ -107,20 +108,22 @@ class ChatDecoder(Decoder):
         if not choices and isinstance(value.get("provider"), dict):
             self.read(value["provider"], "")  # a completion, one level down
             return
+        if "id" not in self.metadata or "model" not in self.metadata:
+            self.note(id=value.get("id"), model=value.get("model"))
+        if isinstance(value.get("provider"), str):
+            self.note(served_by=value["provider"])
+        for choice in objects(choices):  # null, or left out
+            if choice.get("index", 0) in (0, None) and self._is_of_message(choice, value):
+                self._read_choice(choice, value)
+
+    def _read_usage(self, value: Mapping[str, Any]) -> None:
         usage = value.get("usage")
         if usage is None:
             usage = mapping(value.get("x_groq")).get("usage")
         if isinstance(usage, Mapping):
             self.counts = read_counts(usage)  # counts are cumulative or repeated: the last ones are right
-        if "id" not in self.metadata or "model" not in self.metadata:
-            self.note(id=value.get("id"), model=value.get("model"))
-        if isinstance(value.get("provider"), str):
-            self.note(served_by=value["provider"])
-        served = tokens(mapping(mapping(usage).get("server_tool_use")).get("web_search_requests"))
-        self._searches = served or self._searches
-        for choice in objects(choices):  # null, or left out
-            if choice.get("index", 0) in (0, None) and self._is_of_message(choice, value):
-                self._read_choice(choice, value)
+            served = tokens(mapping(usage.get("server_tool_use")).get("web_search_requests"))
+            self._searches = served or self._searches
 
     def _try_extend(self, text: DraftItem, value: dict[str, Any]) -> bool:
         """Add a chunk's text, if it has nothing else, as most chunks have; return whether it was added."""

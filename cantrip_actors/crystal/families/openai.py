@@ -16,7 +16,7 @@ from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.crystal.shapes import objects
 from cantrip_actors.crystal.sse import ServerSentEvent
-from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, suggest_nearest
 from cantrip_actors.terms.messages import Response
 
 _METADATA: Final = {"id": "id", "model": "model", "served_by": "provider", "stop_reason": "stop_reason"}
@@ -41,7 +41,10 @@ def normalise_chat(body: Any) -> Response:
     decoder.feed(ServerSentEvent(encode_json(body)))
     if not decoder.complete:
         raise CrystalError("crystal returned neither content nor tool_calls: the provider's answer has no choices")
-    response, message = decoder.finish(), decoder.message
+    try:
+        response, message = decoder.finish(), decoder.message
+    except ProviderError as error:  # a recording stays the same, however often it is asked
+        raise CrystalError(str(error), usage=decoder.counts.make_usage()) from error
     is_signed = any(_SIGNED & part.keys() for part in (message, *objects(message.get("tool_calls"))))
     metadata = {own: decoder.metadata[name] for name, own in _METADATA.items() if name in decoder.metadata}
     return Response.of(replace(response, metadata=metadata, blocks=(message,) if is_signed else ()))

@@ -189,6 +189,7 @@ class ResponsesDecoder(Decoder):
 
     def _make_failure(self, value: Mapping[str, Any]) -> ProviderError:
         """Return the error, which may be in any of three places, or missing."""
+        self._read_usage(mapping(value.get("response", value)).get("usage"))
         error = value.get("error") or mapping(value.get("response")).get("error")
         if not error and value.get("message"):
             error = {name: value.get(name) for name in ("message", "code", "param")}
