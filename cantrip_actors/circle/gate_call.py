@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +23,9 @@ from cantrip_actors.machine.events import Inquired
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.bounds import TooLarge
 from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import ToolCall
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
 from cantrip_actors.user_code.threads import GRACE
@@ -72,24 +75,46 @@ async def run_gate(
     )  # a bug of this library, not an observation
     if site is not None:
         args = {**args, **{name: part(site) for name, part in gate.site}}
-    call_gate = _call if gate.timeout is None else _call_in_time
-    result = await attempt(partial(call_gate, gate, function, args, report))
+    call_gate, attempts = _call if gate.timeout is None else _call_in_time, 1
+    if gate.retry is None:
+        result = await attempt(partial(call_gate, gate, function, args, report))
+    else:
+        call_again = partial(call_gate, gate, function, args, report)
+        result, attempts = await _call_repeatedly(gate.name, gate.retry, call_again, report)
     if isinstance(result, Failure):
         problem = result.exception
         if isinstance(problem, InputNeeded):
             return Inquired(*problem.args)
         report_failure(report, "a gate raised an exception", gate.name, problem)
         text = _explain_value(gate, problem) if isinstance(problem, NotPlain) else explain(problem)
-        return Observation(gate.name, call.args, text, True, call.id, gate.ephemeral)
+        return Observation(gate.name, call.args, text, True, call.id, gate.ephemeral, attempts=attempts)
+    images = NO_IMAGES
     if type(result) is Pictured:
-        return Observation(gate.name, call.args, result.value, False, call.id, gate.ephemeral, result.images)
-    return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral)
+        result, images = result
+    return Observation(gate.name, call.args, result, False, call.id, gate.ephemeral, images, attempts)
 
 
 def report_failure(report: ReportError | None, what: str, gate: str, failure: BaseException) -> None:
     """Report an exception of user code, unless it is a GateError or a group of them."""
     if report is not None and not all(isinstance(leaf, GateError) for leaf in leaves(failure)):
         report(what, gate, failure)
+
+
+async def _call_repeatedly(
+    gate: str, retry: Retry, call: Callable[[], Awaitable[Any]], report: ReportError | None
+) -> tuple[Any, int]:
+    """Return the result or the Failure of the last attempt, and the number of attempts. Each has the gate's timeout."""
+    attempts = 0
+    while True:
+        result: Any = await attempt(call)
+        attempts += 1
+        if not (isinstance(result, Failure) and isinstance(result.exception, retry.on)):
+            return result, attempts
+        delay = retry.delay(attempts, None, None, random.random())
+        if delay is None:
+            return result, attempts
+        report_failure(report, "a gate raised an exception, and is called again", gate, result.exception)
+        await anyio.sleep(delay)
 
 
 async def _call_in_time(

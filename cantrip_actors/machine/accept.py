@@ -98,7 +98,16 @@ def finish(plan: Plan, state: State, live: Transient, moment: Moment, seen: Obse
     in_program = state.turn.program is not None and seen.tool_call_id is not None
     args = get_current_call(state, live).args if in_program else None
     if args is not seen.args:
-        seen = Observation(seen.gate, args, seen.result, seen.is_error, seen.tool_call_id, seen.ephemeral, seen.images)
+        seen = Observation(
+            seen.gate,
+            args,
+            seen.result,
+            seen.is_error,
+            seen.tool_call_id,
+            seen.ephemeral,
+            seen.images,
+            seen.attempts,
+        )
     return GateFinished.of(plan.entity_id, make_turn_id(state, live), seen, moment.measure_since(live.mark))
 
 

@@ -46,6 +46,8 @@ class Observation(Value, frozen=True, gc=False):
     ephemeral: bool = False
     images: tuple[File, ...] = NO_IMAGES
     """The images and other files of the result, in order."""
+    attempts: int = 1
+    """How often the gate was called for it, if it has a `retry`."""
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -319,6 +321,7 @@ class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
     ephemeral: bool = False
     images: tuple[File, ...] = NO_IMAGES
     duration_ms: float = 0.0
+    attempts: int = 1
 
     @classmethod
     def of(cls, entity_id: str, turn_id: str, seen: Observation, duration_ms: float = 0.0) -> GateFinished:
@@ -334,13 +337,21 @@ class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
             ephemeral=seen.ephemeral,
             images=seen.images,
             duration_ms=duration_ms,
+            attempts=seen.attempts,
         )
 
     @property
     def observation(self) -> Observation:
         """The observation that was recorded."""
         return Observation(
-            self.gate, self.args, self.result, self.is_error, self.tool_call_id, self.ephemeral, self.images
+            self.gate,
+            self.args,
+            self.result,
+            self.is_error,
+            self.tool_call_id,
+            self.ephemeral,
+            self.images,
+            self.attempts,
         )
 
 

@@ -25,6 +25,7 @@ from cantrip_actors.terms.exact_json import explain_arguments
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import describe, shorten
+from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper, check_expires, check_unattended
 
@@ -57,6 +58,7 @@ class GateSettings(TypedDict, total=False):
     timeout: float | None
     blocking: bool | None
     risks: Iterable[Risk]
+    retry: Retry | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Gate:
     An `idempotent` gate may be run again after a crash. A `read_only` gate changes nothing outside the entity.
     `timeout` is in seconds; a call that takes longer is an error observation. A `blocking` function runs in a worker
     thread. `risks` are the risks that the gate brings into a circle: "private_data", "untrusted_content", "way_out".
+    `retry` calls the function again if it raises one of the exceptions `retry.on`; only an `idempotent` or `read_only`
+    gate may have it, or one whose function takes the call, because `call.call_id` is the same in all attempts.
     """
 
     name: str
@@ -102,6 +106,8 @@ class Gate:
     """The risks that its author declares; `brings` returns which of them apply in a circle."""
     server: GateSource | None = field(default=None, repr=False, compare=False)
     """The server that the gate is a tool of, if any."""
+    retry: Retry | None = field(default=None, compare=False)
+    """How failed attempts of the function are retried; None if they are not."""
 
     def __post_init__(self) -> None:
         for flag in ("ephemeral", "idempotent", "read_only", "blocking"):
@@ -113,6 +119,19 @@ class Gate:
         check(fits, f"gate {self.name}: timeout", expected, self.timeout, InvalidCantrip)
         check_whole(f"gate {self.name}: visible_for", self.visible_for, 0, error=InvalidCantrip)
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
+        if self.retry is not None:
+            self._check_retry(self.retry)
+
+    def _check_retry(self, retry: object) -> None:
+        expected = "Retry(on=(ConnectionError, …), attempts=3)"
+        check(isinstance(retry, Retry) and bool(retry.on), f"gate {self.name}: retry", expected, retry, InvalidCantrip)
+        if self.function is None:
+            raise InvalidCantrip(f"gate {self.name}: retry: it has no function that could be called again")
+        if not (self.idempotent or self.read_only or self.site):
+            raise InvalidCantrip(
+                f"gate {self.name}: retry: a gate that may be called twice is idempotent=True or read_only=True, or "
+                "its function has a parameter annotated with GateCall and uses call.call_id as the key of what it does"
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the plain function with its dependencies, for its author's tests: no schema, no boundary, no thread."""

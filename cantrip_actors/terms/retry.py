@@ -1,4 +1,4 @@
-"""Which failed attempts of a crystal are retried, and after how long (SPEC 7.3, PROD-2)."""
+"""Which failed attempts of a crystal or a gate are retried, and after how long (SPEC 7.3, PROD-2)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ _NEVER_RETRIED = (400, 401, 403, 404)
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How a crystal's failed attempts are retried inside one turn (SPEC 7.3, D-006).
+    """How failed attempts of a crystal, or of a gate, are retried inside one turn (SPEC 7.3, D-006).
 
-    `max_retries` counts the attempts after the first. Delays double from `base_delay` to `max_delay` seconds, with
-    jitter; a provider's Retry-After takes precedence. Only `retryable_status_codes` and missing answers are retried.
+    `max_retries` counts the attempts after the first; `attempts`, if given, counts all of them. Delays double from
+    `base_delay` to `max_delay` seconds, with jitter; a provider's Retry-After takes precedence. A crystal retries only
+    `retryable_status_codes` and missing answers, and a gate only the exceptions `on`.
     """
 
     max_retries: int = 5
     retryable_status_codes: tuple[int, ...] = (429, 500, 502, 503, 504)
     base_delay: float = 1.0
     max_delay: float = 60.0
+    on: tuple[type[Exception], ...] = ()
+    attempts: int | None = None
 
     def __post_init__(self) -> None:
+        check_whole("retry: attempts", self.attempts, 1, error=InvalidCantrip, or_none=True)
+        if self.attempts is not None:
+            object.__setattr__(self, "max_retries", self.attempts - 1)
+        kinds = tuple(self.on) if is_list(self.on) else (self.on,)
+        fits = all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)
+        check(fits, "retry: on", "classes of exceptions", self.on, InvalidCantrip)
+        object.__setattr__(self, "on", kinds)
         check_whole("retry: max_retries", self.max_retries, 0, error=InvalidCantrip)
         delays = (self.base_delay, self.max_delay)
         fits = all(map(is_number, delays)) and 0 <= self.base_delay <= self.max_delay

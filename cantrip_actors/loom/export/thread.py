@@ -65,9 +65,10 @@ def _build_served(turn: Turn) -> dict[str, Any]:
 
 
 def _build_gate_call(o: Observation) -> dict[str, Any]:
-    """Return a gate call in the form of D-005, with `images` if the gate returned any."""
+    """Return a gate call in the form of D-005, with `images` if it has any, and `attempts` if there were several."""
     told = {"gate": o.gate, "args": o.args, "result": o.result, "is_error": o.is_error, "tool_call_id": o.tool_call_id}
-    return told | {"images": [_build_image(image) for image in o.images]} if o.images else told
+    images = {"images": [_build_image(image) for image in o.images]} if o.images else {}
+    return told | images | ({"attempts": o.attempts} if o.attempts != 1 else {})
 
 
 def build_decision(one: Decided) -> dict[str, Any]:

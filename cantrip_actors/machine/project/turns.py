@@ -181,7 +181,14 @@ def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation
         args = {call.id: call.args for call in calls}
         gates = [
             Observation(
-                o.gate, args.get(o.tool_call_id or ""), o.result, o.is_error, o.tool_call_id, o.ephemeral, o.images
+                o.gate,
+                args.get(o.tool_call_id or ""),
+                o.result,
+                o.is_error,
+                o.tool_call_id,
+                o.ephemeral,
+                o.images,
+                o.attempts,
             )
             if o.args is None
             else o
