@@ -11,6 +11,7 @@
     submissions id, queue, rank, at, line   casts that wait in a queue, in the order of rank, at and id
     accounts    name, state                 state that all processes share: limits, bounds and places of queues
     seal        salt, mark, records, link   one row, in sealed looms only (`seal_key.py`)
+    tallies     tenant, state, many         in SQLite only: how many entities of a tenant are in a state
 
 An entity's `no` is the `seq` of its header. In SQLite an index has the row's number anyway; for Postgres it is named.
 """

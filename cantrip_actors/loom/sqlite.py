@@ -81,16 +81,15 @@ create view log as select records.seq, entities.id as entity, json_extract(body,
 """
 """A view for people who inspect the file."""
 
-_COUNT_ONE = """
-insert into tallies (tenant, state, many) values (new.tenant, new.state, 1)
-  on conflict (tenant, state) do update set many = many + 1;
-"""
+_COUNT = "insert into tallies (tenant, state, many) values {} on conflict do update set many = many + excluded.many;"
 _TALLIES = (
     "create table tallies (tenant text, state text, many integer not null, primary key (tenant, state)) without rowid",
-    f"create trigger tally_new after insert on entities begin {_COUNT_ONE} end",
-    f"""create trigger tally_change after update of tenant, state on entities
-      when old.tenant <> new.tenant or old.state <> new.state begin
-        update tallies set many = many - 1 where tenant = old.tenant and state = old.state; {_COUNT_ONE} end""",  # noqa: S608  # our own words
+    f"create trigger tally_new after insert on entities begin {_COUNT.format('(new.tenant, new.state, 1)')} end",
+    (
+        "create trigger tally_change after update of tenant, state on entities "
+        "when old.tenant <> new.tenant or old.state <> new.state begin "
+        f"{_COUNT.format('(old.tenant, old.state, -1), (new.tenant, new.state, 1)')} end"
+    ),
 )
 """How many entities of each tenant are in each state: SQLite would read all of an index to count them."""
 

@@ -145,6 +145,9 @@ REFUSED: dict[str, Look] = {
     "loom.outcome": lambda w, id: w.other.loom.outcome(id),
     "loom.state": lambda w, id: w.other.loom.state(id),
     "loom.is_over": lambda w, id: w.other.loom.is_over(id),
+    "loom.open_request": lambda w, id: w.other.loom.open_request(id),
+    "loom.last_time": lambda w, id: w.other.loom.last_time(id),
+    "is_interrupted": lambda w, id: w.other.is_interrupted(id),
     "loom.usage": lambda w, id: w.other.loom.usage(id),
     "loom.subtree": lambda w, id: w.other.loom.subtree(id),
     "loom.subtree_usage": lambda w, id: w.other.loom.subtree_usage(id),
@@ -179,6 +182,12 @@ NOTHING: dict[str, Look] = {
     "submission": lambda w, _: w.other.submission("later"),
     "shown_loom": lambda w, _: w.other.shown_loom.entities(),
     "requests": lambda w, _: w.other.requests(),
+    "list_requests": lambda w, _: w.other.list_requests(),
+    "entities": lambda w, _: w.other.entities(),
+    "submissions": lambda w, _: w.other.submissions(),
+    "loom.page": lambda w, _: w.other.loom.page(),
+    "loom.count_states": lambda w, _: w.other.loom.count_states(),
+    "loom.read_since": lambda w, _: w.other.loom.read_since(0)[0],
     "schedules": lambda w, _: w.other.schedules(),
     "interrupted": lambda w, _: w.other.interrupted(),
     "would_adopt": lambda w, _: w.other.would_adopt(),
@@ -227,6 +236,8 @@ OF_NO_ENTITY = {
     "use_server",
     "loom.attach",
     "loom.check_chain",
+    "loom.find_number",
+    "loom.numbers_in_order",
 }
 
 
