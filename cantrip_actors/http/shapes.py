@@ -28,13 +28,12 @@ def usage_shape(usage: Usage) -> dict[str, Any]:
 
 
 def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
-    """Return the description of an offered cantrip."""
+    """Return the description of an offered cantrip; its system prompt is private."""
     circle = cantrip.circle
-    prompt = cantrip.call.system_prompt or ""
     return {
         "name": name,
         "id": cantrip.id,
-        "description": prompt.strip().partition("\n")[0][:200],
+        "description": cantrip.description or name,
         "gates": list(circle.open_gates),
         "medium": circle.medium,
         "wards": [str(ward) for ward in circle.wards],

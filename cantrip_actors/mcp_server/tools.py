@@ -85,10 +85,12 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
 
 
 def _build_description(name: str, cantrip: Cantrip) -> str:
-    """Return the description of a cantrip for clients: the first line of its system prompt, and its gates."""
-    line = (cantrip.call.system_prompt or "").strip().partition("\n")[0]
+    """Return the description of a cantrip for clients: its own, and its gates. Its system prompt is private."""
     gates = ", ".join(gate for gate in cantrip.circle.open_gates if gate != "done")
-    parts = [line or f"Have the cantrip {name} achieve an intent.", f"Its gates: {gates}." if gates else ""]
+    parts = [
+        cantrip.description or f"Have the cantrip {name} achieve an intent.",
+        f"Its gates: {gates}." if gates else "",
+    ]
     return " ".join(part for part in parts if part)
 
 

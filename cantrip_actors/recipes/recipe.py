@@ -83,7 +83,15 @@ class _RecipeReader(RecipeReader):
         if not isinstance(data, dict):
             self.wrong((), f"a recipe is a mapping of keys, not {describe(data)}: {_EXAMPLE}", line=1)
             return None
-        kinds = {"name": str, "root": str, "require_done_tool": bool, "crystals": dict, "circle": dict, "needs": dict}
+        kinds = {
+            "name": str,
+            "description": str,
+            "root": str,
+            "require_done_tool": bool,
+            "crystals": dict,
+            "circle": dict,
+            "needs": dict,
+        }
         parts = self.keep_typed(self.keep_known(data, _KEYS, (), ""), kinds, ())
         if "root" in parts:
             self._root = self._check_folder(parts.pop("root"), ("root",))

@@ -35,7 +35,8 @@ class Cantrip:
     crystal; `crystals` maps the names that a request may use to crystals, and whole numbers to the crystals of a depth
     (1: the children). `folding` and `retry` are policies, `require_done_tool` may stand here, in the call or as a ward
     (D-002). `needs` are labels, such as `{"disk": "nfs1"}`: a node without them does not serve this cantrip.
-    They say where it runs, not what it is, so its id does not depend on them.
+    They say where it runs, not what it is, so its id does not depend on them. `description` tells clients of a service
+    what it is for; they never see its system prompt.
 
     Raises InvalidCantrip, with the name of the part, if a part is missing or wrong.
     """
@@ -50,6 +51,7 @@ class Cantrip:
     require_done_tool: bool = False
     name: str | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
     level: int = field(default=0, init=False)
     """0 for an entity that a user cast, 1 for its children, and so on."""
 
@@ -65,6 +67,7 @@ class Cantrip:
         require_done_tool: bool = False,
         name: str | None = None,
         needs: Mapping[str, str] | None = None,
+        description: str = "",
     ) -> None:
         if crystal is None:
             raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
@@ -85,6 +88,7 @@ class Cantrip:
             ("require_done_tool", require_done_tool, bool),
             ("name", name, str),
             ("needs", needs, Mapping),
+            ("description", description, str),
         )
         for what, part, kind in kinds:
             check_kind(f"cantrip: {what}", part, kind | None, f"a {kind.__name__}", InvalidCantrip)
@@ -94,6 +98,7 @@ class Cantrip:
         set_fields(self, crystal=crystal, call=call or Call(), circle=circle, child_crystal=child_crystal, level=0)
         set_fields(self, crystals=MappingProxyType(dict(named)), folding=folding or Folding(), retry=retry or Retry())
         set_fields(self, require_done_tool=require_done_tool, name=name, needs=MappingProxyType(dict(needs or {})))
+        set_fields(self, description=description)
         self._check_circle()
 
     def _check_circle(self) -> None:

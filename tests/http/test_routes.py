@@ -12,7 +12,7 @@ import pytest
 import structlog
 from starlette.routing import Route
 
-from cantrip_actors import Cantrip, Circle, CrystalError, LoomError, Runtime, ask_first, scripted
+from cantrip_actors import Call, Cantrip, Circle, CrystalError, LoomError, Runtime, ask_first, scripted
 from cantrip_actors.dispatch import Dispatches, Progressed, StatusChanged
 from cantrip_actors.http import Service, ServiceLimits, make_app
 from cantrip_actors.http.live_page import assets
@@ -22,6 +22,7 @@ from cantrip_actors.http.openapi import plain_path
 from cantrip_actors.http.table import OPERATIONS, ROUTES
 from cantrip_actors.http.tokens import SCOPES
 from cantrip_actors.loom import State
+from cantrip_actors.mcp_server.tools import offers_of
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import contract, terms
@@ -505,6 +506,22 @@ async def test_openais_api_needs_the_scope_of_each_action() -> None:
                 await on.ask("POST", "/v1/responses", status, json=asked, headers=on.as_token(name))
 
 
+@pytest.mark.rule("W-31")
+async def test_the_system_prompt_of_a_cantrip_is_private() -> None:
+    call, circle = Call(system_prompt="The code is 1234."), Circle(["done"], [max_turns(3)])
+    plain = Cantrip(scripted(["x"]), call, circle, name="plain")
+    shown = Cantrip(scripted(["x"]), call, circle, name="shown", description="Answers questions.")
+    assert plain.id == shown.id
+    async with served([plain, shown]) as on:
+        answer = await on.ask("GET", "cantrips", 200)
+        assert [one["description"] for one in answer.json()["items"]] == ["plain", "Answers questions."]
+        assert "1234" not in answer.text
+    offers = offers_of({"plain": plain, "shown": shown})
+    described = [str(offer.tool) for offer in offers.values()]
+    assert any("Answers questions." in text for text in described)
+    assert not any("1234" in text for text in described)
+
+
 @pytest.mark.rule("HTTP-11")
 async def test_a_token_expires_and_casts_only_its_cantrips() -> None:
     from datetime import UTC, datetime
@@ -620,10 +637,32 @@ async def test_hosts_origins_and_cookies_of_other_pages_are_refused() -> None:
         assert preflight.headers["access-control-allow-methods"] == "GET, POST, DELETE"
         may_send = {"Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"}
         assert may_send <= set(preflight.headers["access-control-allow-headers"].split(", "))
+        wanted = "authorization,x-stainless-retry-count, traceparent"
+        asks = await on.ask("OPTIONS", "/v1/responses", 204, headers={**ask, "access-control-request-headers": wanted})
+        assert asks.headers["access-control-allow-headers"].endswith(f", {wanted}")
+        odd = await on.ask("OPTIONS", "casts", 204, headers={**ask, "access-control-request-headers": "x(y"})
+        assert "x(y" not in odd.headers["access-control-allow-headers"]
         may_read = {"Location", "Retry-After", "Idempotency-Replayed"}
         assert may_read <= set(allowed.headers["access-control-expose-headers"].split(", "))
         assert allowed.headers["vary"].lower() == "origin"
         await on.ask("OPTIONS", "casts", 403, headers={**ask, "origin": "https://b.example"})
+
+
+@pytest.mark.rule("W-22")
+async def test_a_wrong_path_or_method_is_answered_in_the_shape_of_its_api_with_all_methods() -> None:
+    async with served() as on:
+        for path, method, status, allow in (
+            ("/v1/nothing", "GET", 404, None),
+            ("/v1/chat/completions", "GET", 405, "POST"),
+            ("/api/v1/entities", "DELETE", 405, "GET, HEAD, POST"),
+            ("/api/v1/nothing", "GET", 404, None),
+        ):
+            answer = await on.ask(method, path, status)
+            assert answer.headers.get("allow") == allow
+            body = answer.json()
+            is_openai = path.startswith("/v1/")
+            assert (body["error"]["type"] == "invalid_request_error") if is_openai else (body["status"] == status)
+            assert answer.headers.get("x-should-retry") == ("false" if is_openai else None)
 
 
 @pytest.mark.rule("HTTP-13")

@@ -167,3 +167,29 @@ def test_a_recipe_names_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(InvalidCantrip, match=told):
             auth(wrong)
+
+
+@pytest.mark.rule("Z-21")
+@pytest.mark.parametrize(
+    ("issuer", "is_accepted"),
+    [
+        ("https://auth.example/tenant", True),
+        ("http://localhost:8080", True),
+        ("http://127.0.0.1", True),
+        ("http://[::1]:9", True),
+        ("http://localhost.evil.example", False),
+        ("http://127.0.0.1.evil.example", False),
+        ("http://localhost@evil.example", False),
+        ("https://auth.example@evil.example", False),
+        ("http://auth.example", False),
+        ("https://", False),
+        ("https://auth.example:x", False),
+        ("http://localhost:99999", False),
+    ],
+)
+def test_an_issuer_is_an_https_url_or_on_this_machine(issuer: str, is_accepted: bool) -> None:
+    if is_accepted:
+        assert oauth(issuer=issuer).issuer == issuer
+    else:
+        with pytest.raises(InvalidCantrip, match="issuer: expected an https URL"):
+            oauth(issuer=issuer)
