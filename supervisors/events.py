@@ -2,7 +2,7 @@
 
 Events are for observation only: a sink is called synchronously, after the fact, and its exceptions are ignored.
 `EventStream` is a sink to iterate over. `Reports`, the default sink of a system, writes one record for each failure,
-with the child's name, path and spec: to structlog, or to `logging` where structlog is not installed. Expected
+with the child's name, path and spec: to structlog if the program has configured it, or else to `logging`. Expected
 ends (a child that was asked to end, a temporary one that is done) are not recorded; progress (`Started`) is recorded
 only on request.
 
@@ -176,18 +176,24 @@ class Reports:
     """Writes events to a logger, as structlog's: a method for each level, which takes an event and its fields.
 
     Args:
-        logger: structlog's logger `supervisors` if left out; that of `logging` where structlog is not installed.
+        logger: if left out, structlog's logger `supervisors` if the program has configured structlog, or else that of
+            `logging`: structlog's own default is standard output, which belongs to the program.
         progress: also log successful starts, at level `info`.
         burst: how many records a second are written; the rest are counted. `None` for no limit.
     """
 
     def __init__(self, logger: Any = None, *, progress: bool = False, burst: int | None = BURST) -> None:
-        self._logger = _find_logger() if logger is None else logger
+        self._given = logger
         self._progress = progress
         self._burst = burst
         self._since = 0.0  # when the current window began, in seconds of the events' clock
         self._written = 0  # records in the current window
         self._dropped = 0
+
+    @property
+    def _logger(self) -> Any:
+        """The logger for the next record: the program may configure structlog at any time."""
+        return _find_logger() if self._given is None else self._given
 
     def __call__(self, event: Event) -> None:
         """Log an event; this makes it a sink."""
@@ -252,7 +258,7 @@ def _find_logger() -> Any:
         import structlog
     except ImportError:
         return _PlainLogger()
-    return structlog.get_logger("supervisors")
+    return structlog.get_logger("supervisors") if structlog.is_configured() else _PlainLogger()
 
 
 class _PlainLogger:

@@ -173,7 +173,7 @@ class TestRules:
         ids += [f"ACP-{n:02}" for n in range(1, 23)]
         ids += [f"MCP-{n:02}" for n in range(1, 22)]  # those from 18 on are our own
         ids += [f"K-{n:02}" for n in (*range(1, 10), *range(20, 26), *range(30, 37), *range(40, 46))]
-        ids += [f"V-{n:02}" for n in (10, 11, 12, 13, 15)]
+        ids += [f"V-{n:02}" for n in (10, 11, 12, 13, 15, 16)]
         sections = rules.read_catalogue(rules.CATALOGUE.read_text(encoding="utf-8"))
         assert sorted(rule for section in sections for rule in section.rules) == sorted(ids)
 

@@ -327,7 +327,9 @@ def lose(store, count, entity="e"):
 @pytest.mark.rule("C-65")
 def test_an_entity_whose_holders_died_three_times_is_quarantined_until_that_is_lifted(place):
     with place.open() as store:
-        store.append([header("e", lasting=True), header("f", lasting=True), *(IntentGiven(one, "go", AT) for one in "ef")])
+        store.append(
+            [header("e", lasting=True), header("f", lasting=True), *(IntentGiven(one, "go", AT) for one in "ef")]
+        )
         lose(store, 3)
         assert store.quarantined() == []
         for _ in range(2):
