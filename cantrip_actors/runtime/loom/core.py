@@ -250,8 +250,12 @@ class Core:
             ]
         if self.loom_actor is not None and self.loom_actor.write_now(records, taken, outgoing):
             return
+        await self._ask_writer(Append(records, taken, outgoing))
+
+    async def _ask_writer(self, message: Any) -> Any:
+        """Return the answer of the loom's actor. Raises RuntimeClosed if that does not run."""
         try:
-            await self.writer.call(Append(records, taken, outgoing))
+            return await self.writer.call(message)
         except NotRunning as gone:
             raise RuntimeClosed(NOT_OPEN) from gone
 
@@ -262,7 +266,7 @@ class Core:
         """
         if not self.store.shared and what not in self.store.quarantined():
             return 0
-        token: int = await self.writer.call(Claim(what, lift))
+        token: int = await self._ask_writer(Claim(what, lift))
         return token
 
     async def quarantine(self, entity_id: str, why: str, *, is_repeated: bool) -> Quarantined:
@@ -271,12 +275,12 @@ class Core:
         `why` is the first crash. `is_repeated` says that nothing was recorded since its last quarantine.
         """
         text = self.guard.redactor.text(why.translate(_UNSTORABLE))
-        row = await self.writer.call(Quarantine(entity_id, text, is_repeated))
+        row = await self._ask_writer(Quarantine(entity_id, text, is_repeated))
         return Quarantined(*row)
 
     async def keep_checkpoint(self, entity_id: str, data: bytes) -> None:
         """Store the state of an entity, as bytes, as a checkpoint at the current end of its log."""
-        await self.writer.call(Keep(entity_id, data))
+        await self._ask_writer(Keep(entity_id, data))
 
     def is_held(self, entity_id: str) -> bool:
         """Return whether another process runs an entity."""
