@@ -244,8 +244,10 @@ class Dispatcher:
             entity = await self._runtime.resume(entity.id, cantrip=worker)
         if self._runtime.loom.state(entity.id) == "active":
             await entity.episode()
-        else:
-            await entity.send(_make_next_intent(record))
+            return
+        handle = self._runtime.entity(record.id, cantrip=worker)  # a loaded entity moves to another cantrip first
+        assert handle is not None, "it was found above, and has not ended"
+        await handle.send(_make_next_intent(record))
 
     async def _fail(self, dispatch_id: str, crash: EntityCrashed) -> Record:
         """End a dispatch whose entity crashed too often for its supervisor."""

@@ -225,6 +225,13 @@ def test_an_unknown_option_is_not_an_argument(box):
     assert error == "exit code 1"
 
 
+@pytest.mark.rule("CIRCLE-5")
+def test_an_option_without_its_value_is_an_error(box):
+    printed, error = ran(box, "search --query")
+    assert printed == "--query needs a value; usage: search QUERY [--limit …]\n"
+    assert error == "exit code 1"
+
+
 def test_help_shows_usage_and_description(box):
     assert ran(box, "search --help")[0] == "usage: search QUERY [--limit …]\nSearch the notes.\n"
 

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from cantrip_actors import (
+    Call,
     EntityCrashed,
     Folding,
     GateCall,
@@ -179,6 +180,18 @@ class TestBlocked:
         assert len(made.crystal.invocations) == 8
         assert entity is not None
         assert kinds(record).count("status queued") == 1
+
+    @pytest.mark.rule("F-13")
+    async def test_an_unblocked_dispatch_moves_to_the_cantrip_that_it_is_run_with(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            await dispatcher.run(record.id, worker([progress("found the fault"), block(), DONE]))
+            await dispatcher.unblock(record.id, "the key is in the drawer", by="grace")
+            other = worker([progress("mended"), proof(1), proof(2), complete(), DONE], call=Call(system_prompt="Mend."))
+            record = await dispatcher.run(record.id, other)
+        assert record.status == "completed"
+        assert other.crystal.invocations[0][0].content == "Mend."
 
     @pytest.mark.rule("F-13")
     async def test_a_dispatch_resumes_in_another_process(self, tmp_path: Path) -> None:

@@ -103,7 +103,10 @@ def _bind(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
             raise ValueError(_explain_unknown(gate, name, word))
         elif word[:2] == "--" and name in properties:
             if not equals:
-                value = next(waiting, "true" if _is_switch(properties[name]) else "")
+                following = next(waiting, "true" if _is_switch(properties[name]) else None)
+                if following is None:
+                    raise ValueError(f"{word} needs a value; usage: {render_signature(gate)}")
+                value = following
             args[name] = _read_value(properties[name], value)
         else:
             placed.append(word)
