@@ -125,6 +125,7 @@ def make_failure(
         if is_retryable and isinstance(generated, str) and generated.strip()
         else None,
     )
+    failure.is_by_status = not overflows and _is_by_status(names, details, message, headers or {})
     if overflows:
         failure.overflows, failure.window = True, find_window(details, message)
     return failure
@@ -184,7 +185,7 @@ def _find_message(details: Mapping[str, Any], body: Any) -> str:
 def _is_retryable(
     status: int, names: tuple[str, ...], details: Mapping[str, Any], message: str, headers: Mapping[str, str]
 ) -> bool:
-    if CREDIT.intersection(names) or _SPENT.search(message) or _is_daily(details):
+    if _is_for_good(names, details, message):
         return False
     if FLUKES.intersection(names) or _FLUKE.search(message):
         return True
@@ -192,6 +193,17 @@ def _is_retryable(
     if hint in ("true", "false"):
         return hint == "true"
     return status in _AGAIN or (status >= 500 and status not in _NEVER)
+
+
+def _is_by_status(names: tuple[str, ...], details: Mapping[str, Any], message: str, headers: Mapping[str, str]) -> bool:
+    """Return whether only its status says that a failure is, or is not, retried."""
+    is_fluke = FLUKES.intersection(names) or _FLUKE.search(message)
+    return not (is_fluke or _is_for_good(names, details, message) or headers.get("x-should-retry") == "false")
+
+
+def _is_for_good(names: tuple[str, ...], details: Mapping[str, Any], message: str) -> bool:
+    """Return whether waiting does not help, whatever the status: for want of credit, or at the end of a daily quota."""
+    return bool(CREDIT.intersection(names) or _SPENT.search(message) or _is_daily(details))
 
 
 def _is_daily(details: Mapping[str, Any]) -> bool:

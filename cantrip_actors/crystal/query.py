@@ -279,10 +279,18 @@ async def _attempt_through(crystal: Crystal, query: Query, through: Through | No
 
 
 def _choose_delay(retry: Retry, failures: int, failed: ProviderError, chance: float) -> float | None:
-    """Return how long to wait, or None to give up. The error's own `retryable` takes precedence over its status."""
+    """Return how long to wait, or None to give up. The error's own `retryable` takes precedence over its status, unless
+    it only follows from the status and the user has set other status codes.
+    """
+    if _is_up_to_codes(failed, retry):
+        return retry.delay(failures, failed.status, failed.retry_after, chance)
     if failed.retryable is False:
         return None
     return retry.delay(failures, None if failed.retryable else failed.status, failed.retry_after, chance)
+
+
+def _is_up_to_codes(failed: ProviderError, retry: Retry) -> bool:
+    return failed.is_by_status and retry.has_own_codes
 
 
 class Watch:
@@ -457,7 +465,7 @@ def _advise(failed: ProviderError, retry: Retry) -> str:
             return "check the account's credit"
         case 404:
             return "check the model's name and the provider's address"
-        case _ if failed.retryable or status in retry.retryable_status_codes:
+        case _ if status in retry.retryable_status_codes or (failed.retryable and not _is_up_to_codes(failed, retry)):
             return f"try later, or {again}"
         case _ if status < 500:
             return "the request itself was refused: the provider's message says why; it is not tried again"

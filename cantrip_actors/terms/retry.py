@@ -8,19 +8,28 @@ from cantrip_actors.terms.arguments import check, check_whole, is_list, is_numbe
 from cantrip_actors.terms.errors import InvalidCantrip
 
 _NEVER_RETRIED = (400, 401, 403, 404)
+_CODES = (429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How failed attempts of a crystal, or of a gate, are retried inside one turn (SPEC 7.3, D-006).
 
-    `max_retries` counts the attempts after the first; `attempts`, if given, counts all of them. Delays double from
-    `base_delay` to `max_delay` seconds, with jitter; a provider's Retry-After takes precedence. A crystal retries only
-    `retryable_status_codes` and missing answers, and a gate only the exceptions `on`.
+    <<<<<<< HEAD
+        `max_retries` counts the attempts after the first; `attempts`, if given, counts all of them. Delays double from
+        `base_delay` to `max_delay` seconds, with jitter; a provider's Retry-After takes precedence. A crystal retries only
+        `retryable_status_codes` and missing answers, and a gate only the exceptions `on`.
+    =======
+        `max_retries` counts the attempts after the first. Delays double from `base_delay` to `max_delay` seconds, with
+        jitter; a provider's Retry-After takes precedence. Only `retryable_status_codes` and missing answers are retried.
+        With the default codes, each family also retries the statuses that its provider uses for a passing failure (408,
+        409, 425, 529 and others); with other codes, only these. Errors that no status tells (a spent quota, a call that the
+        model wrote wrongly) are never, or always, retried.
+    >>>>>>> h/prov
     """
 
     max_retries: int = 5
-    retryable_status_codes: tuple[int, ...] = (429, 500, 502, 503, 504)
+    retryable_status_codes: tuple[int, ...] = _CODES
     base_delay: float = 1.0
     max_delay: float = 60.0
     on: tuple[type[Exception], ...] = ()
@@ -44,6 +53,11 @@ class Retry:
             if not is_whole(status, 0) or status in _NEVER_RETRIED:
                 raise InvalidCantrip(f"retry: retryable_status_codes: {status!r} cannot be retried (SPEC 7.3)")
         object.__setattr__(self, "retryable_status_codes", codes)
+
+    @property
+    def has_own_codes(self) -> bool:
+        """Whether the status codes are not the default ones."""
+        return self.retryable_status_codes != _CODES
 
     def delay(self, attempt: int, status: int | None, retry_after: float | None, chance: float) -> float | None:
         """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to give up.

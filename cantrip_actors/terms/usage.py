@@ -132,8 +132,11 @@ class ProviderError(CrystalError):
     `status` is its HTTP status, None if there was no answer at all; `retry_after` is the wait that it asked for, in
     seconds; `attempts` counts the attempts before giving up. `retryable` overrides what the status implies: an
     exhausted quota has status 429, but no retry helps. `generated` is the model's output, if the provider sends it with
-    the error because it could not parse it: the next attempt includes it.
+    the error because it could not parse it: the next attempt includes it. `is_by_status` says that `retryable` only
+    follows from the status, so that the status codes that a user has set in `Retry` decide instead.
     """
+
+    is_by_status: bool = False
 
     def __init__(
         self,

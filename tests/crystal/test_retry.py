@@ -1,6 +1,7 @@
 """Retries inside one turn (SPEC 7.3, D-006), in virtual time."""
 
 import anyio
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from cantrip_actors.crystal.failures import find_retry_after
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message
 from cantrip_actors.terms.retry import Retry
+from tests.crystal.test_paid_failures import MAKERS
+from tests.provider_rules import StrictProvider
 
 QUERY = Query(Invocation([Message("user", "hi")]))
 
@@ -194,3 +197,26 @@ def test_the_wait_is_read_from_a_providers_headers(headers, seconds):
 def test_any_header_can_be_read(value):
     wait = find_retry_after({"retry-after": value, "retry-after-ms": value}, NOW)
     assert wait is None or wait >= 0
+
+
+@pytest.mark.rule("V-38")
+@pytest.mark.parametrize("family", MAKERS)
+@pytest.mark.parametrize(
+    ("codes", "status", "attempts"),
+    [((429,), 503, 1), ((429,), 529, 1), ((418,), 418, 3), ((503,), 503, 3), ((429, 500, 502, 503, 504), 503, 3)],
+)
+async def test_every_family_retries_exactly_the_status_codes_that_were_set(family, codes, status, attempts):
+    answer = httpx.Response(status, json={"error": {"message": "sorry"}})
+    provider = StrictProvider(family, lambda _: answer)
+    retry = Retry(max_retries=2, retryable_status_codes=codes, base_delay=0, max_delay=0)
+    with pytest.raises(ProviderError, match="gave up"):
+        await ask(MAKERS[family](provider.client), QUERY, retry=retry)
+    assert len(provider.requests) == attempts
+
+
+@pytest.mark.rule("V-38")
+async def test_a_spent_quota_is_not_retried_whatever_the_codes():
+    answer = httpx.Response(429, json={"error": {"message": "sorry", "code": "insufficient_quota"}})
+    provider = StrictProvider("openai", lambda _: answer)
+    with pytest.raises(ProviderError, match="gave up after 1 attempt"):
+        await ask(MAKERS["openai"](provider.client), QUERY, retry=Retry(retryable_status_codes=(429,)))

@@ -11,7 +11,9 @@ from pydantic import TypeAdapter
 
 from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, ItemEndEvent, Retry, Runtime, gate, scripted
 from cantrip_actors.crystal.encode import SamplingSettings
+from cantrip_actors.crystal.families.xai import XaiDecoder
 from cantrip_actors.crystal.provider import ProviderQuery
+from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events
 from cantrip_actors.crystals import anthropic, fallback, google, limited, local, openai, openrouter, xai
 from cantrip_actors.recipes import load_recipe
@@ -403,3 +405,15 @@ def test_a_recipe_offers_server_tools(tmp_path: Path) -> None:
         "circle: {gates: [done], wards: [{max_turns: 2}]}\n"
     )
     assert load_recipe(file).call.server_tools == (SEARCH,)
+
+
+@pytest.mark.rule("V-37")
+@pytest.mark.parametrize("kind", ["x_search_call", "view_image_call", "custom_tool_call"])
+def test_a_call_that_xai_has_run_itself_is_no_gate_call(kind):
+    item = {"type": kind, "id": "i1", "call_id": "xs_1", "name": "x_keyword_search", "input": "{}"}
+    message = {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "found"}]}
+    decoder = XaiDecoder("grok-4", tools=["done"])
+    body = {"object": "response", "id": "r", "status": "completed", "output": [item, message]}
+    decoder.feed(ServerSentEvent(orjson.dumps(body)))
+    response = decoder.finish()
+    assert (response.content, response.tool_calls) == ("found", ())

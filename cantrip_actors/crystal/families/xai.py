@@ -1,7 +1,7 @@
 """xAI: OpenAI's Responses interface, with tools of its own that run there.
 
-It differs from `responses.py` in one point: its searches of X arrive as custom calls with ids. They are recognised by
-their names, which the query did not offer.
+It differs from `responses.py` in one point: calls that it has run itself arrive with ids, as calls of the client do.
+Its searches of X are custom calls, which are recognised by their names: the query did not offer them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ class XaiDecoder(ResponsesDecoder):
     def _is_theirs(self, raw: Mapping[str, Any]) -> bool:
         unknown = raw.get("name") not in self.tools
         return super()._is_theirs(raw) or (unknown and raw.get("type") == "custom_tool_call")
+
+    def _call_built_in(self) -> None:
+        """Make no calls: xAI runs all of its own tools itself, also those whose items have the id of a call."""
 
 
 class Xai(Responses):
