@@ -15,17 +15,12 @@ _CODES = (429, 500, 502, 503, 504)
 class Retry:
     """How failed attempts of a crystal, or of a gate, are retried inside one turn (SPEC 7.3, D-006).
 
-    <<<<<<< HEAD
-        `max_retries` counts the attempts after the first; `attempts`, if given, counts all of them. Delays double from
-        `base_delay` to `max_delay` seconds, with jitter; a provider's Retry-After takes precedence. A crystal retries only
-        `retryable_status_codes` and missing answers, and a gate only the exceptions `on`.
-    =======
-        `max_retries` counts the attempts after the first. Delays double from `base_delay` to `max_delay` seconds, with
-        jitter; a provider's Retry-After takes precedence. Only `retryable_status_codes` and missing answers are retried.
-        With the default codes, each family also retries the statuses that its provider uses for a passing failure (408,
-        409, 425, 529 and others); with other codes, only these. Errors that no status tells (a spent quota, a call that the
-        model wrote wrongly) are never, or always, retried.
-    >>>>>>> h/prov
+    `max_retries` counts the attempts after the first; `attempts`, if given, counts all of them. Delays double from
+    `base_delay` to `max_delay` seconds, with jitter; a provider's Retry-After takes precedence. A gate retries only the
+    exceptions `on`. A crystal retries only `retryable_status_codes` and missing answers. With the default codes, each
+    family also retries the statuses that its provider uses for a passing failure (408, 409, 425, 529 and others); with
+    other codes, only these. Errors that no status tells (a spent quota, a call that the model wrote wrongly) are never,
+    or always, retried.
     """
 
     max_retries: int = 5
