@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from cantrip_actors import Cantrip, RequestFeed, Runtime
+from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
 from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, ServiceLimits
@@ -103,11 +103,15 @@ class Service:
     async def open(self) -> AsyncIterator[None]:
         """Follow the runtime's streams while the block runs."""
         self.upserts, self.growth = Upserts(WHOLE_TEXTS), Upserts(GROWTH)
-        with ExitStack() as stack:
-            for upserts in (self.upserts, self.growth):
-                stack.callback(upserts.close)
-                stack.callback(self.runtime.watch(upserts.publish))
 
+        def publish(events: Sequence[EntityEvent]) -> None:
+            self.upserts.publish(events)
+            self.growth.publish(events)
+
+        with ExitStack() as stack:
+            stack.callback(self.upserts.close)
+            stack.callback(self.growth.close)
+            stack.callback(self.runtime.watch(publish))
             async with anyio.create_task_group() as tasks:
                 self._tasks, self.is_open = tasks, True
                 stack.callback(setattr, self, "is_open", False)
