@@ -35,6 +35,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -224,6 +225,7 @@ def _is_running(owner: str) -> bool | None:
     return True if parts[4] != _UNKNOWN else None
 
 
+@cache
 def read_boot_id() -> str:
     """Return the id of the machine's current boot."""
     try:
@@ -251,6 +253,10 @@ def _identify_pid_namespace() -> str:
 
 def _read_start_time(pid: int) -> str:
     """Return a process's start in ticks since the boot; "0" if it is unknown or the process has ended."""
+    return _read_own_start_time(pid) if pid == os.getpid() else _read_start_time_now(pid)
+
+
+def _read_start_time_now(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -258,6 +264,9 @@ def _read_start_time(pid: int) -> str:
     state, *fields = stat.rpartition(")")[2].split()  # proc(5); the preceding name may contain anything
     return _UNKNOWN if state in "ZX" else fields[18]  # killed, but not reaped yet
 
+
+_read_own_start_time = cache(_read_start_time_now)
+"""This process runs as long as somebody asks, and to read its start takes longer the more threads it has."""
 
 _UNKNOWN: Final = "0"
 _LAST_TIME: Final = 253_402_300_799.0
