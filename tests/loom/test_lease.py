@@ -479,5 +479,6 @@ def test_a_later_process_with_the_same_number_is_another_one():
 
 def test_this_process_counts_neither_as_gone_nor_as_alive_without_proc(monkeypatch):
     monkeypatch.setattr(lease, "Path", lambda _: Path("/nowhere"))
+    monkeypatch.setattr(lease, "_read_own_start_time", lease._read_start_time_now)  # which was read before
     assert not is_gone(this_process())
     assert not is_alive(this_process())
