@@ -33,7 +33,7 @@ PROGRAMS = {
 SETTLES = 15.0
 """Seconds in which everything of a cancelled program has to be gone, on a busy machine."""
 
-EXAMPLES = 60 if EXHAUSTIVE else 6
+EXAMPLES = 60 if EXHAUSTIVE else 4
 
 pytestmark = [
     pytest.mark.real_time,
@@ -124,7 +124,7 @@ def test_a_program_that_is_cancelled_at_any_moment_leaves_nothing_behind(medium:
 
     @given(part=st.one_of(st.floats(0, 0.05), st.floats(0, 0.7)))
     @settings(
-        max_examples=60 if EXHAUSTIVE else 6,
+        max_examples=60 if EXHAUSTIVE else 4,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
