@@ -85,6 +85,10 @@ CUT_OFF: Final = frozenset(
 """Reasons to stop after which an answer is incomplete: it is not checked against its schema."""
 
 
+UNNAMED: Final = "(unnamed)"
+"""How a stream shows a call without a name: its items need one. The loom keeps what the model answered."""
+
+
 @dataclass(slots=True, eq=False)
 class DraftItem:
     """One item of the response. `parts` are pieces of its text, or of the arguments of a call."""
@@ -199,7 +203,7 @@ class Draft:
             self._used_ids.add(own)
         item = DraftItem(self._make_number(), "function_call", [], name, own)
         self._items.append(item)
-        self._out.append(ItemStart(item.number, "function_call", None, name, own))
+        self._out.append(ItemStart(item.number, "function_call", None, name or UNNAMED, own))
         return item
 
     def find_gate(self, name: str) -> str:
@@ -318,7 +322,7 @@ class Draft:
             elif self._careful:
                 item.arguments = _repair_surrogates(item.arguments)
             # the gate refuses arguments that are not an object; an observer of the stream sees no arguments
-            final = FinalFunctionCall(item.name, item.call_id, item.arguments or {})
+            final = FinalFunctionCall(item.name or UNNAMED, item.call_id, item.arguments or {})
             if item.kind == "server_call":
                 served = self._served[item.call_id]
                 served["args"] = dict(item.arguments or {})

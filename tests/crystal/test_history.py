@@ -11,6 +11,8 @@ from cantrip_actors.crystal.encode import SamplingSettings
 from cantrip_actors.crystal.history import HISTORIES, fit_call, fit_name
 from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.sse import ServerSentEvent
+from cantrip_actors.crystals import Recording, faults
+from cantrip_actors.stream.wire import ItemStart
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition
 from cantrip_actors.wards import max_turns
 from tests.crystal.asking import request as make_request
@@ -165,3 +167,17 @@ def test_a_call_and_its_result_have_the_same_id_and_name() -> None:
     for reader, crystal in CRYSTALS.items():
         request = crystal.family.make_request(ProviderQuery(context, (), None, SamplingSettings.of({})))
         assert list_refusals(crystal.family.provider, request.path, request.body) == [], reader
+
+
+@pytest.mark.rule("V-01")
+def test_a_stream_shows_a_call_without_a_name_as_unnamed() -> None:
+    """The item of a call needs a name, and the loom keeps what the model has answered."""
+    pieces = ({"index": 0, "function": {"arguments": "{}"}},)
+    chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]} for piece in pieces]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    data = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    outcome = Recording("openai-chat", (b"{}",)).play([data])
+    assert faults(outcome.payloads) == []
+    assert [payload.name for payload in outcome.payloads if isinstance(payload, ItemStart)] == ["(unnamed)"]
+    assert outcome.response is not None
+    assert [call.gate for call in outcome.response.tool_calls] == [""]
