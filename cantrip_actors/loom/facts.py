@@ -37,5 +37,5 @@ class EntityFacts(NamedTuple):
     @property
     def has_begun(self) -> bool:
         """Whether its first intent is recorded, or it needs none. A checkpoint is the state after a later record."""
-        is_known = self.header.lasting or self.checkpoint is not None
+        is_known = self.header.waits or self.checkpoint is not None
         return is_known or find_first_intent(self.records) is not None

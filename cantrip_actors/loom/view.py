@@ -165,9 +165,9 @@ class Loom:
         return self._find(entity_id) is not None
 
     def has_begun(self, entity_id: str) -> bool:
-        """Return whether an entity is ready for work: a long-lived one has its header, any other its first intent."""
+        """Return whether an entity is ready for work: its first intent is recorded, or it was made without one."""
         records = self._read(entity_id, limit=2)
-        return bool(records) and (self.header(entity_id).lasting or find_first_intent(records) is not None)
+        return bool(records) and (self.header(entity_id).waits or find_first_intent(records) is not None)
 
     def records(self, entity_id: str, *, after: int = -1) -> Sequence[Record]:
         """Return an entity's records, in order; with `after` only those after that position."""
@@ -339,7 +339,7 @@ class Loom:
         It is the second record, except for a long-lived entity that was made without it.
         """
         first = find_first_intent(self._read(entity_id, limit=2))
-        is_elsewhere = first is None and self.has(entity_id) and self.header(entity_id).lasting
+        is_elsewhere = first is None and self.has(entity_id) and self.header(entity_id).waits
         return find_first_intent(self._read(entity_id)) if is_elsewhere else first
 
     def state(self, entity_id: str) -> State:

@@ -343,7 +343,7 @@ def _ask(shape: Shape, state: State, record: Asked) -> None:  # noqa: ARG001
 
 def _begin(shape: Shape, state: State, record: Header) -> None:  # noqa: ARG001
     state.has_header = True
-    if record.lasting:  # it takes intents from now on, whether or not one comes with it
+    if record.waits:
         state.phase = Phase.IDLE
     _use(state, record)
 

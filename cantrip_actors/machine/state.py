@@ -102,6 +102,8 @@ class Identity(Value, frozen=True):
     key: str | None = None
     tenant: str = ""
     queue: str = ""
+    waits: bool = False
+    """Whether it was made without an intent (`ensure`)."""
 
     @classmethod
     def of_header(cls, header: Header) -> Identity:
@@ -194,6 +196,7 @@ class Plan(Identity, frozen=True, kw_only=True):
             cantrip_name=self.cantrip.name,
             tenant=self.tenant,
             queue=self.queue,
+            waits=self.waits,
         )
 
     def is_adopted(self, state: State) -> bool:

@@ -82,6 +82,9 @@ class Header(
     then its parent), or the turn that a fork continues (`forked`). `key` is the caller's, if it gave one: the entity's
     id is derived from it. `name` is the entity's name among those of its `tenant`, `cantrip_name` its cantrip's.
     `queue` is the queue that the entity was submitted to: it keeps a place there until it is over.
+
+    An entity that `waits` was made without an intent: its first one comes like those after it. Any other gets it in the
+    transaction that records the header.
     """
 
     entity_id: str
@@ -101,6 +104,7 @@ class Header(
     cantrip_name: str | None = None
     tenant: str = ""
     queue: str = ""
+    waits: bool = False
 
     @property
     def scoped_name(self) -> str | None:

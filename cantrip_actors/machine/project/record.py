@@ -103,7 +103,7 @@ def advance(record: Record, before: EntityStanding, *, lasting: bool) -> EntityS
 
 def begin_standing(header: Header) -> EntityStanding:
     """Return how an entity stands after its header."""
-    if header.lasting:  # it takes intents from now on, whether or not one comes with it
+    if header.waits:
         return EntityStanding(Life.IDLE, "idle", header.cantrip_name)
     return EntityStanding(Life.BUSY, "active", header.cantrip_name)
 

@@ -119,7 +119,7 @@ class Beginnings:
             await tree.claim(lease)
             if await tree.in_store(partial(self.find_named, name, tenant)) is None:
                 async with tree.tool_servers.complete(cantrip) as complete:
-                    identity = self.make_identity(None, tenant, lasting=True, name=name)
+                    identity = self.make_identity(None, tenant, lasting=True, name=name, waits=True)
                     await tree.append([Plan.of(complete, identity).make_header(tree.make_moment().at)])
         except Held:
             await anyio.sleep(POLL_INTERVAL)
