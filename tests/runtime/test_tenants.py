@@ -206,6 +206,7 @@ NOTHING: dict[str, Look] = {
     "loom.first_intent": lambda w, id: w.other.loom.first_intent(id),
     "loom.checkpoint": lambda w, id: w.other.loom.checkpoint(id),
     "loom.__contains__": lambda w, _: w.turn in w.other.loom,
+    "loom.quarantines": lambda w, _: w.other.loom.quarantines(),
     "loom.prune": lambda w, _: w.other.loom.prune(0, dry_run=True).entities,
     "prune": lambda w, _: w.other.prune(0, dry_run=True),
     "search all": lambda w, _: list(search(w.other.loom, Query(text="plans"))),
@@ -216,7 +217,19 @@ NOTHING: dict[str, Look] = {
 """Listings: each is empty for the other tenant."""
 
 ELSEWHERE = {
-    *("events", "watch", "decide", "schedule", "cast", "start", "invoke", "tenant", "loom", "add_request_source"),
+    *(
+        "events",
+        "watch",
+        "decide",
+        "schedule",
+        "cast",
+        "start",
+        "invoke",
+        "ensure",
+        "tenant",
+        "loom",
+        "add_request_source",
+    ),
     *("batch", "submit"),
     *("loom.tenant",),
 }
@@ -406,3 +419,10 @@ def test_a_blocking_runtime_has_tenants() -> None:
         runtime.tenant("acme").cast(cantrip(), "hello")
         assert runtime.tenant("other").loom.entities() == []
         assert len(runtime.tenant("acme").loom.entities()) == 1
+
+
+@pytest.mark.rule("Y-01")
+async def test_each_tenant_ensures_an_entity_of_its_own() -> None:
+    async with Runtime.open(cantrips=[cantrip("notes")]) as runtime:
+        ids = {(await each.ensure("notes", cantrip("notes"))).id for each in (runtime, runtime.tenant("acme"))}
+        assert len(ids) == 2
