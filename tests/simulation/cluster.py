@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import AccountRequest, draw
@@ -67,6 +67,8 @@ SETTLES = 60.0
 """Seconds in which everything has to come to rest after that."""
 PROGRAM = 6.0
 """Seconds for which the leases of a program without a node last."""
+_LIFE: Final = 10
+"""The column of an entity's row that has its phase of life."""
 RATE = Limits(requests_per_minute=90)
 NAME = "desk"
 QUEUE = Queue("bulk", max_running=2)
@@ -918,7 +920,7 @@ class Simulation:
         A server that has forgotten places may have one more for each of them.
         """
         rows = self.server.rows["entities"].values()
-        running = [row[1] for row in rows if row and is_submitted(row[1]) and row[8] < Life.OVER.value]
+        running = [row[1] for row in rows if row and is_submitted(row[1]) and row[_LIFE] < Life.OVER.value]
         assert QUEUE.max_running is not None
         if len(running) > QUEUE.max_running and not self.has_forgotten:
             raise Violation(f"{running} of a queue run at a time: its bound is {QUEUE.max_running}")
@@ -959,7 +961,7 @@ class Simulation:
         orphans = {}
         for number, row in rows["entities"].items():
             assert row is not None
-            entity, life, tree = row[1], row[8], rows["trees"].get(number)
+            entity, life, tree = row[1], row[_LIFE], rows["trees"].get(number)
             has_work = life == Life.BUSY.value or (tree is not None and tree[4] > 0)
             owner = held.get(entity)
             is_owned = owner is not None and (owner[2] == 0 or ends.get(owner[2], 0.0) > now)
@@ -979,7 +981,7 @@ class Simulation:
             return False
         number = next(at for at, row in self.server.rows["entities"].items() if row and row[1] == entity)
         log = self._log(entity)
-        is_idle = self.server.rows["entities"][number][8] == Life.IDLE.value
+        is_idle = self.server.rows["entities"][number][_LIFE] == Life.IDLE.value
         return can_run(me, Candidate(entity, in_force(log), NAME, is_idle), one.members)
 
     def _log(self, entity: str) -> list[Record]:
@@ -994,7 +996,7 @@ class Simulation:
         is_quiet = is_quiet and not rows["timers"] and not rows["submissions"]
         if not is_quiet:
             return False
-        if any(row and row[8] == Life.BUSY.value for row in rows["entities"].values()):
+        if any(row and row[_LIFE] == Life.BUSY.value for row in rows["entities"].values()):
             return False
         return all(row is None or row[7] is not None for row in rows["mail"].values())
 
@@ -1002,7 +1004,7 @@ class Simulation:
         """Return what is not done, in words."""
         rows = self.server.rows
         mail = [(self._entity_of(row[1]), row[4]) for row in rows["mail"].values() if row and row[7] is None]
-        busy = [row[1] for row in rows["entities"].values() if row and row[8] == Life.BUSY.value]
+        busy = [row[1] for row in rows["entities"].values() if row and row[_LIFE] == Life.BUSY.value]
         senders = [one.name for one in self.senders if not one.is_done]
         times = f"timers {len(rows['timers'])}, submissions {len(rows['submissions'])}"
         return f"mail {mail}, at work {busy}, {times}, senders {senders}"
@@ -1035,7 +1037,7 @@ class Simulation:
             raise Violation(faults[0])
 
     def _check_submissions(self) -> None:
-        begun = {row[1]: row[8] for row in self.server.rows["entities"].values() if row and is_submitted(row[1])}
+        begun = {row[1]: row[_LIFE] for row in self.server.rows["entities"].values() if row and is_submitted(row[1])}
         if len(begun) < self.submissions and not self.has_forgotten:
             raise Violation(f"{self.submissions} casts were submitted, and {sorted(begun)} have begun")
         unfinished = [entity for entity, life in begun.items() if life < Life.OVER.value]

@@ -47,6 +47,7 @@ _TYPES = {
     "token": "integer primary key",
     "time": "real",
     "bytes": "blob",
+    "ordered": "text",
     "seq": "",
     "no": "",
 }
