@@ -28,7 +28,7 @@ SECTIONS = {
     "Run entities": {
         "cast": ("entities", "Cast a recipe on an intent, and print the answer."),
         "invoke": ("entities", "Make a long-lived entity, which takes further intents."),
-        "ensure": ("entities", "Make a long-lived entity, unless it is there already; ask no model."),
+        "ensure": ("entities", "Make a long-lived entity without an intent, unless it exists."),
         "send": ("entities", "Send a long-lived entity an intent, and print the answer."),
         "post": ("entities", "Post an intent, and print its receipt without waiting."),
         "withdraw": ("entities", "Take back an intent or a submission that still waits."),

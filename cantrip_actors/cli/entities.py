@@ -167,10 +167,10 @@ def ensure(
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """Make a long-lived entity, unless it is there already; ask no model.
+    """Make a long-lived entity without an intent, unless it exists.
 
-    It waits for its first intent, which `cantrip send` gives it. To repeat this is safe, also with a changed recipe: an
-    entity that is there keeps its memory, and moves to the recipe with its next intent.
+    No model is asked. It waits for its first intent, which `cantrip send` gives it. To repeat this is safe, also with
+    a changed recipe: an entity that is there keeps its memory, and moves to the recipe with its next intent.
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.cli.recipe_sidecar import remember

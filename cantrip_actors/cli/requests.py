@@ -63,7 +63,9 @@ def requests(
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """List the calls and questions that wait for a person, or show one whole.
+    """List the calls and questions that wait for a person.
+
+    With the id of one, show it whole.
 
     With --json the list is one JSON value; with --follow, too, each request is a line of JSON.
     """
