@@ -172,7 +172,7 @@ def test_a_call_and_its_result_have_the_same_id_and_name() -> None:
 @pytest.mark.rule("V-01")
 def test_a_stream_shows_a_call_without_a_name_as_unnamed() -> None:
     """The item of a call needs a name, and the loom keeps what the model has answered."""
-    pieces = ({"index": 0, "function": {"arguments": "{}"}},)
+    pieces = ({"index": 0, "function": {"name": "", "arguments": "{}"}},)
     chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]} for piece in pieces]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
     data = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"

@@ -45,11 +45,13 @@ of GitHub Copilot."""
 class _Call:
     """A call in the making."""
 
-    __slots__ = ("arguments", "custom", "extra", "id", "item", "name", "shown")
+    __slots__ = ("arguments", "custom", "extra", "id", "is_named", "item", "name", "shown")
 
     def __init__(self, id_: str) -> None:
         self.id = id_
         self.name = ""
+        self.is_named = False
+        """Whether a name has come, which may be empty; without one a piece of the stream is missing."""
         self.arguments: list[str] = []
         self.item: DraftItem | None = None
         self.shown = 0
@@ -369,6 +371,7 @@ class ChatDecoder(Decoder):
             self._calls.append(call)
             self._at[index] = call
         call.id = call.id or str(own or "")
+        call.is_named = call.is_named or isinstance(function.get("name"), str)
         call.custom = call.custom or isinstance(custom, Mapping)
         if name and name != call.name:  # once, repeated, or in pieces
             call.name = str(name) if call.arguments or not call.name else call.name + str(name)
@@ -408,7 +411,7 @@ class ChatDecoder(Decoder):
             if not call.name and not call.arguments:
                 self._calls.remove(call)  # an empty piece, from servers that send one at the end
                 return
-            call.item = self.draft.call(call.name, call.id)
+            call.item = self.draft.call(call.name if call.is_named else None, call.id)
             self._show(call)
         if call.item.open:
             arguments = {"input": call.text} if call.custom else repair_arguments(call.text)
