@@ -7,6 +7,7 @@ sidecar of the loom remembers (`recipe_sidecar.py`), or which is given.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -170,9 +171,10 @@ def ensure(
     """Make a long-lived entity without an intent, unless it exists.
 
     No model is asked. It waits for its first intent, which `cantrip send` gives it. To repeat this is safe, also with
-    a changed recipe: an entity that is there keeps its memory, and moves to the recipe with its next intent.
+    a changed recipe: an entity that exists keeps its memory, and moves to the recipe, unless it is at work.
     """
     with report_errors(json=as_json, loom=loom):
+        from cantrip_actors import Held
         from cantrip_actors.cli.recipe_sidecar import remember
         from cantrip_actors.recipes import load_recipe
 
@@ -181,11 +183,15 @@ def ensure(
         async def work(runtime: Runtime) -> dict[str, Any]:
             remember(loom, cantrip, recipe)
             entity = await runtime.ensure(name, cantrip)
-            state = await runtime.read(lambda: runtime.loom.state(entity.id))
+            own_loom = runtime.loom
+            header, state = await runtime.read(lambda: (own_loom.header_in_force(entity.id), own_loom.state(entity.id)))
+            if header.cantrip_id != cantrip.id and state not in ("active", "waiting"):
+                with suppress(Held):  # the process that runs it decides about its recipe
+                    await runtime.resume(entity.id, cantrip=cantrip)
             return {"entity_id": entity.id, "name": name, "state": state}
 
-        made = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
-        output.show(made, [f"{made['entity_id']}  {name}  {made['state']}"], as_json=as_json)
+        ensured = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
+        output.show(ensured, [f"{ensured['entity_id']}  {name}  {ensured['state']}"], as_json=as_json)
 
 
 @app.command(

@@ -117,8 +117,10 @@ async def ensure(call: HttpCall) -> JsonAnswer:
     """Make a long-lived entity without an intent, unless there is one of that name."""
     body: models.EnsureBody = call.body
     cantrip, name = find_cantrip(call, body.cantrip), call.path["name"]
-    is_new = await call.read(lambda: call.runtime.entity(name)) is None
-    entity = await call.runtime.ensure(name, cantrip)
+    async with call.service.key_lock(f"{call.token.tenant or ''}\0ensure {name}"):  # so that one request makes it
+        is_new = await call.read(lambda: call.runtime.entity(name)) is None
+        async with call.service.limiter.reserve_start(call.token) if is_new else nullcontext():
+            entity = await call.runtime.ensure(name, cantrip)
 
     def look() -> dict[str, Any]:
         return entity_shape(call.runtime.loom, call.runtime.loom.header(entity.id), [])

@@ -85,14 +85,15 @@ class Overview:
         quarantines = loom.quarantines()
         counts: dict[str, int] = dict(states.items())
         for entity_id in quarantines:
-            counts[loom.state(entity_id)] -= 1
+            state = loom.state(entity_id)
+            counts[state] = counts.get(state, 0) - 1
         if quarantines:
             counts["quarantined"] = len(quarantines)
         return {
             "at": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             "totals": {
                 "entities": sum(counts.values()),
-                "states": {state: count for state, count in counts.items() if count},
+                "states": {state: count for state, count in counts.items() if count > 0},
                 "turns_today": self._turns,
                 "turns_per_minute": sum(is_turn for _, _, is_turn in self._recent),
                 "tokens_per_minute": sum(count for _, count, _ in self._recent),

@@ -334,7 +334,7 @@ class Tree(Core):
             inboxes.notify_processes,
             self.instrument,
             self.membership,
-            self.cantrips.served,
+            self.cantrips.list_served(moves=self.upgrades.may_move),
         )
         return self.loom_actor
 

@@ -437,3 +437,14 @@ def test_ensure_makes_an_entity_once_and_a_send_is_its_first_intent(cantrip) -> 
     assert cantrip("ensure", "notes", "notes.yaml", "--json").json["entity_id"] == first["entity_id"]
     assert cantrip("entities").out.splitlines()[1].split()[1:3] == ["notes", "idle"]
     assert cantrip("send", "notes", "milk", "-q").out == "milk\n"
+
+
+@pytest.mark.rule("Y-01")
+def test_ensure_with_a_changed_recipe_moves_an_idle_entity_to_it(cantrip, place, spells) -> None:
+    first = cantrip("ensure", "notes", "notes.yaml", "--json").json
+    assert cantrip("send", "notes", "milk", "-q").out == "milk\n"
+    spells.write_text(spells.read_text() + "call: {system_prompt: Be brief.}\n")
+    assert cantrip("ensure", "notes", "notes.yaml", "--json").json["entity_id"] == first["entity_id"]
+    assert cantrip("send", "notes", "bread", "-q").out == "milk, bread\n"
+    with open_loom(LOOM) as loom:
+        assert loom.header_in_force(first["entity_id"]).call["system_prompt"] == "Be brief."

@@ -162,6 +162,15 @@ async def test_a_send_is_refused_if_no_living_process_serves_the_cantrip(url: st
             await script.entity("notes").send("milk", timeout=20)
 
 
+@pytest.mark.rule("Y-03")
+async def test_a_process_that_lets_no_entity_move_serves_only_the_contents_that_it_offers(url: str) -> None:
+    async with Runtime.open(url, cantrips=[desk()]) as daemon:
+        await (await daemon.invoke(desk(), "hello", name="notes")).episode()
+    async with Runtime.open(url, cantrips=[desk("Be brief.")], upgrade="never"), Runtime.open(url) as script:
+        with pytest.raises(CantripUnknown):
+            await script.entity("notes").send("milk", timeout=20)
+
+
 # A clean shutdown keeps what kill -9 keeps
 
 

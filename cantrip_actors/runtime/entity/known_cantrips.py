@@ -77,10 +77,12 @@ class KnownCantrips:
         """The names of the cantrips that are offered."""
         return list(self._offered)
 
-    @property
-    def served(self) -> list[str]:
-        """The content ids and the names of the cantrips that were given to `Runtime.open`."""
-        return [text for cantrip in self._given for text in (cantrip.id, cantrip.name) if text is not None]
+    def list_served(self, *, moves: bool) -> list[str]:
+        """Return the content ids of the cantrips that were given to `Runtime.open`, and if entities of other contents
+        may move to them also their names.
+        """
+        names = [cantrip.name for cantrip in self._given if moves and cantrip.name is not None]
+        return [*(cantrip.id for cantrip in self._given), *names]
 
     def add_carved(self, cantrip: Cantrip) -> None:
         """Remember the cantrip of a child."""

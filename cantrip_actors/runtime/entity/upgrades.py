@@ -55,6 +55,8 @@ class Upgrades:
         self._upgrade = upgrade
         self.is_for_all = upgrade == "idle"
         """Whether every entity moves that can."""
+        self.may_move = upgrade != "never"
+        """Whether any entity may move."""
         self._offered: dict[str, Cantrip] = {}
         for cantrip in cantrips:
             if cantrip.name is not None and self._offered.setdefault(cantrip.name, cantrip) is not cantrip:
@@ -69,7 +71,7 @@ class Upgrades:
         Raises LoomError if the user's function raises.
         """
         offered = None if now.name is None or not header.lasting else self._offered.get(now.name)
-        if offered is None or offered.id == now.id or self._upgrade == "never":
+        if offered is None or offered.id == now.id or not self.may_move:
             return None
         move = Move(header.entity_id, header.name, offered.name or "", now.id, offered, is_idle)
         return move if self._is_allowed(move) else None

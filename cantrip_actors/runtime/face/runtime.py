@@ -216,7 +216,7 @@ class Runtime:
         processes, until a runtime is opened with other bounds (docs/cluster.md). A loom in memory or in a JSONL file
         stores no bounds: give its queues each time.
 
-        Work that is under way when the runtime closes is left as it stands if somebody comes back for it: long-lived
+        Work that is under way when the runtime closes is left as it stands if a caller can ask for it again: long-lived
         entities, and what was begun with a key, submitted or scheduled. The next process finds it interrupted, and
         `recover` says what happens. Other one-shot entities end, `cancelled`; with `on_close="keep"` they stay, too.
 

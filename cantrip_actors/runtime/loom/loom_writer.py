@@ -13,7 +13,7 @@ a tree that another process runs. A writer that was frozen past its lease gets a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -196,7 +196,7 @@ class LoomWriter(Actor):
         notify_processes: Callable[[], None],
         instrument: Instrument | None = None,
         membership: Membership | None = None,
-        serves: Iterable[str] = (),
+        serves: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._access = access
@@ -209,7 +209,8 @@ class LoomWriter(Actor):
         self._group = CallGroup()
         self.owner = this_process()
         """The holder of its leases."""
-        self._serves = frozenset(serves)
+        self._service = service_lease(self.owner, serves) if serves else ""
+        """The text on which it has a lease while it serves cantrips; "" if it offers none."""
         self._leases: dict[str, Lease] = {}
         self._tokens: dict[str, int] = {}
         self._membership = membership
@@ -238,13 +239,22 @@ class LoomWriter(Actor):
                 self._renewal.start()
         if self._store.shared:
             self.send_every(self._beat, _RENEW)
-            if self._serves and self._membership is None:  # the row of a node says what it serves
-                await self._attempt("other processes are not told which cantrips this one serves", self._announce)
+            await self._announce()
 
-    def _announce(self) -> None:
-        """Let other processes know which cantrips this one serves, as long as it lives."""
-        text = service_lease(self.owner, self._serves)
-        self._leases[text] = claim_lease(self._store, text, self.owner, self._ttl)
+    async def _announce(self) -> None:
+        """Let other processes know which cantrips this one serves, as long as it lives.
+
+        The row of a node says that already. If the store fails, the next beat tries again.
+        """
+        if not self._service or self._service in self._leases or self._membership is not None:
+            return
+
+        def claim() -> None:
+            self._leases[self._service] = claim_lease(self._store, self._service, self.owner, self._ttl)
+
+        is_announced = await self._attempt("other processes cannot be told which cantrips this one serves", claim)
+        if is_announced and self._store.expires:
+            self._renewal.start()
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Release all leases. If the store fails, declare their owner gone, so that the next holder does not wait."""
@@ -327,6 +337,7 @@ class LoomWriter(Actor):
             self._renewal.tick()
         elif self._leases or self._membership is not None:
             await self._attempt("leases could not be renewed", self._renew)
+        await self._announce()
         await self._release_leases(list(self._unreleased.values()))
         await self._release_strays()
 
