@@ -140,11 +140,14 @@ async def test_the_command_prints_the_link_and_keeps_the_tokens(tmp_path: Path) 
         async with await anyio.open_process(command, env=environment) as login:
             assert login.stderr is not None
             assert login.stdout is not None
-            said = ""
-            while "\nhttp" not in said or not said.endswith("\n"):
-                said += (await login.stderr.receive()).decode()
+            printed = ""
+            while "\nhttp" not in printed or not printed.endswith("\n"):
+                try:
+                    printed += (await login.stderr.receive()).decode()
+                except anyio.EndOfStream:
+                    pytest.fail(f"the command printed no link, but: {printed}")
             async with httpx.AsyncClient(follow_redirects=True) as browser:
-                assert (await browser.get(said.split()[-1])).status_code == 200
+                assert (await browser.get(printed.split()[-1])).status_code == 200
             assert (await login.stdout.receive()).decode().startswith("connection: ok\ntools: ")
             assert await login.wait() == 0
         assert await add(at, oauth(folder=str(tmp_path / ".cantrip" / "oauth"))) == ({"result": 3}, False)
