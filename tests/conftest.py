@@ -1,6 +1,7 @@
 """The basis of every test: both backends, virtual time, Hypothesis profiles and the `rule` mark.
 
-An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a sleep of an hour takes no time.
+An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a sleep of an hour takes no time. One with
+many cases runs half of them on each, unless everything is wanted (`tests/exhaustive.py`).
 ``@pytest.mark.real_time`` puts a test on the real clock, for what virtual time cannot see: subprocesses and sockets.
 """
 
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from cantrip_actors.crystal.client import Client
 from supervisors.testing import virtual
+from tests.exhaustive import EXHAUSTIVE
 from tests.published import fault
 
 gc.disable()  # until all tests are collected: nearly everything that is made until then stays
@@ -91,8 +93,36 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+MANY = 6
+"""A test with at least this many cases runs each of them on one backend."""
+
+
+def _choose_backends(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests without every second pair of a backend and a case, of tests with many cases."""
+    cases: dict[str, dict[str, int]] = {}
+    of: dict[pytest.Item, tuple[str, int, int]] = {}
+    for item in items:
+        backends = ("asyncio", "trio")
+        spec = getattr(item, "callspec", None)
+        if spec is not None and spec.params.get("anyio_backend") in backends:
+            test = item.nodeid.partition("[")[0]
+            numbers = cases.setdefault(test, {})
+            case = str([word for word in spec.id.split("-") if word not in backends])
+            of[item] = (test, numbers.setdefault(case, len(numbers)), backends.index(spec.params["anyio_backend"]))
+
+    def is_chosen(item: pytest.Item) -> bool:
+        if item not in of or len(cases[of[item][0]]) < MANY:
+            return True
+        _, number, backend = of[item]
+        return number.bit_count() % 2 == backend  # each store, say, meets both backends, however many stores there are
+
+    return [item for item in items if is_chosen(item)]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A misspelt rule id would prove nothing, silently: refuse it."""
+    """Choose backends; refuse a misspelt rule id, which would prove nothing, silently."""
+    if not EXHAUSTIVE:
+        items[:] = _choose_backends(items)
     catalogue = tomllib.loads((ROOT / "docs" / "rules.toml").read_text(encoding="utf-8"))
     known = {rule for section in catalogue["section"] for rule in section["rules"]}
     for item in items:
