@@ -18,7 +18,7 @@ from tests.exhaustive import EXHAUSTIVE
 
 pytestmark = pytest.mark.real_time
 
-EXAMPLES = 100 if EXHAUSTIVE else 4
+EXAMPLES = 100 if EXHAUSTIVE else 2
 """Cancellations of each act."""
 
 

@@ -40,7 +40,7 @@ def needs(store: str) -> None:
 
 
 @pytest.mark.rule("LOOM-1", "LOOM-2", "LOOM-3", "LOOM-8", "D-008", "D-011", "COMP-5")
-@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("store", part(["jsonl", "sqlite"], 2))
 def test_processes_killed_at_any_moment_lose_and_repeat_nothing(store):
     some = () if EXHAUSTIVE else ("--kills", "25", "--durability", "process", "--workload", "small")
     code, told = crash("--parts", "kills", "--store", store, *some)
@@ -90,8 +90,9 @@ def test_a_killed_server_loses_nothing_and_entities_continue_when_it_is_back():
 
 
 @pytest.mark.rule("LOOM-1", "LOOM-4", "CIRCLE-9", "D-001")
-@pytest.mark.parametrize(("store", "workload", "kills"), [("jsonl", "nudged", KILLS), ("sqlite", "code", KILLS)])
-def test_programs_and_messages_survive_kills(store, workload, kills):
+@pytest.mark.parametrize(("store", "workload"), part([("jsonl", "nudged"), ("sqlite", "code")], 2))
+def test_programs_and_messages_survive_kills(store, workload):
+    kills = KILLS
     wanted = {"--parts": "kills", "--store": store, "--workload": workload, "--kills": kills, "--durability": "process"}
     code, told = crash(*(str(word) for option in wanted.items() for word in option))
     assert told["rows"][0]["wrong"] == []
@@ -102,11 +103,14 @@ def test_programs_and_messages_survive_kills(store, workload, kills):
 @pytest.mark.rule("C-30", "C-20")
 @pytest.mark.parametrize(
     ("workload", "store"),
-    [
-        *(("timed", store) for store in ("jsonl", "sqlite", "postgres")),
-        *(("asked", store) for store in ("jsonl", "sqlite", "postgres")),
-        ("consulting", "sqlite"),
-    ],
+    part(
+        [
+            *(("timed", store) for store in ("sqlite", "jsonl", "postgres")),
+            *(("asked", store) for store in ("postgres", "jsonl", "sqlite")),
+            ("consulting", "sqlite"),
+        ],
+        3,
+    ),
 )
 def test_timers_and_decisions_happen_once_under_kills(workload, store):
     needs(store)

@@ -541,7 +541,7 @@ def test_places_are_taken_in_order_up_to_the_bounds() -> None:
 # Chaos
 
 
-@pytest.mark.parametrize("seed", part(range(40), 10))
+@pytest.mark.parametrize("seed", part(range(40), 20))
 async def test_a_queue_keeps_to_its_bounds_while_nodes_die_and_join(url: str, seed: int) -> None:
     chance = random.Random(seed)
     queue = Queue("reports", max_running=4, per_node=2)
