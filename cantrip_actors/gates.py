@@ -7,7 +7,7 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import Injected, gate
-from cantrip_actors.terms.own_gates import ASK, POST, QUESTION, WAKE_ME
+from cantrip_actors.terms.own_gates import ASK, POST, QUESTION, RECALL, WAKE_ME
 from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, wrap
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "post",
     "question",
     "read",
+    "recall",
     "search",
     "standard",
     "wake_me",
@@ -36,3 +37,4 @@ ask = ASK
 post = POST
 wake_me = WAKE_ME
 question = QUESTION
+recall = RECALL

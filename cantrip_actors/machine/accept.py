@@ -193,8 +193,8 @@ def _fail(plan: Plan, state: State, live: Transient, moment: Moment, event: Fail
     if event.overflows and can_fold:  # one fold, and the query is asked once more
         live.overflows = True
         return []
-    if event.overflows and state.turn.posted is None and (most := find_smaller_bound(state, live.most_shown)):
-        live.most_shown = most  # and once more, with less of each result
+    if event.overflows and state.turn.posted is None and (most := find_smaller_bound(plan.shape, state, live.squeezed)):
+        live.squeezed = most  # and once more, with less of each result
         return []
     return [Ended(plan.entity_id, "failed", moment.at, event.error, usage=event.usage)]
 

@@ -71,7 +71,9 @@ class Run(Action, frozen=True):
 
 
 class Contact(Action, frozen=True):
-    """Send a message to another entity (gates `post` and `ask`). Answer with Observed or, for `ask`, Questioned."""
+    """Carry out a gate of the runtime: send a message to another entity (`post`, `ask`), set a timer (`wake_me`), read
+    an earlier result (`recall`). Answer with Observed or, for `ask`, Questioned.
+    """
 
     gate: Gate
     call: ToolCall

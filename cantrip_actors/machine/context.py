@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from cantrip_actors.machine.state import State
+from cantrip_actors.machine.state import Shape, State
 from cantrip_actors.records.records import Observation, Utterance
-from cantrip_actors.terms.context import LEAST_SHOWN, ShownBound, View, measure
+from cantrip_actors.terms.context import LEAST_SHOWN, View, measure
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall
 
@@ -40,23 +39,28 @@ def render_unanswered(calls: Iterable[ToolCall], why: str) -> Iterator[Message]:
         yield Message("tool", why, (), call.id, call.gate, False)
 
 
-def build_view(state: State, most: int | None = None) -> View:
+def build_view(shape: Shape, state: State, squeezed: int | None = None) -> View:
     """Return the messages of the next query: the call, the intents in force, the visible turns (LOOP-5, LOOM-6).
 
-    With `most`, it shows at most so many characters of one result, and of one earlier intent.
+    Long results are shown in part. With `squeezed`, it shows at most so many characters of one result, and of one
+    earlier intent.
     """
     conversation = state.conversation
     said, fading = conversation.said, conversation.fading
     faded = conversation.faded + sum(since <= said for since in fading) if fading else conversation.faded
-    return View(conversation.context, said, faded, None if most is None else ShownBound(most, conversation.intent_at))
+    bound = shape.bound
+    if squeezed is not None:
+        bound = bound._replace(squeezed=squeezed, intent_at=conversation.intent_at)
+    return View(conversation.context, said, faded, bound)
 
 
-def find_smaller_bound(state: State, most: int | None) -> int | None:
+def find_smaller_bound(shape: Shape, state: State, squeezed: int | None) -> int | None:
     """Return the bound on the shown characters of one result with which a query shows half of what it showed with
-    `most`, so that the longest are cut first; None if nothing is left to cut.
+    `squeezed`, so that the longest are cut first; None if nothing is left to cut.
     """
-    bound = ShownBound(most or sys.maxsize, state.conversation.intent_at)
-    lengths = sorted(measure(message) for at, message in enumerate(build_view(state, most)) if bound.is_on(at, message))
+    bound = shape.bound._replace(intent_at=state.conversation.intent_at)
+    shown = enumerate(build_view(shape, state, squeezed))
+    lengths = sorted(measure(message) for at, message in shown if bound.is_on(at, message))
     left, target = len(lengths), sum(lengths) // 2
     for length in lengths:
         if length * left >= target:

@@ -248,7 +248,7 @@ def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Re
 def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
     """Return the next query, after the fold that is due."""
     if state.turn.posted is not None and not live.overflows:
-        return Collect(state.turn.posted, build_view(state), plan.tools, plan.tool_choice)
+        return Collect(state.turn.posted, build_view(plan.shape, state), plan.tools, plan.tool_choice)
     spent = moment.budget.find_exhausted(state.usage)
     if spent is not None:
         how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"
@@ -261,12 +261,12 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
         and folding.due(conversation.said - conversation.folded, tokens, plan.window)
     )
     if not is_due:
-        return Ask(build_view(state, live.most_shown), plan.tools, plan.tool_choice)
+        return Ask(build_view(plan.shape, state, live.squeezed), plan.tools, plan.tool_choice)
     if not plan.has_memory:
         return fold_turns(plan, state, moment, Remembered())
     first = folding.first_kept(conversation.said, conversation.folded) - conversation.folded
     stays, number = conversation.starts[first]
-    return Remember(build_view(state)[conversation.head : stays], number - 1)
+    return Remember(build_view(plan.shape, state)[conversation.head : stays], number - 1)
 
 
 def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:

@@ -91,7 +91,7 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
         if record.args is not None:  # type: ignore[union-attr]  # the steps before the call see the new arguments
             live.wrapping = ""
     elif kind is Folded:
-        live.overflows, live.most_shown = False, None
+        live.overflows, live.squeezed = False, None
 
 
 def is_entity_end(record: Ended, *, lasting: bool) -> bool:
@@ -249,7 +249,7 @@ def _show_result(shape: Shape, state: State, record: GateFinished) -> None:
     conversation.context = conversation.context.append(Fading(shown, hidden, since))
     conversation.fading = (*conversation.fading, since)
     if shape.is_measured:
-        conversation.size += _measure_size(shown)
+        conversation.size += _measure_size(shape, shown)
 
 
 def _finish_program(shape: Shape, state: State, record: GateFinished, program: Program) -> None:
@@ -314,7 +314,7 @@ def _fold_turns(shape: Shape, state: State, record: Folded) -> None:
     conversation.tokens = 0
     if shape.is_measured:
         shown = (item if isinstance(item, Message) else item.message for item in conversation.context)
-        conversation.size = sum(map(_measure_size, shown))
+        conversation.size = sum(_measure_size(shape, message) for message in shown)
     state.usage = state.usage + record.usage
     state.turn.posted = None
 
@@ -388,8 +388,8 @@ def renew_call(shape: Shape, state: State) -> None:
     conversation.head += moved
     conversation.intent_at += moved
     if shape.is_measured:
-        conversation.size += sum(map(_measure_size, call)) - sum(
-            _measure_size(item) for item in context[:old] if isinstance(item, Message)
+        conversation.size += sum(_measure_size(shape, message) for message in call) - sum(
+            _measure_size(shape, item) for item in context[:old] if isinstance(item, Message)
         )
 
 
@@ -401,12 +401,12 @@ def _append(shape: Shape, state: State, message: Message) -> None:
     conversation = state.conversation
     conversation.context = conversation.context.append(message)
     if shape.is_measured:
-        conversation.size += _measure_size(message)
+        conversation.size += _measure_size(shape, message)
 
 
-def _measure_size(message: Message) -> int:
+def _measure_size(shape: Shape, message: Message) -> int:
     calls = sum(len(call.gate) + len(call.arguments) for call in message.tool_calls) if message.tool_calls else 0
-    return len(message.content or "") + calls + IMAGE_SIZE * len(message.images)
+    return shape.bound.measure_shown(message) + calls + IMAGE_SIZE * len(message.images)
 
 
 _EVOLVE: Mapping[type, Callable[[Shape, State, Any], None]] = {

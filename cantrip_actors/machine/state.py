@@ -29,12 +29,12 @@ from cantrip_actors.records.records import (
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.context import Fading, Shared
+from cantrip_actors.terms.context import Fading, Shared, ShownBound
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
-from cantrip_actors.terms.own_gates import DONE
+from cantrip_actors.terms.own_gates import DONE, RECALL
 from cantrip_actors.terms.value import Value
 from cantrip_actors.terms.ward import Wards
 
@@ -75,6 +75,8 @@ class Shape(NamedTuple):
     """For each ephemeral gate: how many queries show its results."""
     is_measured: bool = False
     """Whether the size of the context is counted, because the crystal's window is known."""
+    bound: ShownBound = ShownBound()
+    """How much of a result the crystal sees."""
     parent_turn: str | None = None
 
     @classmethod
@@ -161,6 +163,11 @@ class Plan(Identity, frozen=True, kw_only=True):
                 done=frozenset(name for name, gate in gates.items() if gate.kind == "done"),
                 visible_for={name: gate.visible_for for name, gate in gates.items() if gate.visible_for},
                 is_measured=window is not None,
+                bound=ShownBound.of(
+                    window,
+                    {name: gate.max_shown for name, gate in gates.items() if gate.max_shown is not None},
+                    recall=RECALL.name in gates and gates[RECALL.name].kind == RECALL.kind,
+                ),
                 parent_turn=identity.parent_turn,
             ),
             window=window,
@@ -382,5 +389,5 @@ class Transient(msgspec.Struct):
     """Whether the program in the sandbox is where the state says; False after a restart."""
     overflows: bool = False
     """Whether the provider refused the last query because the context was too long."""
-    most_shown: int | None = None
+    squeezed: int | None = None
     """The most characters of one result that queries show until the next fold; None without a bound."""

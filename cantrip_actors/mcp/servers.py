@@ -59,6 +59,7 @@ class ServerOptions(TypedDict, total=False):
     ask: Iterable[str] | Literal["all"]
     pin: str | None
     timeout: float | None
+    max_shown: int | None
     trust_hints: bool
     risks: Iterable[Risk]
     roots: Iterable[str | Path] | None
@@ -152,11 +153,11 @@ def stdio(
     """Return a server that is a program: its tools become the gates `NAME__TOOL` of a circle.
 
     The program gets `env` and, of this process's environment, no more than PATH, HOME, LANG and TERM. Its standard
-    error goes to the log, at debug. The options `only`, `ask`, `pin`, `timeout`, `trust_hints` and `risks` are those of
-    `ToolServer`. `roots` are the folders listed to a server that asks for its roots; by default those of the circle's
-    file gates. The crystal `sampling` answers the server's questions to a model during a call, and the calling entity
-    pays. `elicit` answers the server's questions to a person; without it, each is a request of kind "question", or
-    declined if no feed follows requests. The question of a server before 2026-07-28 ends with its call.
+    error goes to the log, at debug. The options `only`, `ask`, `pin`, `timeout`, `max_shown`, `trust_hints` and `risks`
+    are those of `ToolServer`. `roots` are the folders listed to a server that asks for its roots; by default those of
+    the circle's file gates. The crystal `sampling` answers the server's questions to a model during a call, and the
+    calling entity pays. `elicit` answers the server's questions to a person; without it, each is a request of kind
+    "question", or declined if no feed follows requests. The question of a server before 2026-07-28 ends with its call.
 
     Raises InvalidCantrip for an invalid option.
     """

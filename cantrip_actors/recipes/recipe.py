@@ -57,6 +57,7 @@ _SCRIPTED_KINDS: Final = {"usage": dict, "name": str, "context_window": int}
 _GATE_KINDS: Final = {
     **dict.fromkeys(("ephemeral", "idempotent", "read_only", "blocking"), bool),
     "visible_for": int,
+    "max_shown": int,
     "description": str,
     "risks": list,
 }

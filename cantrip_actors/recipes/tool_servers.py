@@ -13,7 +13,7 @@ from cantrip_actors.terms.arguments import is_texts_by_name, read_texts
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.tool_server import ToolServer
 
-_OPTIONS: Final = ("only", "ask", "pin", "timeout", "trust_hints", "risks", "sampling")
+_OPTIONS: Final = ("only", "ask", "pin", "timeout", "max_shown", "trust_hints", "risks", "sampling")
 _KEYS: Final = ("name", "command", "url", "env", "cwd", "headers", "token_env", "oauth", "roots", *_OPTIONS)
 _LOGIN: Final = ("client_id", "client_secret_env", "issuer", "scopes")
 

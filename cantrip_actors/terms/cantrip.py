@@ -185,9 +185,13 @@ class Cantrip:
         behind: list[object] = [self.child_crystal, *self.crystals.values()]
         behind += [self.folding.summary, circle.companion]
         behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
-        behind += [part for server in circle.servers for part in (server.timeout, server.sampling, *server.behind())]
+        behind += [
+            part
+            for server in circle.servers
+            for part in (server.timeout, server.max_shown, server.sampling, *server.behind())
+        ]
         for gate in circle.bare.gates:
-            behind += [gate.function, gate.timeout, gate.ephemeral, gate.visible_for]
+            behind += [gate.function, gate.timeout, gate.ephemeral, gate.visible_for, gate.max_shown]
             behind += [gate.idempotent, gate.read_only, gate.blocking]
             behind += [step for wrapper in gate.wrappers for step in (*wrapper.pre, *wrapper.post)]
             behind += [part for name in sorted(gate.dependencies) for part in (name, gate.dependencies[name])]

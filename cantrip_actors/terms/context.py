@@ -7,13 +7,14 @@ own length. Appending to the longest of them extends the list in place, which co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from cantrip_actors.terms.image import NO_IMAGES
-from cantrip_actors.terms.messages import Message
+from cantrip_actors.terms.messages import Message, as_text
 
 T = TypeVar("T")
 
@@ -112,6 +113,15 @@ class Fading(NamedTuple):
 LEAST_SHOWN: Final = 400
 """Characters of a result that every query shows."""
 
+MOST_SHOWN: Final = 100_000
+"""Characters of a result that a query shows at most, unless its gate says otherwise (`max_shown`)."""
+
+_SHARE: Final = 0.25
+"""The share of a model's window that one result may take by default."""
+
+_CHARACTERS_A_TOKEN: Final = 3
+"""Low for prose: a result has to fit."""
+
 _IMAGE: Final = 5_000
 """Characters that an image counts for."""
 
@@ -122,34 +132,67 @@ def measure(message: Message) -> int:
 
 
 class ShownBound(NamedTuple):
-    """How much of a message a query shows: `most` characters of a result, and of a message before that at `intent_at`,
-    the intent in force.
+    """How much of a message a query shows: `most` characters of a result, or as many as `by_gate` says.
+
+    `recall` says whether the gate of that name can read the rest. After a provider has refused the context as too long,
+    a query shows at most `squeezed` characters of a result, its images included, and of a message before that at
+    `intent_at`, the intent in force.
     """
 
-    most: int
-    intent_at: int
+    most: int = MOST_SHOWN
+    by_gate: Mapping[str, int] = {}  # nothing writes to it
+    recall: bool = False
+    squeezed: int | None = None
+    intent_at: int = 0
+
+    @classmethod
+    def of(cls, window: int | None, by_gate: Mapping[str, int], *, recall: bool) -> ShownBound:
+        """Return the bound for a model with a window of so many tokens; None if it is unknown."""
+        share = MOST_SHOWN if window is None else round(window * _SHARE * _CHARACTERS_A_TOKEN)
+        return cls(max(LEAST_SHOWN, min(MOST_SHOWN, share)), by_gate, recall)
 
     def is_on(self, at: int, message: Message) -> bool:
         """Return whether the bound holds for this message, at index `at` of the context."""
         return message.role == "tool" or (message.role == "user" and at < self.intent_at)
 
+    def measure_shown(self, message: Message) -> int:
+        """Return how many characters of a message's text are shown where nothing is squeezed."""
+        length = len(message.content or "")
+        return length if message.role != "tool" else min(length, self.by_gate.get(message.gate or "", self.most))
+
     def apply(self, at: int, message: Message) -> Message:
         """Return a message as it is shown: its beginning and its end, and how much is missing in between."""
-        if measure(message) <= self.most or not self.is_on(at, message):
+        if not self.is_on(at, message):
             return message
-        text, images = message.content or "", len(message.images)
-        half = max(0, self.most - _NOTE) // 2
-        if len(text) > self.most:
-            end = len(text) - half
-            note = f"[{end - half:,} characters left out: the context was too long]"
-            text = f"{text[:half]}\n{note}\n{text[end:]}"
-        if images:
-            text += f"\n[{images} {'image' if images == 1 else 'images'} left out: the context was too long]"
-        return replace(message, content=text, images=NO_IMAGES)
+        text, images = message.content or "", message.images
+        limit = self.by_gate.get(message.gate or "", self.most) if message.role == "tool" else sys.maxsize
+        why = f"{limit:,} of a result are shown"
+        if self.squeezed is not None and measure(message) > self.squeezed:
+            if self.squeezed < limit:
+                limit, why = self.squeezed, _SQUEEZED
+            images = NO_IMAGES
+        if len(text) > limit:
+            text = self._shorten(text, limit, why, message.tool_call_id)
+        if len(images) != len(message.images):
+            missing = len(message.images)
+            text += f"\n[{missing} {'image' if missing == 1 else 'images'} left out: {_SQUEEZED}]"
+        elif text is message.content:
+            return message
+        return replace(message, content=text, images=images)
+
+    def _shorten(self, text: str, limit: int, why: str, call_id: str | None) -> str:
+        half = max(limit - _NOTE, limit // 2) // 2
+        end = len(text) - half
+        rest = ""
+        if self.recall and call_id is not None:
+            rest = f"; recall returns them: call={as_text([call_id])[1:-1]}, from={half}, to={end}"
+        return f"{text[:half]}\n[{end - half:,} characters left out: {why}{rest}]\n{text[end:]}"
 
 
 _NOTE: Final = 150
 """Characters for the notes about what is missing."""
+
+_SQUEEZED: Final = "the context was too long"
 
 
 class View(_Compared[Message]):

@@ -59,6 +59,7 @@ class GateSettings(TypedDict, total=False):
     blocking: bool | None
     risks: Iterable[Risk]
     retry: Retry | None
+    max_shown: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Gate:
     thread. `risks` are the risks that the gate brings into a circle: "private_data", "untrusted_content", "way_out".
     `retry` calls the function again if it raises one of the exceptions `retry.on`; only an `idempotent` or `read_only`
     gate may have it, or one whose function takes the call, because `call.call_id` is the same in all attempts.
+    A query shows the beginning and the end of a result with more than `max_shown` characters; the loom has all of it.
     """
 
     name: str
@@ -108,6 +110,8 @@ class Gate:
     """The server that the gate is a tool of, if any."""
     retry: Retry | None = field(default=None, compare=False)
     """How failed attempts of the function are retried; None if they are not."""
+    max_shown: int | None = None
+    """Characters of one result that a query shows; None for a quarter of the model's window, at most 100,000."""
 
     def __post_init__(self) -> None:
         for flag in ("ephemeral", "idempotent", "read_only", "blocking"):
@@ -118,6 +122,7 @@ class Gate:
         expected = "seconds > 0, or None for no limit"
         check(fits, f"gate {self.name}: timeout", expected, self.timeout, InvalidCantrip)
         check_whole(f"gate {self.name}: visible_for", self.visible_for, 0, error=InvalidCantrip)
+        check_whole(f"gate {self.name}: max_shown", self.max_shown, 1, error=InvalidCantrip, or_none=True)
         object.__setattr__(self, "risks", read_risks(self.name, self.risks))
         if self.retry is not None:
             self._check_retry(self.retry)

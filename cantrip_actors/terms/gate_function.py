@@ -49,11 +49,11 @@ def gate(
 
     An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
     waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself, and
-    one annotated `Injected[Fence]` the fence of its entity's owner.
-    `settings` are those of a `Gate`: `ephemeral`, `visible_for`, `idempotent`, `read_only`, `timeout`, `blocking` and
-    `risks`. `read_only=True` declares that the gate changes nothing outside the entity. `risks` declares what the gate
-    brings into a circle: "private_data" that it reads, "untrusted_content" that strangers wrote, or a "way_out" for
-    what the entity says. A circle with all three is warned about.
+    one annotated `Injected[Fence]` the fence of its entity's owner. `settings` are those of a `Gate`: `ephemeral`,
+    `visible_for`, `max_shown`, `idempotent`, `read_only`, `timeout`, `blocking`, `retry` and `risks`. `read_only=True`
+    declares that the gate changes nothing outside the entity. `risks` declares what the gate brings into a circle:
+    "private_data" that it reads, "untrusted_content" that strangers wrote, or a "way_out" for what the entity says. A
+    circle with all three is warned about.
 
     Raises InvalidCantrip for an unknown risk, and if no schema can be derived from the annotations.
     """

@@ -4,7 +4,8 @@
 because only it can cast a child. So are `post` and `ask`, which reach the entities whose names or ids match the
 patterns of `post.with_(to=["archive", "reviewer-*"])` (by default, no entity), and `wake_me`, which sets a timer of the
 entity; `wake_me.with_(zone="Europe/Oslo")` sets the zone of local times. A person answers a `question`;
-`question.with_(expires=3600)` returns an error observation if there is no answer after an hour.
+`question.with_(expires=3600)` returns an error observation if there is no answer after an hour. `recall` reads the
+entity's own log: the part of a result that queries do not show.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ class _Batch(_GateArguments):
     intents: tuple[AgentRequest | str, ...] = Field(
         min_length=1,
         validation_alias=AliasChoices("intents", "requests"),
-        serialization_alias="intents",
         description="a request (or just an intent) for each child",
     )
 
@@ -92,6 +92,14 @@ class _WakeMe(_GateArguments):
     )
 
 
+class _Recall(_GateArguments):
+    call: str = Field(min_length=1, description="the id of the call")
+    begin: int = Field(default=0, ge=0, alias="from", description="the first character, counted from 0")
+    end: int | None = Field(
+        default=None, ge=0, alias="to", description="where to stop; left out: the end of the result"
+    )
+
+
 def _own(
     name: str,
     description: str,
@@ -100,7 +108,7 @@ def _own(
     injected: tuple[str, ...] = (),
     risks: Iterable[Risk] = (),
 ) -> Gate:
-    schema = strip_titles(model.model_json_schema(by_alias=False))
+    schema = strip_titles(model.model_json_schema())
     schema.pop("description", None)
     return Gate(
         name=name,
@@ -153,6 +161,13 @@ WAKE_ME = _own(
     _WakeMe,
     ("zone",),
 )
+RECALL = _own(
+    "recall",
+    "Read a part of an earlier result that was not shown whole, or is no longer shown: its characters from `from` to "
+    "`to`.",
+    "message",
+    _Recall,
+)
 DELEGATION = frozenset((CALL_AGENT.name, CALL_AGENT_BATCH.name))
 
-provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION)
+provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, RECALL)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from cantrip_actors.terms.arguments import check, check_kind, is_list, is_positive, read_texts
+from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_list, is_positive, read_texts
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.gate import Gate
@@ -198,9 +198,9 @@ class ToolServer:
 
     `only` names the tools that become gates, all if it is None. A person decides about each call of those in `ask`.
     `pin` is the required digest of the definitions, as `cantrip mcp ls` prints it. `timeout` is in seconds, for one
-    call. With `trust_hints`, a tool with a read-only hint becomes a `read_only` gate. `risks` are the risks that its
-    tools bring into a circle. `roots` are the folders that the server may ask for. The crystal `sampling` answers the
-    server's queries to a model during calls, at the expense of the calling entity.
+    call. `max_shown` is that of its gates. With `trust_hints`, a tool with a read-only hint becomes a `read_only` gate.
+    `risks` are the risks that its tools bring into a circle. `roots` are the folders that the server may ask for. The
+    crystal `sampling` answers the server's queries to a model during calls, at the expense of the calling entity.
     """
 
     name: str
@@ -208,6 +208,7 @@ class ToolServer:
     ask: tuple[str, ...] | Literal["all"] = ()
     pin: str | None = None
     timeout: float | None = 60.0
+    max_shown: int | None = None
     trust_hints: bool = False
     risks: frozenset[Risk] = frozenset({"untrusted_content"})
     roots: tuple[str, ...] | None = None
@@ -237,6 +238,7 @@ class ToolServer:
         fits = self.timeout is None or is_positive(self.timeout)
         expected = "seconds > 0, or None for no limit"
         check(fits, f"server {self.name}: timeout", expected, self.timeout, InvalidCantrip)
+        check_whole(f"server {self.name}: max_shown", self.max_shown, 1, error=InvalidCantrip, or_none=True)
         check_kind(f"server {self.name}: trust_hints", self.trust_hints, bool, "True or False", InvalidCantrip)
         roots: Any = self.roots
         if roots is not None:
@@ -450,6 +452,7 @@ def _make_gate(server: ToolServer, tool: Tool, calls: Calls, *, in_programs: boo
         idempotent=tool.idempotent and server.trust_hints,
         read_only=tool.read_only and server.trust_hints,
         timeout=server.timeout,
+        max_shown=server.max_shown,
         risks=server.risks,
     )
     wrappers: list[Wrapper] = []

@@ -20,6 +20,7 @@ from cantrip_actors.records.records import (
     Header,
     IntentGiven,
     MailRefused,
+    Observation,
     Record,
     Sampled,
     Utterance,
@@ -35,6 +36,7 @@ __all__ = [
     "find_first_intent",
     "find_header_in_force",
     "find_last_metadata",
+    "find_observation",
     "find_outcome",
     "find_refusal",
     "find_settled_at",
@@ -163,6 +165,12 @@ def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
     """Return the provider's metadata of the newest utterance, such as its reason to stop."""
     said = next((one for one in reversed(records) if isinstance(one, Utterance)), None)
     return {} if said is None else said.metadata
+
+
+def find_observation(records: Iterable[Record], call_id: str) -> Observation | None:
+    """Return the result of a call, the newest if ids repeat; None without one."""
+    results = [one for one in records if isinstance(one, GateFinished) and one.tool_call_id == call_id]
+    return results[-1].observation if results else None
 
 
 def find_refusal(records: Iterable[Record], key: str) -> MailRefused | None:

@@ -56,6 +56,7 @@ from cantrip_actors.runtime.entity.checkpoints import Checkpoints
 from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.mail_reader import MailReader
+from cantrip_actors.runtime.entity.recall import recall_result
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.entity.unavailable import call_until_available, wait_for_service
 from cantrip_actors.runtime.nodes.placing import ends_here
@@ -65,7 +66,7 @@ from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.errors import AskCycle, Unavailable
 from cantrip_actors.terms.messages import Invocation, Response
 from cantrip_actors.terms.outcome import Outcome
-from cantrip_actors.terms.own_gates import ASK
+from cantrip_actors.terms.own_gates import ASK, RECALL
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ActorRef, Children, ChildSpec
 
@@ -170,6 +171,8 @@ class Performer:
                 event = await self._delegate(action)
             case Consult():
                 event = await self._consult(action)
+            case Contact() if action.gate.name == RECALL.name:
+                event = await recall_result(self._cell, self._environment.core, action)
             case Contact():
                 event, self._recorder.outgoing = await self._environment.questions.contact(self._cell, action)
             case Await():
