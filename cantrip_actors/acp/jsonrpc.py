@@ -11,10 +11,9 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
-import orjson
 
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.terms.exact_json import replace_half_characters
+from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.messages import as_text
 
 PARSE_ERROR: Final = -32700
@@ -127,9 +126,9 @@ class RpcConnection:
 
     async def _take(self, line: bytes, tasks: anyio.abc.TaskGroup) -> None:
         try:
-            message = _read_line(line)
-        except orjson.JSONDecodeError:
-            await self._fail(None, RequestError(PARSE_ERROR, "expected a line of JSON"))
+            message = parse_exactly(line)
+        except ValueError as error:
+            await self._fail(None, RequestError(PARSE_ERROR, f"expected a line of JSON: {error}"))
             return
         self._trace("<-", message)
         if isinstance(message, dict) and "method" not in message and ("result" in message or "error" in message):
@@ -241,14 +240,6 @@ class RpcConnection:
         if answer is not None and answer.message is None:
             answer.message = message
             answer.arrived.set()
-
-
-def _read_line(line: bytes) -> Any:
-    """Return the message of a line. Raises JSONDecodeError."""
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:  # it may have half a character, and its sender waits for an answer
-        return orjson.loads(replace_half_characters(line))
 
 
 async def _do_nothing() -> None:

@@ -21,6 +21,7 @@ from cantrip_actors.cli.logs import configure_logs
 from cantrip_actors.cli.output import LOOM, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
+from cantrip_actors.terms.exact_json import parse_exactly
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -339,8 +340,6 @@ def read_duration(text: str, option: str) -> float:
 
 def read_context(source: str) -> Any:
     """Return the context: a file's content, parsed if it is JSON or YAML by its name, or the JSON that was given."""
-    import json
-
     import yaml
 
     path = Path(source)
@@ -352,13 +351,15 @@ def read_context(source: str) -> Any:
         if is_file:
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".json":
-                return json.loads(text)
+                return parse_exactly(text)
             return yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else text
-        return json.loads(source)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        return parse_exactly(source)
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"cannot read {path} as text: {error}", param_hint="--context") from error
+    except (ValueError, yaml.YAMLError) as error:
         what = f"{path} is not valid" if is_file else "neither a file nor JSON"
         raise typer.BadParameter(f"{what}: {error}", param_hint="--context") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise typer.BadParameter(f"cannot read {path} as text: {error}", param_hint="--context") from error
 
 

@@ -19,6 +19,7 @@ from cantrip_actors.cli.decision_author import door, login
 from cantrip_actors.cli.output import print_note, render_loom_option
 from cantrip_actors.cli.watch import Watcher
 from cantrip_actors.redact.visible import escape, shorten
+from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.json_schema import find_misfits
 
 LOOK = 0.5
@@ -33,13 +34,11 @@ ROWS_AROUND = 3
 
 def parse_answer(text: str, schema: Any) -> Any:
     """Return the answer to a question: the text, or a JSON value if the schema refuses the text and it is JSON."""
-    import json
-
     if schema is None or not find_misfits(text, schema, foreign=True):
         return text
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_exactly(text)
+    except ValueError:
         return text
 
 

@@ -11,6 +11,7 @@ from cantrip_actors.cli.command import examples, report_errors
 from cantrip_actors.cli.output import as_text, print_json, print_note
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.redact.visible import escape
+from cantrip_actors.terms.exact_json import explain_arguments, read_arguments
 
 if TYPE_CHECKING:
     from cantrip_actors.mcp.oauth import OAuth
@@ -85,17 +86,13 @@ def call(
     """Call a tool of an MCP server once, and print what it returns; exit with 1 if that is an error."""
     with report_errors(json=False, loom=NO_LOOM):
         import anyio
-        import orjson
 
         from cantrip_actors import InvalidCantrip
         from cantrip_actors.mcp.look import call_once, with_connection
 
-        try:
-            args = orjson.loads(arguments)
-        except orjson.JSONDecodeError as error:
-            raise InvalidCantrip(f"arguments: expected a JSON object: {error}") from error
-        if not isinstance(args, dict):
-            raise InvalidCantrip("arguments: expected a JSON object")
+        args = read_arguments(arguments)
+        if args is None:
+            raise InvalidCantrip(f"expected a JSON object: {explain_arguments(arguments)}")
         answered = anyio.run(with_connection, _make_server(target, token_env), call_once(tool, args))
         if answered.is_error:
             print_note(printable(as_text(answered.value)))

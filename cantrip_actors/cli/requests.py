@@ -31,6 +31,7 @@ from cantrip_actors.cli.dispatch import FOLDER, By, Folder
 from cantrip_actors.cli.output import one_line, render_loom_option, short
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.redact.visible import NARROWEST, count_columns, shorten, show_call
+from cantrip_actors.terms.exact_json import explain_arguments, read_arguments
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -235,14 +236,9 @@ def _add_dispatches(runtime: Runtime, folder: Path | None) -> None:
 
 
 def _parse_object(text: str) -> dict[str, Any]:
-    import json
-
-    try:
-        args = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise typer.BadParameter(f"not JSON: {error}", param_hint="--args") from error
-    if not isinstance(args, dict):
-        raise typer.BadParameter(f"expected a JSON object with the arguments, got {text}", param_hint="--args")
+    args = read_arguments(text)
+    if args is None:
+        raise typer.BadParameter(f"{explain_arguments(text)}: got {text}", param_hint="--args")
     return args
 
 

@@ -1,27 +1,24 @@
-"""Request bodies: read within a limit, parsed as strict JSON, validated by a pydantic model.
+"""Request bodies: read within a limit, parsed as JSON, validated by a pydantic model.
 
-JSON here is what RFC 8259 calls interoperable: UTF-8, no name twice in an object, no lone surrogates, no NaN, numbers
-that a float or a bounded integer can hold, and at most `DEEPEST` levels.
+JSON is read as at all doors (`parse_exactly`), and has at most `DEEPEST` levels.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.terms.bounds import DEEPEST, is_deeper
 from cantrip_actors.terms.errors import suggest_nearest
+from cantrip_actors.terms.exact_json import TooDeep, parse_exactly
 
 M = TypeVar("M", bound=BaseModel)
-
-DEEPEST: Final = 100
-"""The maximum nesting of a JSON value."""
 
 _JSON: Final = "application/json"
 
@@ -72,45 +69,18 @@ def read_json(request: Request, body: bytes) -> Any:
         detail = f"expected a body as it is, without content-encoding, got {coding[:60]}"
         raise Problem(415, "content-encoding", detail, headers={"accept-encoding": "identity"})
     try:
-        text = body.decode("utf-8")
-        value = json.loads(
-            text, object_pairs_hook=_refuse_name_twice, parse_constant=_refuse_constant, parse_float=_parse_finite_float
-        )
-        _check_value(value, DEEPEST)
-    except RecursionError:
-        raise Problem(400, "invalid-json", f"expected JSON of at most {DEEPEST} levels") from None
-    except (UnicodeError, ValueError) as error:
+        value = parse_exactly(body)
+    except TooDeep:
+        raise _make_too_deep() from None
+    except ValueError as error:
         raise Problem(400, "invalid-json", f"expected JSON: {str(error)[:200]}") from None
+    if is_deeper(value, DEEPEST):
+        raise _make_too_deep()
     return value
 
 
-def _refuse_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a name is twice in one object")
-    return members
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _parse_finite_float(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError("a number is too large")
-    return value
-
-
-def _check_value(value: Any, levels: int) -> None:
-    if isinstance(value, str):
-        value.encode("utf-8")  # a lone surrogate raises
-    elif isinstance(value, (dict, list)):
-        if not levels:
-            raise ValueError(f"more than {DEEPEST} levels")
-        inside: Iterable[Any] = value if isinstance(value, list) else [*value, *value.values()]
-        for part in inside:
-            _check_value(part, levels - 1)
+def _make_too_deep() -> Problem:
+    return Problem(400, "invalid-json", f"expected JSON of at most {DEEPEST} levels")
 
 
 def validate(model: type[M], value: Any, *, strict: bool = True) -> M:

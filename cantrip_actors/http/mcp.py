@@ -15,13 +15,15 @@ import anyio
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cantrip_actors.http.bodies import read_body
 from cantrip_actors.http.endpoint import Endpoint
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate
 from cantrip_actors.http.tokens import Token
+from cantrip_actors.terms.half_characters import replace_half_characters
 
 PATH: Final = "/mcp"
 
@@ -52,7 +54,10 @@ class _Door:
         manager = await self._start_manager()
         _mark(service, request, token)
         application: ASGIApp = manager.asgi_app
-        return application
+        if request.method != "POST":
+            return application
+        limits = service.limiter.limits
+        return _mend(application, await read_body(request, limits.body, limits.patience))
 
     async def _start_manager(self) -> Any:
         """Return the manager of client sessions; it starts with the first request and ends with the service."""
@@ -79,6 +84,19 @@ class _Door:
         async with manager.run():
             task_status.started(manager)
             await anyio.sleep_forever()
+
+
+def _mend(application: ASGIApp, body: bytes) -> ASGIApp:
+    """Return an application for a request with this body, without half characters: the SDK refuses them."""
+    pieces: list[Message] = [{"type": "http.request", "body": replace_half_characters(body), "more_body": False}]
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_mended() -> Message:
+            return pieces.pop() if pieces else await receive()
+
+        await application(scope, receive_mended, send)
+
+    return answer
 
 
 def _mark(service: Service, request: Request, token: Token) -> None:

@@ -8,7 +8,7 @@ JSON-RPC error with one of the codes below, for exactly that request.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import httpx2
@@ -16,6 +16,7 @@ import orjson
 from mcp.client.auth import OAuthFlowError
 from mcp_types import METHOD_NOT_FOUND
 
+from cantrip_actors.terms.half_characters import HalfCharacterFilter
 from cantrip_actors.terms.tool_server import ToolServerError
 
 SESSION: Final = "mcp-session-id"
@@ -71,7 +72,36 @@ class SessionClient(httpx2.AsyncClient):
             text = (await response.aread())[:_LONGEST].decode(errors="replace")
             if _ends_session(response.status_code, text):
                 return await _refuse(request, NEVER_TAKEN, "its session is over")
-        return response
+        return _mend(response) if settings.get("stream") else response
+
+
+class _MendedStream(httpx2.AsyncByteStream):
+    """The decoded body of an answer, without half characters, which the SDK does not read."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        text = HalfCharacterFilter()
+        async for piece in self._response.aiter_bytes():
+            if mended := text.feed(piece):
+                yield mended
+        yield text.finish()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def _mend(response: httpx2.Response) -> httpx2.Response:
+    """Return an answer whose body has no half characters."""
+    changed = (b"content-encoding", b"content-length", b"transfer-encoding")
+    return httpx2.Response(
+        response.status_code,
+        headers=[(name, value) for name, value in response.headers.raw if name.lower() not in changed],
+        stream=_MendedStream(response),
+        request=response.request,
+        extensions=response.extensions,
+    )
 
 
 def _ends_session(status: int, text: str) -> bool:

@@ -19,6 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.half_characters import replace_half_characters
 from cantrip_actors.terms.tool_server import ToolServerError
 
 LONGEST: Final = 16 * 2**20
@@ -91,7 +92,9 @@ class Pipe:
 
     def _parse(self, line: bytes) -> SessionMessage | Exception:
         try:
-            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+            # the SDK refuses half a character, and then the call would have no answer
+            message = jsonrpc_message_adapter.validate_json(replace_half_characters(line), by_name=False)
+            return SessionMessage(message)
         except ValueError as problem:
             self._rubbish += 1
             if self._rubbish <= RUBBISH:

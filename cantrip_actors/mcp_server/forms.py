@@ -17,6 +17,7 @@ from cantrip_actors import AlreadyDecided, EntityEnded, InvalidDecision, Request
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.visible import escape
+from cantrip_actors.terms.exact_json import parse_exactly
 
 _COLUMNS: Final = 400
 _ROWS: Final = 60
@@ -128,7 +129,7 @@ def _answer(request: Request, content: Mapping[str, Any]) -> dict[str, Any] | No
     value = content.get("answer")
     if where == "json":
         try:
-            value = json.loads(str(value))
+            value = parse_exactly(str(value))
         except ValueError:
             return None
     return {"answer": value}

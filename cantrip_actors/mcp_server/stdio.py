@@ -15,6 +15,7 @@ from mcp.server.stdio import stdio_server
 from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.server import make_server
+from cantrip_actors.terms.half_characters import replace_half_characters
 
 
 def find_local(runtime: Runtime, cantrips: Mapping[str, Cantrip], context: ServerRequestContext[Any, Any]) -> McpCaller:
@@ -37,12 +38,14 @@ async def serve_stdio(
 
     Raises InvalidCantrip if two cantrips would make tools of one name.
     """
+    # the SDK answers no line that has half a character
+    lines = (replace_half_characters(line) async for line in messages)
     server = make_server(cantrips, lambda context: find_local(runtime, cantrips, context), runtime)
     output = anyio.wrap_file(io.TextIOWrapper(answers, encoding="utf-8", write_through=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
         # the SDK only iterates over its input
-        async with stdio_server(messages, output) as (read, write):  # type: ignore[arg-type]
+        async with stdio_server(lines, output) as (read, write):  # type: ignore[arg-type]
             await server.run(read, write, server.create_initialization_options())
         tasks.cancel_scope.cancel()
 

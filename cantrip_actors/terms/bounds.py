@@ -98,6 +98,21 @@ def can_nest_too_deeply(text: bytes) -> bool:
     return text.count(b"[") + text.count(b"{") > DEEPEST
 
 
+def is_deeper(value: object, levels: int) -> bool:
+    """Return whether parsed JSON has more than so many levels of lists and objects."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [
+            inner
+            for part in level
+            if isinstance(part, (dict, list))
+            for inner in (part.values() if isinstance(part, dict) else part)
+        ]
+        if not level:
+            return False
+    return True
+
+
 def check_value(value: object) -> None:
     """Raise TooLarge for parsed JSON that is over a bound: its bytes, its values, or its levels."""
     if (

@@ -9,20 +9,15 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import orjson
 
+from cantrip_actors.terms.half_characters import replace_half_characters
+
 _LONG: Final = re.compile(r"\d{19}", re.ASCII)
 _LONG_IN_BYTES: Final = re.compile(rb"\d{19}")
-_ESCAPE: Final = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
-)
-"""An escape in a JSON text: of a whole character in two halves, of half a character (the group), or another one."""
-
-
-_ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
-"""An escape that may be of half a character."""
 
 
 def has_long_number(text: str | bytes) -> bool:
@@ -31,33 +26,66 @@ def has_long_number(text: str | bytes) -> bool:
 
 
 def parse_exactly(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError for a text that is not JSON, or nests too deeply."""
-    if not has_long_number(text):
-        return orjson.loads(text)
+    """Return the value of a JSON text.
+
+    Every door reads JSON with this function: answers of providers, recordings, crystals of users, MCP, ACP, HTTP and
+    the command line. Of two keys that are the same, the last counts. Whole numbers are exact. Half a character, which
+    no store and no provider takes, becomes U+FFFD.
+
+    Raises ValueError, which says what is wrong: the text is not JSON, it nests too deeply, or a number is too large.
+    """
+    data = replace_half_characters(_encode(text) if isinstance(text, str) else text)
+    is_long = has_long_number(data)
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_parse_float)
+        return _parse_slowly(data) if is_long else orjson.loads(data)
     except RecursionError:
-        raise ValueError("expected JSON, got a text that nests too deeply") from None
+        raise TooDeep("expected JSON of fewer levels") from None
+    except ValueError:
+        if not is_long:
+            _explain(data)
+        raise
+
+
+def _encode(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # it has halves of characters, each for itself
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _parse_slowly(data: bytes) -> Any:
+    text = data.decode()
+    return json.loads(text, parse_constant=_refuse, parse_float=_parse_float, parse_int=_parse_integer)
+
+
+def _explain(data: bytes) -> None:
+    """Raise ValueError with what is wrong with JSON that orjson refuses; it does not say so itself."""
+    with suppress(RecursionError):
+        _parse_slowly(data)
+    raise TooDeep("expected JSON of fewer levels")
+
+
+class TooDeep(ValueError):
+    """JSON that nests too deeply."""
+
+
+class TooLargeNumber(ValueError):
+    """JSON with a number that Python cannot hold."""
 
 
 def read_arguments(value: object) -> dict[str, Any] | None:
     """Return the arguments of a call as an object, from an object or a JSON text of one; None if they are no object.
 
-    Every door reads arguments with this function: the answers of providers, whole or in pieces, recordings, and
-    crystals of users. No arguments, a blank text and `null` are an empty object. Of two keys that are the same, the
-    last counts. Whole numbers are exact. Half a character, which no store and no provider takes, becomes U+FFFD.
+    Every door reads arguments with this function, as `parse_exactly` reads JSON. No arguments, a blank text and `null`
+    are an empty object.
     """
     if isinstance(value, (str, bytes)):
-        text = (value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")).strip()
-        if text in (b"", b"null"):
+        if not value.strip():
             return {}
         try:
-            value = parse_exactly(text)
+            value = parse_exactly(value)
         except ValueError:
-            try:
-                value = parse_exactly(replace_half_characters(join_surrogates(text)))
-            except ValueError:
-                return None
+            return None
     if value is None:
         return {}
     return _replace_surrogates(dict(value)) if isinstance(value, Mapping) else None
@@ -66,18 +94,14 @@ def read_arguments(value: object) -> dict[str, Any] | None:
 def explain_arguments(text: str | None) -> str:
     """Return why `read_arguments` has no object for a text; for JSON, what is wrong with its values."""
     try:
-        value = json.loads(text or "", parse_constant=_refuse, parse_int=str, parse_float=str)
-    except RecursionError:
+        parse_exactly(text or "")
+    except TooDeep:
         return "arguments nest too deeply"
+    except TooLargeNumber:
+        return "arguments have a number that is too large"
     except ValueError:
-        value = None
-    return "arguments have a number that is too large" if isinstance(value, dict) else "arguments are not a JSON object"
-
-
-def join_surrogates(text: bytes) -> bytes:
-    """Return a text in UTF-8, with the surrogates in it joined to characters; a lone one is replaced."""
-    joined = text.decode("utf-8", "surrogatepass").encode("utf-16", "surrogatepass")
-    return joined.decode("utf-16", "replace").encode()
+        pass
+    return "arguments are not a JSON object"
 
 
 def _replace_surrogates(value: dict[str, Any]) -> dict[str, Any]:
@@ -86,20 +110,13 @@ def _replace_surrogates(value: dict[str, Any]) -> dict[str, Any]:
         orjson.dumps(value)
     except TypeError:
         try:
-            text = json.dumps(value, allow_nan=False)
+            text = json.dumps(value, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError):
             return value  # its reader refuses it
-        parsed = parse_exactly(replace_half_characters(text.encode())) if _ESCAPED_HALF.search(text) else value
+        mended = replace_half_characters(text)
+        parsed = value if mended == text else parse_exactly(mended)
         return parsed if isinstance(parsed, dict) else value
     return value
-
-
-def replace_half_characters(text: bytes) -> str:
-    r"""Return a JSON text in which `\ufffd` replaces escapes of half a character, which JSON allows and UTF-8 does not.
-
-    Programs in JavaScript write them for a text that was cut within an emoji.
-    """
-    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text.decode("utf-8", "replace"))
 
 
 def dump_exactly(value: Any) -> bytes:
@@ -117,5 +134,12 @@ def _refuse(name: str) -> NoReturn:
 def _parse_float(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise ValueError(f"expected a number that a float can hold, got {digits:.40}")
+        raise TooLargeNumber(f"expected a number that a float can hold, got {digits:.40}")
     return value
+
+
+def _parse_integer(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:
+        raise TooLargeNumber(f"expected a number of fewer digits, got {len(digits):,}") from None

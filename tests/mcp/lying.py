@@ -13,7 +13,11 @@ LISTS: dict[str, Any] = {
     "many": [{**TOOL, "name": f"f{number}"} for number in range(1001)],
 }
 PROMPTS: dict[str, Any] = {"prompts": [{"title": "no name"}], "prompt": [{"name": "p"}]}
-RESULTS: dict[str, Any] = {"content": {"content": [{"type": "alien"}]}, "no content": {}}
+RESULTS: dict[str, Any] = {
+    "content": {"content": [{"type": "alien"}]},
+    "no content": {},
+    "half": {"content": [{"type": "text", "text": "\ud83d!"}]},
+}
 
 for line in sys.stdin:
     asked = json.loads(line)

@@ -216,6 +216,14 @@ async def test_a_program_may_speak_the_older_protocol() -> None:
     assert seen(outcome)[0] == ("done", False)
 
 
+@pytest.mark.rule("V-02")
+async def test_a_result_of_a_program_with_half_a_character_is_a_result() -> None:
+    server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", "half")
+    async with Runtime.open() as runtime:
+        outcome = await runtime.cast(spell(say("t__f"), done("ok"), server=server), "go")
+    assert seen(outcome)[0] == ("\ufffd!", False)
+
+
 @pytest.mark.rule("MCP-03")
 @pytest.mark.parametrize("how", ["timeout", "interrupt"])
 async def test_a_cancelled_call_reaches_a_program(how: str, tmp_path: Path) -> None:

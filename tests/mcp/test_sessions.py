@@ -187,3 +187,19 @@ async def test_a_server_that_ends_every_session_at_once_is_an_error_and_not_an_e
 )
 def test_only_words_about_a_session_say_that_it_is_over(text: str, is_over: bool) -> None:
     assert tells_of_no_session(text) is is_over
+
+
+class HalfCharacterServer(ForgetfulServer):
+    """A server that cuts its texts within an emoji."""
+
+    def answer(self, method: str, session: str | None, body: bytes) -> tuple[str, Any, str]:
+        status, answer, more = super().answer(method, session, body)
+        if "content" in (answer or {}).get("result", {}):
+            answer["result"]["content"][0]["text"] += " 😀 \ud83d"
+        return status, answer, more
+
+
+@pytest.mark.rule("V-02")
+async def test_a_result_with_half_a_character_is_a_result() -> None:
+    async with serving(HalfCharacterServer(REFUSALS["an empty 404"])) as port, Runtime.open() as runtime:
+        assert (await runtime.cast(make_cantrip(port), "1")).result == "False: added 1 😀 \ufffd"

@@ -22,7 +22,7 @@ from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.terms.bounds import TooLarge, can_nest_too_deeply, check_json, check_value
-from cantrip_actors.terms.exact_json import replace_half_characters
+from cantrip_actors.terms.half_characters import replace_half_characters
 
 SPOILT: Final = (
     "globalThis must stay extensible and the gates definable, because later programs need that: do not freeze them"

@@ -10,7 +10,6 @@ no parameter has is refused: as the next argument it would only fail later, or n
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
 from cantrip_actors.terms.bounds import check_value
+from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.messages import ToolDefinition
 
 _BUILTINS: Final = (
@@ -44,7 +44,6 @@ _NO_PROGRAM: Final = re.compile(
 TOLD: Final = 20
 """The most unknown commands of one program that get advice."""
 
-_LONG_NUMBER: Final = re.compile(r"\d{19}", re.ASCII)
 
 _NO_NAME: Final = re.compile(r"[^\w.+-]")
 
@@ -162,8 +161,8 @@ _NONE: Final = object()
 def _read_json(word: str) -> Any:
     try:
         # an integer of more than 64 bits is kept as its digits (D-005), not rounded to a float
-        return plain(json.loads(word)) if _LONG_NUMBER.search(word) else orjson.loads(word)
-    except (ValueError, RecursionError):
+        return plain(parse_exactly(word))
+    except ValueError:
         return _NONE
 
 

@@ -32,6 +32,7 @@ from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
+from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.json_schema import find_misfits, load
 from cantrip_actors.terms.own_gates import QUESTION
 from cantrip_actors.terms.wrapper import Unattended
@@ -280,6 +281,7 @@ class Requests:
             return await source.decide(request_id, decision, by=by, note=note, **through)
         if await self._settle_elicitation(request_id, tenant, decision, answer, args, remember, by, door):
             return None
+        args = read_arguments(args) if isinstance(args, Mapping) else args
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
         in_store = self._core.in_store
