@@ -447,7 +447,7 @@ class _Pump:
         """Send the rest: the ends of unfinished calls, and the answer."""
         for upsert in self._calls.values():
             await self._session.tell({**tool_update(upsert, is_new=False), "status": "failed"})
-        answer = as_text(episode.result) if episode.terminated else episode.summary
+        answer = as_text(episode.raw_result) if episode.terminated else episode.summary
         for piece in self._segments.finish(answer):
             chunk = chunk_of(piece, self._prefix)
             if chunk is not None:

@@ -237,7 +237,7 @@ def finish(
     if as_json:
         output.print_json({**output.episode_json(episode, loom), **more})
     else:
-        show_answer(episode, loom, [output.as_text(episode.result)] if lines is None else lines, demo=demo)
+        show_answer(episode, loom, [output.as_text(episode.raw_result)] if lines is None else lines, demo=demo)
     raise typer.Exit(exit_code(episode) if code is None else code)
 
 

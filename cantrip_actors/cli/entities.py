@@ -503,7 +503,7 @@ def resume(
             if isinstance(end, CantripError):
                 output.print_note(f"{(end.entity_id or '')[-8:]} error: {end}")
             else:
-                show_answer(end, loom, [output.as_text(end.result)])
+                show_answer(end, loom, [output.as_text(end.raw_result)])
         raise typer.Exit(max(map(exit_code, ended), key=(0, TRUNCATED, FAILED).index, default=0))
 
 

@@ -79,7 +79,7 @@ def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
     """Return how an episode ended, for programs."""
     return {
         "entity_id": episode.entity_id,
-        "result": episode.result,
+        "result": episode.raw_result,
         "terminated": episode.terminated,
         "truncated": episode.truncated,
         "reason": episode.reason,

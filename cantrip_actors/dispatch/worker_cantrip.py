@@ -50,6 +50,7 @@ def make_worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCo
         folding=base.folding,
         retry=base.retry,
         name=base.name,
+        answer=base.answer,
     )
 
 

@@ -53,7 +53,7 @@ def outcome_shape(entity_id: str, outcome: Outcome) -> dict[str, Any]:
 def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None, last_turn: str | None) -> dict[str, Any]:
     return {
         "entity_id": entity_id,
-        "result": end.result,
+        "result": end.result if isinstance(end, Outcome) else end.raw_result,
         "terminated": end.terminated,
         "truncated": end.truncated,
         "reason": end.reason,

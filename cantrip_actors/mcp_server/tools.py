@@ -116,7 +116,7 @@ def _build_result_schema(cantrip: Cantrip) -> tuple[dict[str, Any], dict[str, An
     Without the obligation to call `done` (D-004), a plain text also ends an entity: then the schema allows anything.
     """
     done = cantrip.circle.open_gates.get("done")
-    if done is None or not cantrip.circle.resolved.require_done_tool:
+    if done is None or not cantrip.requires_done:
         return {}, {}
     parameters = dict(done.parameters)
     definitions = parameters.pop("$defs", {})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -51,7 +51,10 @@ def load_recipe(path: str | os.PathLike[str]) -> Cantrip:
     return cantrip
 
 
-_KEYS: Final = (*(field.name for field in fields(Cantrip) if field.init), "root")
+_SHORT: Final = ("system", "gates", "max_turns")
+"""The short forms of `call` and `circle`."""
+_KEYS: Final = (*(field.name for field in fields(Cantrip) if field.init), *_SHORT, "root")
+_ANSWERS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
 _CIRCLE_KEYS: Final = ("gates", "wards", "medium", "jail")
 _SCRIPTED_KINDS: Final = {"usage": dict, "name": str, "context_window": int}
 _GATE_KINDS: Final = {
@@ -92,6 +95,10 @@ class _RecipeReader(RecipeReader):
             "crystals": dict,
             "circle": dict,
             "needs": dict,
+            "system": str,
+            "gates": list,
+            "max_turns": int,
+            "answer": str,
         }
         parts = self.keep_typed(self.keep_known(data, _KEYS, (), ""), kinds, ())
         if "root" in parts:
@@ -102,14 +109,27 @@ class _RecipeReader(RecipeReader):
                 parts[key] = self.part(kind, parts[key], (key,))
         if data.get("crystal") is None:
             self.wrong((), "cantrip requires a crystal: add for example `crystal: anthropic:claude-sonnet-4-5`")
-        if data.get("circle") is None:
-            self.wrong((), "cantrip requires a circle: add `circle: {gates: [done], wards: [{max_turns: 20}]}`")
+        if all(data.get(key) is None for key in ("circle", "gates", "max_turns")):
+            self.wrong(
+                (),
+                "cantrip requires a circle: add `circle: {gates: [done], wards: [{max_turns: 20}]}`, "
+                "or `gates: […]` and `max_turns: 20`",
+            )
         elif "circle" in parts:
             parts["circle"] = self._circle(self.keep_known(parts["circle"], _CIRCLE_KEYS, ("circle",), "circle"))
+        parts |= self._short_forms(parts)
         if not self.mistakes:
-            with self.at(("circle",)):
+            with self.at((next((key for key in _SHORT if key in parts), "circle"),)):
                 return Cantrip(**parts)
         return None
+
+    def _short_forms(self, parts: dict[str, Any]) -> dict[str, Any]:
+        """Return the parts with values that only a file writes as text: gates, and the type of the answers."""
+        if "max_turns" in parts:
+            with self.at(("max_turns",)):
+                parse({"max_turns": parts["max_turns"]})
+        gates = {"gates": self._gates(parts["gates"], ("gates",))} if "gates" in parts else {}
+        return gates | ({"answer": self._answer(parts["answer"])} if "answer" in parts else {})
 
     # ------------------------------------------------------------------------------------------------------- crystals
 
@@ -178,7 +198,7 @@ class _RecipeReader(RecipeReader):
         if not isinstance(items, list):
             self.wrong(("circle", "gates"), f"circle.gates: expected a list, got {describe(items)}")
             return None
-        gates = [self._gate(item, ("circle", "gates", at)) for at, item in enumerate(items)]
+        gates = self._gates(items, ("circle", "gates"))
         if "done" not in [item.get("name") if isinstance(item, dict) else item for item in items]:
             self.wrong(
                 ("circle", "gates"),
@@ -200,6 +220,20 @@ class _RecipeReader(RecipeReader):
             with self.at(("circle",)):
                 usable = [gate for gate in gates if gate is not None]
                 return Circle(usable, wards or [], chosen, jail=circle.get("jail"))
+        return None
+
+    def _gates(self, items: Sequence[Any], where: RecipePath) -> list[Gate | Wrap | ToolServer | None]:
+        return [self._gate(item, (*where, at)) for at, item in enumerate(items)]
+
+    def _answer(self, name: str) -> Any:
+        """Return the type of the answers: `int`, or one of a module."""
+        with self.at(("answer",)):
+            if name in _ANSWERS:
+                return _ANSWERS[name]
+            if not name.startswith("python:"):
+                names = ", ".join(_ANSWERS)
+                raise InvalidCantrip(f"answer: expected {names} or python:module:Type, got {describe(name)}")
+            return self._import_from(name.removeprefix("python:"), "Type")
         return None
 
     def _wards(self, declared: Any) -> list[Ward] | None:
@@ -287,20 +321,25 @@ class _RecipeReader(RecipeReader):
             hint = "yours are {python: module:function}"
             raise InvalidCantrip(str(error).replace("a function of yours is passed itself", hint)) from None
 
-    def _python_gate(self, path: Any, name: Any) -> Gate:
-        module_name, _, function_name = path.partition(":") if isinstance(path, str) else ("", "", "")
-        if not module_name or not function_name:
-            raise InvalidCantrip(f'python: expected "module:function", got {describe(path)}')
+    def _import_from(self, path: Any, what: str) -> Any:
+        """Return a part of a module from `module:part`; `what` is its kind, for messages. Raises InvalidCantrip."""
+        module_name, _, part_name = path.partition(":") if isinstance(path, str) else ("", "", "")
+        if not module_name or not part_name:
+            raise InvalidCantrip(f'python: expected "module:{what}", got {describe(path)}')
         self._make_importable()
         try:
             target: Any = importlib.import_module(module_name)
         except (ImportError, SyntaxError) as error:
             raise InvalidCantrip(f"python: cannot import {module_name}: {error}") from error
-        for part in function_name.split("."):
+        for part in part_name.split("."):
             if not hasattr(target, part):
                 names = [attribute for attribute in vars(target) if not attribute.startswith("_")]
                 raise InvalidCantrip(f'python: {module_name} has no "{part}": {suggest_nearest(part, names)}')
             target = getattr(target, part)
+        return target
+
+    def _python_gate(self, path: Any, name: Any) -> Gate:
+        target = self._import_from(path, "function")
         if isinstance(target, Gate):
             return target
         if not callable(target):

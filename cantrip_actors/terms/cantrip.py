@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePath
 from types import MappingProxyType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 
+from cantrip_actors.terms.answer import Answer_co, make_typed_done, read_answer
 from cantrip_actors.terms.arguments import check, check_kind, check_name, is_text, is_texts_by_name, is_whole
 from cantrip_actors.terms.call import Call
-from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.circle import Circle, GatePart
 from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.folding import Folding
@@ -24,11 +25,14 @@ from cantrip_actors.terms.messages import find_named_gate
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.server_tools import TAKEN, check_server_tools
 from cantrip_actors.terms.value import replace_fields, set_fields
-from cantrip_actors.terms.ward import PRICES, Wards
+from cantrip_actors.terms.ward import PRICES, Wards, max_turns
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 
 @dataclass(frozen=True, eq=False)
-class Cantrip:
+class Cantrip(Generic[Answer_co]):
     """The recipe: a crystal, its call and a circle. Cast it on an intent to get an entity (CANTRIP-2).
 
     `crystal` is "family:model" or any object with `invoke`. `child_crystal` is for children whose request names no
@@ -38,7 +42,14 @@ class Cantrip:
     They say where it runs, not what it is, so its id does not depend on them. `description` tells clients of a service
     what it is for; they never see its system prompt.
 
-    Raises InvalidCantrip, with the name of the part, if a part is missing or wrong.
+    `answer` is the type of the answers, any that pydantic can validate: a model, a dataclass, `list[str]`, a union, an
+    `Annotated` type with a validator. `done` then asks for an answer of that type, only `done` ends the entity, and the
+    entity corrects a wrong answer. `Episode.result` is a value of that type.
+
+    There are short forms: `system="…"` for `call=Call(system_prompt="…")`; `gates=[…]` and `max_turns=8` for
+    `circle=Circle(["done", …], [max_turns(8)])`, to which `done` is added.
+
+    Raises InvalidCantrip, with the name of the part, if a part is missing or wrong, or given in both forms.
     """
 
     crystal: Crystal | str
@@ -52,9 +63,31 @@ class Cantrip:
     name: str | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
     description: str = ""
+    answer: Any = None
     level: int = field(default=0, init=False)
     """0 for an entity that a user cast, 1 for its children, and so on."""
 
+    @overload
+    def __init__(
+        self: Cantrip[Any],
+        crystal: Crystal | str | None = None,
+        call: Call | None = None,
+        circle: Circle | None = None,
+        child_crystal: Crystal | str | None = None,
+        crystals: Mapping[str | int, Crystal | str] | None = None,
+        folding: Folding | None = None,
+        retry: Retry | None = None,
+        require_done_tool: bool = False,
+        name: str | None = None,
+        needs: Mapping[str, str] | None = None,
+        description: str = "",
+        answer: None = None,
+        *,
+        system: str | None = None,
+        gates: Iterable[GatePart] | None = None,
+        max_turns: int | None = None,
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         crystal: Crystal | str | None = None,
@@ -68,11 +101,40 @@ class Cantrip:
         name: str | None = None,
         needs: Mapping[str, str] | None = None,
         description: str = "",
+        *,
+        answer: TypeForm[Answer_co],
+        system: str | None = None,
+        gates: Iterable[GatePart] | None = None,
+        max_turns: int | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        crystal: Crystal | str | None = None,
+        call: Call | None = None,
+        circle: Circle | None = None,
+        child_crystal: Crystal | str | None = None,
+        crystals: Mapping[str | int, Crystal | str] | None = None,
+        folding: Folding | None = None,
+        retry: Retry | None = None,
+        require_done_tool: bool = False,
+        name: str | None = None,
+        needs: Mapping[str, str] | None = None,
+        description: str = "",
+        answer: Any = None,
+        *,
+        system: str | None = None,
+        gates: Iterable[GatePart] | None = None,
+        max_turns: int | None = None,
     ) -> None:
         if crystal is None:
             raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
+        call = _complete_call(call, system)
+        circle = _complete_circle(circle, gates, max_turns)
         if circle is None:
-            raise InvalidCantrip("cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)])")
+            raise InvalidCantrip(
+                "cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)]), "
+                "or gates=[…] and max_turns=50"
+            )
         expected = "a mapping of names or depths to crystals"
         check_kind("cantrip: crystals", crystals, Mapping | None, expected, InvalidCantrip)
         named = crystals or {}
@@ -98,7 +160,9 @@ class Cantrip:
         set_fields(self, crystal=crystal, call=call or Call(), circle=circle, child_crystal=child_crystal, level=0)
         set_fields(self, crystals=MappingProxyType(dict(named)), folding=folding or Folding(), retry=retry or Retry())
         set_fields(self, require_done_tool=require_done_tool, name=name, needs=MappingProxyType(dict(needs or {})))
-        set_fields(self, description=description)
+        set_fields(self, description=description, answer=answer)
+        if answer is not None:
+            set_fields(self, circle=circle.with_typed_done(make_typed_done(answer)))
         self._check_circle()
 
     def _check_circle(self) -> None:
@@ -136,8 +200,23 @@ class Cantrip:
 
     @property
     def requires_done(self) -> bool:
-        """True if only `done` ends the entity: the call, the cantrip or a ward can require it (reading 1)."""
-        return self.require_done_tool or self.call.require_done_tool or self.circle.resolved.require_done_tool
+        """True if only `done` ends the entity: call, cantrip, a ward or a typed answer can require it (reading 1)."""
+        return (
+            self.require_done_tool
+            or self.answer is not None
+            or self.call.require_done_tool
+            or self.circle.resolved.require_done_tool
+        )
+
+    def read_answer(self, answer: Any) -> Answer_co:
+        """Return an answer as the loom has it, as a value of the type `answer`; unchanged if the cantrip has no such
+        type.
+
+        Raises pydantic.ValidationError if it is not of that type, as one of an earlier version of the cantrip.
+        """
+        done = None if self.answer is None else self.circle.gate("done")
+        value: Answer_co = answer if done is None or done.model is None else read_answer(done.model, answer)
+        return value
 
     def with_crystal(self, crystal: Crystal | str) -> Cantrip:
         """Return the same cantrip with another crystal (SPEC 2.2), for example to fork another user's run."""
@@ -183,7 +262,7 @@ class Cantrip:
         """The objects that the id does not cover, except the crystal."""
         circle, retry = self.circle, self.retry
         behind: list[object] = [self.child_crystal, *self.crystals.values()]
-        behind += [self.folding.summary, circle.companion]
+        behind += [self.folding.summary, circle.companion, self.answer if isinstance(self.answer, type) else None]
         behind += [retry.max_retries, retry.base_delay, retry.max_delay, *retry.retryable_status_codes]
         behind += [
             part
@@ -196,6 +275,25 @@ class Cantrip:
             behind += [step for wrapper in gate.wrappers for step in (*wrapper.pre, *wrapper.post)]
             behind += [part for name in sorted(gate.dependencies) for part in (name, gate.dependencies[name])]
         return behind
+
+
+def _complete_call(call: Call | None, system: str | None) -> Call | None:
+    """Return the call, or the one that its short form stands for."""
+    if system is None:
+        return call
+    if call is not None:
+        raise InvalidCantrip("cantrip: system is short for call=Call(system_prompt=…): give one of them, not both")
+    return Call(system_prompt=system)
+
+
+def _complete_circle(circle: Circle | None, gates: Iterable[GatePart] | None, turns: int | None) -> Circle | None:
+    """Return the circle, or the one that its short forms stand for."""
+    if gates is None and turns is None:
+        return circle
+    if circle is not None:
+        short = "gates" if gates is not None else "max_turns"
+        raise InvalidCantrip(f"cantrip: {short} is short for a part of circle=Circle(…): give one of them, not both")
+    return Circle(gates or (), () if turns is None else [max_turns(turns)]).with_done()
 
 
 def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> None:

@@ -20,7 +20,7 @@ from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
-from cantrip_actors.terms.own_gates import DELEGATION
+from cantrip_actors.terms.own_gates import DELEGATION, DONE
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.tool_server import Calls, ListedTools, ToolServer, ToolServerError, make_gates
 from cantrip_actors.terms.value import replace_fields, set_fields
@@ -29,6 +29,9 @@ from cantrip_actors.terms.wrapping import Wrap
 
 FILE_GATES: Final = ("read", "write", "list", "search")
 """The standard gates with a folder, which is their dependency `root`."""
+
+GatePart = str | Gate | Wrap | ToolServer | Callable[..., Any]
+"""What a circle takes as a gate."""
 
 MediumName = Literal["tools", "python", "javascript", "shell"]
 JailName = Literal["bubblewrap", "landlock"]
@@ -63,7 +66,7 @@ class Circle:
 
     def __init__(
         self,
-        gates: Iterable[str | Gate | Wrap | ToolServer | Callable[..., Any]] = (),
+        gates: Iterable[GatePart] = (),
         wards: Iterable[Ward | Mapping[str, Any]] = (),
         medium: MediumName = "tools",
         companion: Companion | None = None,
@@ -123,6 +126,23 @@ class Circle:
     def is_complete(self) -> bool:
         """True if the tools of all its servers are known, which an entity requires."""
         return len(self.listed) == len(self.servers)
+
+    def with_done(self, done: Gate = DONE) -> Circle:
+        """Return this circle with a `done` gate first, unless it has one."""
+        return self if self.gate("done") else replace_fields(self, gates=(done, *self.gates))
+
+    def with_typed_done(self, done: Gate) -> Circle:
+        """Return this circle with the gate of `make_typed_done`; steps and settings of its own `done` stay.
+
+        Raises InvalidCantrip if it has a `done` that is not the standard one.
+        """
+        own = self.gate("done")
+        if own is None:
+            return self.with_done(done)
+        if own.function is not None or own.schema is not None:
+            raise InvalidCantrip("answer: the circle has a done gate with a type of its own: leave out one of the two")
+        typed = replace(own, parameters=done.parameters, written=done.written, model=done.model)
+        return replace_fields(self, gates=tuple(typed if gate is own else gate for gate in self.gates))
 
     def with_tools(self, listed: Mapping[str, ListedTools], calls: Mapping[str, Calls]) -> Circle:
         """Return this circle with gates for its servers' tools, given each server's tools and the function that calls

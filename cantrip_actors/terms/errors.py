@@ -144,6 +144,24 @@ class EntityEnded(CantripError):
     """An entity that was sent something has ended, or ended before it had handled it."""
 
 
+class Truncated(CantripError):
+    """The result of an episode was taken that has no answer, because a ward, a person or a failure ended the episode.
+
+    It is raised for cantrips with an `answer` type. `ward` names the ward, None without one; `reason` says why the
+    episode ended, and `summary` what was accomplished until then.
+    """
+
+    def __init__(self, entity_id: str, reason: str, ward: str | None, summary: str | None) -> None:
+        super().__init__(
+            f"the episode of entity {entity_id} ended without an answer ({ward or reason}): "
+            f"{summary or 'nothing was accomplished'}"
+        )
+        self.entity_id = entity_id
+        self.reason = reason
+        self.ward = ward
+        self.summary = summary
+
+
 class Withdrawn(CantripError):
     """The intent was withdrawn while it waited in the inbox: its entity never saw it.
 

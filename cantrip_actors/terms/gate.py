@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
 import orjson
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_positive, read_texts
 from cantrip_actors.terms.bounds import TooLarge, check_value
@@ -291,7 +291,10 @@ class Gate:
             return Refused(f"{self.name}: checking its arguments raised {last.strip()}; expected {self.signature}")
 
     def _bind(self, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
+        is_typed_answer = self.kind == "done" and self.function is None and self.written is not None
         try:
+            if is_typed_answer:
+                return BoundArguments(_make_plain_answer(model, args))
             checked = model.model_validate(args)
         except ValidationError as errors:
             problems = describe(errors.errors(include_url=False), args)
@@ -323,6 +326,25 @@ class Gate:
             return dict(args)
         names = ["answer", *self.parameters.get("properties", {}), *args]
         return next((args[name] for name in names if name in args), None)
+
+
+def _make_plain_answer(model: type[BaseModel], args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return valid arguments as JSON that validates to the same value; raises ValidationError for invalid ones.
+
+    That is how pydantic writes the value, with all defaults. Where a validator changes what it has made before, or
+    pydantic cannot write the value, it is the arguments as they came.
+    """
+    answer = model.model_validate_json(to_json(args))
+    try:
+        plain = _dump_answer(answer)
+        is_stable = _dump_answer(model.model_validate_json(to_json(plain))) == plain
+    except (ValidationError, PydanticSerializationError):
+        return args
+    return plain if is_stable else args
+
+
+def _dump_answer(answer: BaseModel) -> dict[str, Any]:
+    return answer.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -62,7 +62,7 @@ def gate(
         inner = _unwrap_partials(function)
         own_name = check_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
         injected, required_injected, fields, open_, site = _split(function, own_name)
-        model, schema = _make_model(own_name, fields, open_=open_)
+        model, schema = make_model(own_name, fields, open_=open_)
         return Gate(
             name=own_name,
             description=description if description is not None else inspect.getdoc(_find_annotated(function)) or "",
@@ -79,7 +79,7 @@ def gate(
     return make if function is None else make(function)
 
 
-def _make_model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
+def make_model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
     """Return the model of a gate's arguments, and its JSON Schema."""
     config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
     try:

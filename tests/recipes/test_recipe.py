@@ -44,6 +44,61 @@ def mistakes(recipe, tmp_path):
 
 
 class TestLoading:
+    @pytest.mark.rule("Y-10", "Y-11")
+    def test_a_recipe_has_the_short_forms_of_a_cantrip(self, recipe, tmp_path):
+        (tmp_path / "bills.py").write_text(
+            "from typing_extensions import TypedDict\n\nclass Bill(TypedDict):\n    total: int\n"
+        )
+        short = recipe(
+            """\
+            crystal: anthropic:claude-sonnet-4-5
+            system: Be terse.
+            gates: [echo, {name: fetch, timeout: 5}]
+            answer: python:bills:Bill
+            max_turns: 8
+            """
+        )
+        long = recipe(
+            """\
+            crystal: anthropic:claude-sonnet-4-5
+            call: {system_prompt: Be terse.}
+            circle: {gates: [done, echo, {name: fetch, timeout: 5}], wards: [{max_turns: 8}]}
+            answer: python:bills:Bill
+            """,
+            "long.yaml",
+        )
+        assert short.id == long.id
+        assert short.circle == long.circle
+        assert short.read_answer({"total": "3"}) == {"total": 3}
+
+    @pytest.mark.rule("Y-10")
+    @pytest.mark.parametrize(
+        ("text", "line", "expected"),
+        [
+            ("crystal: python:json:loads\nsystem: 7\nmax_turns: 8\n", 2, "system: expected text"),
+            ("crystal: python:json:loads\ngates: [echo, saerch]\nmax_turns: 8\n", 2, 'did you mean "search"'),
+            ("crystal: python:json:loads\ngates: echo\nmax_turns: 8\n", 2, "gates: expected a list"),
+            ("crystal: python:json:loads\ngates: [echo]\n", 2, "at least one truncation ward"),
+            ("crystal: python:json:loads\nmax_turns: 0\n", 2, "max_turns"),
+            (
+                "crystal: python:json:loads\nanswer: integer\nmax_turns: 8\n",
+                2,
+                "answer: expected str, int, float, bool or python:",
+            ),
+            ("crystal: python:json:loads\nanswer: python:json\nmax_turns: 8\n", 2, '"module:Type"'),
+            ("crystal: python:json:loads\nsystem: x\n", None, "cantrip requires a circle"),
+            (
+                "crystal: python:json:loads\ncircle: {gates: [done], wards: [{max_turns: 3}]}\nmax_turns: 8\n",
+                3,
+                "max_turns is short",
+            ),
+            ("crystal: python:json:loads\ncall: {temperature: 0}\nsystem: x\nmax_turns: 8\n", 3, "system is short for"),
+        ],
+    )
+    def test_mistakes_in_short_forms_have_their_lines(self, mistakes, text, line, expected):
+        (mistake,) = mistakes(text)
+        assert (mistake[0], expected in mistake[1]) == (line, True), mistake
+
     def test_a_recipe_with_every_key_is_loaded(self, recipe, tmp_path):
         (tmp_path / "notes").mkdir()
         cantrip = recipe(

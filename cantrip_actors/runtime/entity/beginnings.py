@@ -110,7 +110,7 @@ class Beginnings:
                 with anyio.CancelScope(shield=True):
                     await self._make_idle(name, cantrip, tenant, lease)
         is_offered = cantrip.name is not None and tree.cantrips.find_offered(cantrip.name) is not None
-        return Entity(tree, entity_id, name, cantrip=None if is_offered else cantrip)
+        return Entity(tree, entity_id, name, cantrip=None if is_offered else cantrip, begun_with=cantrip)
 
     async def _make_idle(self, name: str, cantrip: Cantrip, tenant: str, lease: str) -> None:
         """Record an entity that waits for its first intent, unless another process has one of that name or makes it."""
@@ -248,7 +248,7 @@ class Beginnings:
             except Held:
                 cell = None
         identity = beginning.identity
-        return Entity(tree, entity_id, identity.name, cell, is_beginning=identity.lasting)
+        return Entity(tree, entity_id, identity.name, cell, is_beginning=identity.lasting, begun_with=beginning.cantrip)
 
     def _is_under_way(self, entity_id: str) -> bool:
         return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)

@@ -132,6 +132,18 @@ class KnownCantrips:
             )
         return known.cantrip
 
+    @property
+    def has_typed_answers(self) -> bool:
+        """Whether one of these cantrips has an `answer` type."""
+        return any(known.cantrip.answer is not None for known in (*self._used.values(), *self._carved.values()))
+
+    def find_content(self, entity_id: str, cantrip_id: str) -> Cantrip | None:
+        """Return a known cantrip of that content, whatever its crystal and its dependencies are."""
+        own, known = self._own.get(entity_id), self._used.get(cantrip_id) or self._carved.get(cantrip_id)
+        if own is not None and own.id == cantrip_id:
+            return own
+        return None if known is None else known.cantrip
+
     def _make_unknown(self, entity_id: str, wanted: CantripRef) -> CantripUnknown:
         offered = [(cantrip.name, cantrip.id) for cantrip in self._given]
         shown = ", ".join(_make_label(name, cantrip_id) for name, cantrip_id in offered) or "none"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 
@@ -31,6 +31,7 @@ from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.reading import EventId
+from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import check_kind, check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
@@ -41,7 +42,7 @@ from cantrip_actors.terms.outcome import Outcome
 T = TypeVar("T")
 
 
-class Entity:
+class Entity(Generic[Answer_co]):
     """An entity, loaded here or not."""
 
     def __init__(
@@ -51,9 +52,10 @@ class Entity:
         name: str | None = None,
         cell: Cell | None = None,
         first: Waiter | None = None,
-        cantrip: Cantrip | None = None,
+        cantrip: Cantrip[Answer_co] | None = None,
         *,
         is_beginning: bool = False,
+        begun_with: Cantrip[Answer_co] | None = None,
     ) -> None:
         self._tree = tree
         self._name = name
@@ -62,6 +64,8 @@ class Entity:
         self._first = first
         self._cantrip = cantrip
         self._is_beginning = is_beginning
+        self._begun_with = cantrip or begun_with
+        """The cantrip that the caller named: its episodes have results of its type."""
 
     @property
     def id(self) -> str:
@@ -83,7 +87,7 @@ class Entity:
         """Whether this process or another runs the entity. It reads a shared loom in the calling thread."""
         return self.loaded or self._tree.is_held(self._id)
 
-    async def episode(self) -> Episode:
+    async def episode(self) -> Episode[Answer_co]:
         """Wait for the episode of the entity's first intent, and return it.
 
         A repeated beginning with a key returns that one, too, whatever was sent since. For a long-lived entity whose
@@ -94,7 +98,7 @@ class Entity:
         tree, cell = self._tree, self._find_cell() or self._cell
         if self._first is not None and not self._first.is_forgotten:
             outcome = await self._await_with_entity_id(self._wait_for_first_outcome(self._first))
-            return make_episode(self._id, outcome, None, tree.loom)
+            return await self._make_episode(outcome)
         if self._is_beginning:
             return await self._wait_for_episode("")
         if cell is not None and cell.plan.lasting:
@@ -109,8 +113,9 @@ class Entity:
             finally:
                 cell.callers -= 1
             if cell.outcome is not None:
-                error = None if cell.error is None else self._add_entity_id(cell.error)
-                return make_episode(self._id, cell.outcome, error, tree.loom)
+                if cell.error is not None:
+                    raise self._add_entity_id(cell.error)
+                return await self._make_episode(cell.outcome)
             if not (cell.is_suspended and tree.is_open):  # an unloaded tree that waits for people continues
                 raise self._add_entity_id(cell.make_interruption_error())
         continues, key, ended = await tree.in_store(self._read_episode)
@@ -118,7 +123,13 @@ class Entity:
             return await self._wait_for_episode(key)
         if ended is None:
             raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
-        return make_episode(self._id, ended, None, tree.loom)
+        return await self._make_episode(ended)
+
+    async def _make_episode(self, outcome: Outcome) -> Episode[Answer_co]:
+        return await make_episode(self._tree, self._id, outcome, self._cell, self._begun_with)
+
+    def _make_receipt(self, key: str) -> Receipt[Answer_co]:
+        return Receipt(self._tree, self._id, key, self._begun_with)
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
@@ -146,11 +157,11 @@ class Entity:
         finally:
             first.callers -= 1
 
-    async def _wait_for_episode(self, key: str | None) -> Episode:
+    async def _wait_for_episode(self, key: str | None) -> Episode[Answer_co]:
         self._tree.check_open()  # otherwise the caller would wait for ever
         async with self._tree.questions.mark_waiting(self._id):
             outcome = await self._await_with_entity_id(self._tree.inboxes.wait_for_outcome(self._id, key or ""))
-        return make_episode(self._id, outcome, None, self._tree.loom)
+        return await self._make_episode(outcome)
 
     async def send(
         self,
@@ -160,7 +171,7 @@ class Entity:
         key: str | None = None,
         by: str = "",
         timeout: float | None = None,
-    ) -> Episode:
+    ) -> Episode[Answer_co]:
         """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
 
         The intent is a text, or a list of texts, images and files; `context` may contain these, too. Cancelling the
@@ -181,19 +192,21 @@ class Entity:
         mail = await self._make_intent(intent, context, key, by)
         if timeout is not None:
             await self._await_with_entity_id(self._tree.inboxes.post(mail))
-            return await Receipt(self._tree, self._id, mail.key).episode(timeout=timeout)
+            return await self._make_receipt(mail.key).episode(timeout=timeout)
         async with self._tree.questions.mark_waiting(self._id):
             outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
-        return make_episode(self._id, outcome, None, self._tree.loom)
+        return await self._make_episode(outcome)
 
-    async def post(self, intent: Said, *, context: Any = None, key: str | None = None, by: str = "") -> Receipt:
+    async def post(
+        self, intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+    ) -> Receipt[Answer_co]:
         """Give a long-lived entity a further intent without waiting for it: the intent is durable when this returns.
 
         `key`, `by` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
         """
         mail = await self._make_intent(intent, context, key, by, waits=False)
         await self._await_with_entity_id(self._tree.inboxes.post(mail))
-        return Receipt(self._tree, self._id, mail.key)
+        return self._make_receipt(mail.key)
 
     async def _make_intent(self, intent: Said, context: Any, key: str | None, by: str, *, waits: bool = True) -> Mail:
         tree, cell = self._tree, self._find_cell()
@@ -369,7 +382,7 @@ class Entity:
         """
         return follow_turns(self._tree, self._id, after)
 
-    async def result(self) -> Episode:
+    async def result(self) -> Episode[Answer_co]:
         """Wait as `episode` does; if the caller is cancelled meanwhile, end the entity."""
         try:
             return await self.episode()

@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from cantrip_actors.loom import Loom
 from cantrip_actors.records.turn import Turn
-from cantrip_actors.terms.errors import CantripError
+from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
+from cantrip_actors.terms.answer import Answer_co
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import Truncated
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image, select_files, select_pictures
 from cantrip_actors.terms.messages import Usage
 from cantrip_actors.terms.outcome import EndReason, Outcome
 
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.entity.cell import Cell
+    from cantrip_actors.runtime.tree import Tree
+
 T = TypeVar("T")
 
 
-class Episode:
+class Episode(Generic[Answer_co]):
     """How one cast, send or fork ended (SPEC 1.2).
 
     Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (a ward, a person or a failure
     ended it; `ward` names the ward, `reason` says why, `summary` what was accomplished until then). `usage` is the
     entity's own, over its life; `subtree_usage` counts its children too. `thread` is read from the loom on first use.
-    `images` are the images whose handles the result contains, `files` the other files.
+    `images` are the images whose handles the result contains, `files` the other files. `raw_result` is the result as
+    the loom has it, in JSON.
     """
 
-    def __init__(self, entity_id: str, outcome: Outcome, read: Callable[[str], list[Turn]]) -> None:
+    def __init__(
+        self,
+        entity_id: str,
+        outcome: Outcome,
+        read: Callable[[str], list[Turn]],
+        cantrip: Cantrip[Answer_co] | None = None,
+    ) -> None:
         self.entity_id = entity_id
-        self.result: Any = outcome.result
+        self.raw_result: Any = outcome.result
         self.terminated = outcome.terminated
         self.truncated = outcome.truncated
         self.reason: EndReason = outcome.reason
@@ -42,6 +56,23 @@ class Episode:
         self._last_turn = outcome.last_turn
         self._read = read
         self._thread: list[Turn] | None = None
+        self._cantrip = cantrip
+
+    @property
+    def result(self) -> Answer_co:
+        """The answer: a value of the cantrip's `answer` type, if it has one, else as the loom has it.
+
+        With such a type it raises Truncated for an episode that ended without an answer, and pydantic.ValidationError
+        for an answer of another type, which an earlier version of the cantrip allowed. Without one it is None for an
+        episode without an answer.
+        """
+        cantrip, answer = self._cantrip, self.raw_result
+        if cantrip is None or cantrip.answer is None:
+            result: Answer_co = answer
+            return result
+        if not self.terminated:
+            raise Truncated(self.entity_id, self.reason, self.ward, self.summary)
+        return cantrip.read_answer(answer)
 
     @property
     def thread(self) -> list[Turn]:
@@ -56,16 +87,28 @@ class Episode:
         If the circle's `done` asks for this type, the entity had to correct its answer until it was valid. Raises
         pydantic.ValidationError for an invalid result, such as that of a truncated entity.
         """
-        return TypeAdapter(kind).validate_python(self.result)
+        return TypeAdapter(kind).validate_python(self.raw_result)
 
     def __repr__(self) -> str:
-        said = f"result={self.result!r}" if self.terminated else f"{self.reason}: {self.summary}"
+        said = f"result={self.raw_result!r}" if self.terminated else f"{self.reason}: {self.summary}"
         return f"<Episode of {self.entity_id}: {said}>"
 
 
-def make_episode(entity_id: str, outcome: Outcome, error: CantripError | None, loom: Loom) -> Episode:
-    """Return the episode with this `outcome`; raise `error` if the crystal ended it."""
-    if error is not None:
-        error.entity_id = entity_id
-        raise error
-    return Episode(entity_id, outcome, lambda turn_id: loom.thread(turn_id, own=True))
+async def make_episode(
+    tree: Tree, entity_id: str, outcome: Outcome, cell: Cell | None = None, begun_with: Cantrip[Answer_co] | None = None
+) -> Episode[Answer_co]:
+    """Return the episode with this `outcome`, whose result has the type that the entity's cantrip says.
+
+    `cell` is the one that the entity had, `begun_with` the cantrip that the caller named.
+    """
+    cell = tree.living.get(entity_id) or cell
+    cantrip = begun_with if cell is None else cell.plan.cantrip
+    if cantrip is None and tree.cantrips.has_typed_answers:
+        cantrip = await tree.in_store(partial(_find_cantrip, tree, entity_id))
+    return Episode(entity_id, outcome, lambda turn_id: tree.loom.thread(turn_id, own=True), cantrip)
+
+
+def _find_cantrip(tree: Tree, entity_id: str) -> Cantrip | None:
+    """Return the cantrip that an entity works with, if this process knows one of its content."""
+    in_force = find_cantrip_in_force(tree.loom, tree.loom.facts(entity_id))
+    return tree.cantrips.find_content(entity_id, in_force.id)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import anyio
 
 from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.face.episode import Episode, make_episode
+from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import check, check_texts, is_finite
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ class NoAnswer(CantripError, TimeoutError):
     and `receipt.withdraw()` withdraws the intent if it still waits.
     """
 
-    def __init__(self, receipt: Receipt, timeout: float) -> None:
+    def __init__(self, receipt: Receipt[Any], timeout: float) -> None:
         super().__init__(
             f"entity {receipt.entity_id} did not answer within {timeout:g} s; its intent is {receipt.state}, and "
             f"stays: wait on with runtime.receipt({receipt.entity_id!r}, {receipt.key!r}).episode()"
@@ -41,14 +43,15 @@ class NoAnswer(CantripError, TimeoutError):
         self.entity_id = receipt.entity_id
 
 
-class Receipt:
+class Receipt(Generic[Answer_co]):
     """An intent that was posted: it is durable, and is worked on exactly once, despite any crash.
 
     `entity_id` and `key` are enough to find it again: `runtime.receipt(entity_id, key)`.
     """
 
-    def __init__(self, tree: Tree, entity_id: str, key: str) -> None:
+    def __init__(self, tree: Tree, entity_id: str, key: str, begun_with: Cantrip[Answer_co] | None = None) -> None:
         self._tree = tree
+        self._begun_with = begun_with
         self.entity_id = entity_id
         self.key = key
 
@@ -75,7 +78,7 @@ class Receipt:
             return "withdrawn" if refusal is not None and refusal.is_withdrawn else "refused"
         return "working" if find_episode(store.records(self.entity_id), self.key) is None else "settled"
 
-    async def episode(self, *, timeout: float | None = None) -> Episode:
+    async def episode(self, *, timeout: float | None = None) -> Episode[Answer_co]:
         """Wait for the episode of the intent; at once if it has ended.
 
         `timeout` is the longest wait, in seconds; NoAnswer is raised after it. Raises the error that ended the episode,
@@ -93,7 +96,7 @@ class Receipt:
     async def _read_state(self) -> MailState:
         return await self._tree.in_store(lambda: self.state)
 
-    async def _wait_for_episode(self) -> Episode:
+    async def _wait_for_episode(self) -> Episode[Answer_co]:
         tree = self._tree
         tree.check_open()
         is_open = await self._read_state() in ("waiting", "working")
@@ -103,7 +106,7 @@ class Receipt:
         except CantripError as error:
             error.entity_id = self.entity_id
             raise tree.guard.redact_error(error) from error.__cause__
-        return make_episode(self.entity_id, outcome, None, tree.loom)
+        return await make_episode(tree, self.entity_id, outcome, begun_with=self._begun_with)
 
     async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
         """Withdraw the intent if it still waits in the inbox, whichever process runs the entity (C-19).

@@ -61,6 +61,7 @@ from cantrip_actors.runtime.time.schedules import Schedule, Schedules
 from cantrip_actors.runtime.time.submissions import Submission, find_submission, list_submissions, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.events import EntityEvent
+from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import (
     check,
     check_choice,
@@ -485,8 +486,8 @@ class Runtime:
         return await crystals.ask(used, query, retry or Retry())
 
     async def cast(
-        self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
-    ) -> Episode:
+        self, cantrip: Cantrip[Answer_co], intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+    ) -> Episode[Answer_co]:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
 
         The intent is a text, or a list of texts, images and files (`["What is on it?", Image.read("a.png")]`).
@@ -507,8 +508,8 @@ class Runtime:
         return await (entity.result() if key is None else entity.episode())
 
     async def batch(
-        self, cantrip: Cantrip, intents: Iterable[Said], *, key: str, by: str = ""
-    ) -> list[Episode | CantripError]:
+        self, cantrip: Cantrip[Answer_co], intents: Iterable[Said], *, key: str, by: str = ""
+    ) -> list[Episode[Answer_co] | CantripError]:
         """Cast `cantrip` on each of many intents, with its queries in batches, at half price and within a day (R-24).
 
         Returns an episode for each intent, in the order of the intents, or the error that ended its entity. A crystal
@@ -522,8 +523,8 @@ class Runtime:
         return await cast_all(self.cast, cantrip, intents, key, by)
 
     async def start(
-        self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
-    ) -> Entity:
+        self, cantrip: Cantrip[Answer_co], intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+    ) -> Entity[Answer_co]:
         """Cast without waiting: the entity runs meanwhile; `await entity.episode()` waits for its end.
 
         Its beginning is in the loom when this returns: after a crash the entity can be resumed.
@@ -577,14 +578,14 @@ class Runtime:
 
     async def invoke(
         self,
-        cantrip: Cantrip,
+        cantrip: Cantrip[Answer_co],
         intent: Said,
         *,
         name: str | None = None,
         context: Any = None,
         key: str | None = None,
         by: str = "",
-    ) -> Entity:
+    ) -> Entity[Answer_co]:
         """Make a long-lived entity (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
@@ -594,7 +595,7 @@ class Runtime:
         what = self._make_beginning("invoke", cantrip, intent, context, key, by, lasting=True, name=name)
         return await self._beginnings.begin(what, waits=True)
 
-    async def ensure(self, name: str, cantrip: Cantrip) -> Entity:
+    async def ensure(self, name: str, cantrip: Cantrip[Answer_co]) -> Entity[Answer_co]:
         """Return the long-lived entity of that name; if there is none, make one, without an intent and without a query.
 
         Any number of callers in any number of processes get the same entity. One that exists keeps its memory and its
@@ -629,7 +630,7 @@ class Runtime:
         entity_id = self.id_of_key(key)
         return self.find(entity_id) if self.loom.has_begun(entity_id) else None
 
-    def entity(self, name: str, *, cantrip: Cantrip | None = None) -> Entity | None:
+    def entity(self, name: str, *, cantrip: Cantrip[Answer_co] | None = None) -> Entity[Answer_co] | None:
         """Return the long-lived entity of that name, loaded or not; None if no such entity exists, or it was stopped.
 
         With `cantrip`, the entity works with that cantrip, its crystal and its dependencies from the first send on.
@@ -644,7 +645,7 @@ class Runtime:
         entity_id = self._beginnings.find_named(name, self._tenant or "")
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
-    def find(self, entity_id: str, *, cantrip: Cantrip | None = None) -> Entity:
+    def find(self, entity_id: str, *, cantrip: Cantrip[Answer_co] | None = None) -> Entity[Answer_co]:
         """Return the entity of that id, cast or invoked, whether it is loaded, unloaded or over.
 
         `cantrip` is as for `entity`. It reads the loom in the calling thread: see `read`.
@@ -699,11 +700,11 @@ class Runtime:
         *,
         intent: Said,
         crystal: Crystal | str | None = None,
-        cantrip: Cantrip | None = None,
+        cantrip: Cantrip[Answer_co] | None = None,
         context: Any = None,
         key: str | None = None,
         by: str = "",
-    ) -> Episode:
+    ) -> Episode[Answer_co]:
         """Continue from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
 
         The fork has the context of the path to that turn, then `intent`. It works with `cantrip`, or with the cantrip
@@ -723,12 +724,12 @@ class Runtime:
         *,
         intent: Said,
         crystal: Crystal | str | None = None,
-        cantrip: Cantrip | None = None,
+        cantrip: Cantrip[Answer_co] | None = None,
         context: Any = None,
         lasting: bool = False,
         key: str | None = None,
         by: str = "",
-    ) -> Entity:
+    ) -> Entity[Answer_co]:
         """Fork as `fork` does, without waiting for the episode: the fork's beginning is in the loom.
 
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
@@ -1022,7 +1023,9 @@ class Runtime:
         """Return whether `interrupted` has this entity; it reads the loom in the calling thread, too."""
         return self._tree.launcher.is_interrupted(self._find_id(entity))
 
-    async def resume(self, entity_id: str, *, cantrip: Cantrip | None = None, by: str = "") -> Entity:
+    async def resume(
+        self, entity_id: str, *, cantrip: Cantrip[Answer_co] | None = None, by: str = ""
+    ) -> Entity[Answer_co]:
         """Resume an entity that a crash interrupted, from its log alone; or load an idle entity that is not loaded.
 
         No recorded work is repeated; `machine/loop.py` says how unfinished work continues. The cantrip is the given

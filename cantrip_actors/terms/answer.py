@@ -1,0 +1,52 @@
+"""Typed answers: the gate `done` of a cantrip whose `answer` is a type, and the values of that type.
+
+The gate asks for an `answer` of the type, so a wrong one is an error observation that says why, and the entity tries
+again. The loom keeps the answer as JSON. Validating that JSON once more yields the value that `Episode.result` returns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+from typing_extensions import TypeVar
+
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.gate_function import make_model
+from cantrip_actors.terms.identity import build_parameters_identity
+from cantrip_actors.terms.own_gates import DONE
+from cantrip_actors.terms.problems import shorten
+
+Answer_co = TypeVar("Answer_co", covariant=True, default=Any)
+"""The type of the answers of a cantrip; Any for a cantrip without one."""
+
+
+def make_typed_done(answer: object) -> Gate:
+    """Return the gate `done` for answers of a type. Raises InvalidCantrip for one that pydantic cannot validate."""
+    if isinstance(answer, str):
+        raise InvalidCantrip(f"answer: expected a type, such as a pydantic model or list[str], got {shorten(answer)}")
+    fields = {"answer": (answer, ...)}
+    try:
+        model, schema = make_model(DONE.name, fields, open_=False)
+    except InvalidCantrip as problem:
+        raise InvalidCantrip(
+            f"answer: expected a type that pydantic can validate, got {shorten(repr(answer))}: {problem}"
+        ) from problem
+    return Gate(
+        name=DONE.name,
+        description=DONE.description,
+        parameters=schema,
+        kind="done",
+        written=build_parameters_identity(fields, is_open=False),
+        model=model,
+    )
+
+
+def read_answer(model: type[BaseModel], answer: Any) -> Any:
+    """Return an answer of the loom as a value of its type. Raises pydantic.ValidationError if it is not of the type.
+
+    `model` is that of the gate of `make_typed_done`.
+    """
+    return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]
