@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         RuntimeClosed,
         Stranded,
         Unavailable,
+        UnknownEntity,
         UnknownRequest,
         Withdrawn,
     )
@@ -220,6 +221,7 @@ __all__ = [
     "Turn",
     "TurnMetadata",
     "Unavailable",
+    "UnknownEntity",
     "UnknownRequest",
     "Usage",
     "UsageEvent",
@@ -286,6 +288,7 @@ _HOMES = {
         "RuntimeClosed",
         "Stranded",
         "Unavailable",
+        "UnknownEntity",
         "UnknownRequest",
         "Withdrawn",
     ),
