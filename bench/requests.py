@@ -48,7 +48,7 @@ PAYS = Cantrip(scripted(_answer, record=False), circle=Circle(["done", ask_first
 async def _wait(runtime: Runtime, number: int) -> None:
     """Begin entities, and return when all of them are unloaded."""
     ids = [(await runtime.start(PAYS, "go")).id for _ in range(number)]
-    while any(runtime.find(entity_id).loaded for entity_id in ids):  # noqa: ASYNC110  # no event says so
+    while any(runtime.get_entity(entity_id).loaded for entity_id in ids):  # noqa: ASYNC110  # no event says so
         await anyio.sleep(PASSIVE)
     gc.collect()
 
@@ -72,7 +72,7 @@ async def measure(number: int) -> dict[str, float]:
                 await runtime.decide(request.id, "allow")
             for request in some:
                 assert request.entity is not None
-                await runtime.find(request.entity).episode()
+                await runtime.get_entity(request.entity).episode()
             return {"held": memory, "list": listed, "decide": (time.process_time() - began) / len(some) * 1e6}
 
 

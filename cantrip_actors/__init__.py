@@ -107,6 +107,7 @@ if TYPE_CHECKING:
         Stranded,
         Truncated,
         Unavailable,
+        UnknownEntity,
         UnknownRequest,
         Withdrawn,
     )
@@ -222,6 +223,7 @@ __all__ = [
     "Turn",
     "TurnMetadata",
     "Unavailable",
+    "UnknownEntity",
     "UnknownRequest",
     "Usage",
     "UsageEvent",
@@ -289,6 +291,7 @@ _HOMES = {
         "Stranded",
         "Truncated",
         "Unavailable",
+        "UnknownEntity",
         "UnknownRequest",
         "Withdrawn",
     ),

@@ -27,10 +27,10 @@ from cantrip_actors import (
     Injected,
     InvalidIntent,
     Invocation,
-    LoomError,
     Runtime,
     RuntimeClosed,
     StepCompleteEvent,
+    UnknownEntity,
     gate,
     scripted,
 )
@@ -115,7 +115,7 @@ async def begin(request: Request) -> Response:
 async def events(request: Request) -> Response:
     """Send the turns of a run after `Last-Event-ID`, as they come, and its final state."""
     runtime: Runtime = request.state.runtime
-    entity = runtime.find(request.path_params["run"])
+    entity = runtime.get_entity(request.path_params["run"])
     feed = entity.events(after=request.headers.get("last-event-id") or "0")
     lines = follow(runtime, entity, feed)
     return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-cache"})
@@ -147,13 +147,13 @@ def format_event(kind: str, data: object, id: str) -> str:
 async def stop(request: Request) -> Response:
     """Stop a run and its children."""
     runtime: Runtime = request.state.runtime
-    await runtime.find(request.path_params["run"]).stop()
+    await runtime.get_entity(request.path_params["run"]).stop()
     return Response(status_code=204)
 
 
 async def refuse(_request: Request, error: Exception) -> Response:
     """Answer with the status of an error: the client's mistake, closing, or a failure behind this service."""
-    statuses: dict[type[Exception], int] = {InvalidIntent: 400, RuntimeClosed: 503, LoomError: 404}
+    statuses: dict[type[Exception], int] = {InvalidIntent: 400, RuntimeClosed: 503, UnknownEntity: 404}
     answer = {"error": str(error), "entity": getattr(error, "entity_id", None)}
     return JSONResponse(answer, statuses.get(type(error), 502))
 

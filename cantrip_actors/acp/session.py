@@ -234,7 +234,7 @@ class EditorSession:
                 by=self.by,
             )
             return await self.runtime.read(lambda: self.runtime.receipt(entity, ""))
-        entity = await self.runtime.read(lambda: self.runtime.find(self.entity_id, cantrip=cantrip))
+        entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=cantrip))
         return await entity.post(prompt.intent, context=context or None, by=self.by)
 
     def cancel(self) -> None:
@@ -254,7 +254,7 @@ class EditorSession:
 
     async def find_entity(self) -> Entity | None:
         """Return the current entity of this session; None if it has no intent yet."""
-        return await self.runtime.read(lambda: self.runtime.find(self.entity_id) if self.has_begun else None)
+        return await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id) if self.has_begun else None)
 
     async def tell(self, update: Update) -> None:
         """Send the editor an update."""

@@ -226,7 +226,7 @@ def send(
         check_exists(loom)
 
         async def work(runtime: Runtime) -> Episode:
-            entity = runtime.find(_find_for_mail(runtime.loom, name, key))
+            entity = runtime.get_entity(_find_for_mail(runtime.loom, name, key))
             if not runtime.loom.is_over(entity.id):
                 entity = await _load(runtime, entity, loom, cantrip, recipe)
             return with_thread(await entity.send(message, context=data, key=key))
@@ -257,7 +257,7 @@ def post(
     """
 
     async def work(runtime: Runtime) -> dict[str, str]:
-        entity = runtime.find(_find_for_mail(runtime.loom, name, key))
+        entity = runtime.get_entity(_find_for_mail(runtime.loom, name, key))
         receipt = await entity.post(message, context=data, key=key)
         return {"entity_id": receipt.entity_id, "key": receipt.key, "state": receipt.state}
 
@@ -561,7 +561,7 @@ def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:
 
     async def work(runtime: Runtime) -> str:
         entity = _find_living(runtime.loom, name)
-        await (runtime.find(entity).stop("abandoned") if stops else runtime.abandon(entity))
+        await (runtime.get_entity(entity).stop("abandoned") if stops else runtime.abandon(entity))
         return entity
 
     entity = run_quietly(loom, work, as_json=as_json)

@@ -102,7 +102,7 @@ async def attend(
         task_status.started()
         while True:
             for request in runtime.requests():
-                entity = None if request.entity is None else runtime.find(request.entity)
+                entity = None if request.entity is None else runtime.get_entity(request.entity)
                 is_ours = request.id == also or (entity is not None and entity.loaded)
                 if _identify(request) in seen or not is_ours:
                     continue

@@ -25,9 +25,6 @@ SHOWN = 8
 CANDIDATES = 8
 """Ids that a message about an ambiguous id lists."""
 
-IDLE = "asleep"
-"""The state, in JSON, of a long-lived entity that waits for an intent; tables say "idle"."""
-
 WIDEST = 500
 """Characters of a line that are shown if texts are cut."""
 
@@ -169,8 +166,6 @@ def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return a long-lived entity in a few fields: its state, its last intent, its last answer."""
     row = entity_row(loom, header)
     intents = list_intents(loom.records(header.entity_id))
-    if row["state"] in ("terminated", "truncated", "failed", "interrupted") and not loom.is_over(header.entity_id):
-        row["state"] = IDLE  # whatever its last episode's end, it waits for the next intent
     return {
         **row,
         "intents": len(intents),
@@ -195,8 +190,7 @@ def render_entities(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text
             yield Text(f"{'ENTITY':<10}{'NAME':<18}{'STATE':<14}{'INTENTS':>8}{'TURNS':>7}  SAID LAST", "dim")
         line = Text(end="").append(f"{short(row['id']):<10}", "bold")
         line.append(f"{one_line(row['name'] or '', 17):<18}")
-        state, style = ("idle", "green") if row["state"] == IDLE else (row["state"], STYLES.get(row["state"], "yellow"))
-        line.append(f"{state:<14}", style)
+        line.append(f"{row['state']:<14}", STYLES.get(row["state"], "yellow"))
         line.append(f"{row['intents']:>8,}{row['turns']:>7,}  {one_line(row['last_said'] or '', max(20, width - 60))}")
         yield line
 

@@ -21,6 +21,7 @@ from cantrip_actors.cli.output import one_line, short, tokens, turns
 
 STYLES = {
     "active": "cyan",
+    "idle": "green",
     "terminated": "green",
     "truncated": "yellow",
     "timeout": "yellow",

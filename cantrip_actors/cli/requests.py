@@ -224,7 +224,7 @@ def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | No
     if request is None or request.entity is None:
         return None
     root = runtime.loom.ancestry(request.entity)[-1]
-    return None if runtime.find(root).held else short(root)
+    return None if runtime.get_entity(root).held else short(root)
 
 
 def _add_dispatches(runtime: Runtime, folder: Path | None) -> None:

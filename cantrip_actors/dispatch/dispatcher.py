@@ -231,7 +231,9 @@ class Dispatcher:
             return None
         if state == "active":
             return None
-        return await self._append(record, make_ending(state, "its process ended before that was written down"))
+        outcome = loom.outcome(runner) if state == "idle" else None
+        ending = state if outcome is None else outcome.reason
+        return await self._append(record, make_ending(ending, "its process ended before that was written down"))
 
     async def _run_episode(self, record: Record, worker: Cantrip) -> None:
         """Run an episode of its entity: a new one, an interrupted one, or one that waits for an intent."""

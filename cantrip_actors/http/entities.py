@@ -283,7 +283,7 @@ async def send(call: HttpCall) -> JsonAnswer:
     _check_wait(call, body.wait)
 
     def look() -> tuple[Entity, bool]:
-        entity = call.runtime.find(call.entity_id(call.path["id"]))
+        entity = call.runtime.get_entity(call.entity_id(call.path["id"]))
         return entity, call.key is not None and _has_receipt(call, entity.id, call.key)
 
     entity, is_replay = await call.read(look)
@@ -353,13 +353,13 @@ async def interrupt(call: HttpCall) -> JsonAnswer:
 
 def _find_to_control(call: HttpCall) -> tuple[Entity, dict[str, str]]:
     """Return the entity of a request that controls it, and the headers of the answer."""
-    entity = call.runtime.find(call.entity_id(call.path["id"]))
+    entity = call.runtime.get_entity(call.entity_id(call.path["id"]))
     return entity, dict(REPLAYED) if call.key is not None and call.runtime.has_mail(entity.id, call.key) else {}
 
 
 async def stop(call: HttpCall) -> JsonAnswer:
     """End an entity and everything below it; answer when all of it has ended."""
-    entity = await call.read(lambda: call.runtime.find(call.entity_id(call.path["id"])))
+    entity = await call.read(lambda: call.runtime.get_entity(call.entity_id(call.path["id"])))
     await entity.stop(call.query.reason, by=call.token.sender)
     return JsonAnswer(status=204)
 
@@ -374,7 +374,7 @@ async def resume(call: HttpCall) -> JsonAnswer:
 
 async def abandon(call: HttpCall) -> JsonAnswer:
     """End an interrupted entity and everything below it."""
-    entity = await call.read(lambda: call.runtime.find(call.entity_id(call.path["id"])))
+    entity = await call.read(lambda: call.runtime.get_entity(call.entity_id(call.path["id"])))
     if entity.loaded:
         raise Problem(409, "running", "this entity runs: stop it instead", entity_id=entity.id)
     await call.runtime.abandon(entity.id, by=call.token.sender)

@@ -466,7 +466,7 @@ def _find_continuation(call: HttpCall, previous: str) -> Entity | str:
         raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id")
     turns = loom.turns(entity_id)
     if turns[-1].id == ended.last_turn and loom.header(entity_id).lasting and not loom.is_over(entity_id):
-        return call.runtime.find(entity_id)
+        return call.runtime.get_entity(entity_id)
     return call.whole_turn_id(ended.last_turn)
 
 

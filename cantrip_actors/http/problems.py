@@ -44,6 +44,7 @@ from cantrip_actors.terms.errors import (
     ProviderError,
     RuntimeClosed,
     Stranded,
+    UnknownEntity,
     UnknownRequest,
     Withdrawn,
 )
@@ -109,6 +110,7 @@ _ROWS: Final = (
     _ErrorRow(AlreadyDecided, 409, "already-decided"),
     _ErrorRow(AskCycle, 409, "ask-cycle"),
     _ErrorRow(Withdrawn, 409, "withdrawn"),
+    _ErrorRow(UnknownEntity, 404, "unknown-entity", detail="no entity has this id or name"),
     _ErrorRow(UnknownRequest, 404, "unknown-request", detail="no request has this id: GET /api/v1/requests lists them"),
     _ErrorRow(InboxFull, 429, "inbox-full", later=True),
     _ErrorRow(QueueFull, 429, "queue-full", later=True),

@@ -87,7 +87,7 @@ def _build_header(loom: Loom, header: Header, state: State) -> dict[str, Any]:
         "depth": header.depth,
         "began": header.at,
         # of the same moment as its episode, which may end meanwhile
-        "state": "forgotten" if loom.is_forgotten(header.entity_id) else get_status(state),
+        "state": "forgotten" if loom.is_forgotten(header.entity_id) else get_status(state, lasting=header.lasting),
         "over": loom.is_over(header.entity_id),
     }
 

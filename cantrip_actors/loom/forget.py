@@ -18,7 +18,7 @@ from cantrip_actors.loom.lease import NO_LEASES, Held, Lease, this_process
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.project import Life, as_forgotten, list_turns_quoting
 from cantrip_actors.terms.arguments import check_kind
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import LoomError, UnknownEntity
 
 LEASE = 600.0
 """Seconds for which the trees are claimed: more than rewriting a large file takes."""
@@ -145,7 +145,7 @@ def find_root(store: Store, entity: str) -> str:
     """Return the root of an entity's tree. Raises LoomError for an entity that is not in the loom."""
     header = store.header(entity)
     if header is None:
-        raise LoomError(f"entity {entity} is not in this loom")
+        raise UnknownEntity(entity)
     return entity if header.parent_entity is None or header.forked else find_root(store, header.parent_entity)
 
 

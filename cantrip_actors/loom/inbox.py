@@ -18,7 +18,7 @@ from cantrip_actors.loom.rules import Known, Plan, Tree, Waiting
 from cantrip_actors.machine.project import Life, compute_life, find_settled_at
 from cantrip_actors.records.mail import CONTROL, INTENTS, Mail, MailRow, encode_mail, get_key
 from cantrip_actors.records.records import Record
-from cantrip_actors.terms.errors import EntityEnded, LoomError
+from cantrip_actors.terms.errors import EntityEnded, LoomError, UnknownEntity
 
 Refusal = LoomError | EntityEnded
 """The errors that explain why mail is not accepted."""
@@ -129,7 +129,7 @@ class MailPlan:
             return found if found.digest == digest else _make_key_used(entity, key)
         place = self._known.find_place(entity)
         if place is None:
-            return LoomError(f"mail was posted to entity {entity}, which is not in this loom")
+            return UnknownEntity(entity, f"mail was posted to entity {entity}, which is not in this loom")
         if place.tree.root != entity:
             return LoomError(f"mail for entity {entity} goes to its root {place.tree.root}, with child={entity!r}")
         if made.standings.get(entity, place.standing).life >= Life.OVER:

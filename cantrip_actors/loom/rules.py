@@ -37,7 +37,7 @@ from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import WITH_IMAGES, WITH_SNAPSHOT, Header, Record
 from cantrip_actors.records.seal import NOTHING, seal_copied, seal_lines
 from cantrip_actors.records.timers import Timer, encode_timer
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import LoomError, UnknownEntity
 
 
 class Waiting(NamedTuple):
@@ -328,7 +328,7 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
         entity = timer.entity_id
         place = made.new.get(entity) or known.find_place(entity)
         if entity and place is None:
-            raise LoomError(f"timer {timer.id!r} is set for entity {entity}, which is not in this loom")
+            raise UnknownEntity(entity, f"timer {timer.id!r} is set for entity {entity}, which is not in this loom")
         line = b"" if timer.due is None and timer.schedule is None else encode_timer(timer)
         if line and timer.mail is not None:
             add_images(timer.mail.images, made.blobs)

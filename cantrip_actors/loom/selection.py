@@ -84,7 +84,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ListedEntity:
-    """An entity in a listing, as it is in the index: `runtime.find(listed)` returns a handle to it.
+    """An entity in a listing, as it is in the index: `runtime.find(listed.id)` returns a handle to it.
 
     `state` is as of `Loom.state`, `cantrip` the name of the cantrip that it works with now, `parent` the id of the
     entity that spawned it. `began` is ISO 8601 in UTC. `kind` is "lasting" for a long-lived entity, else "root",

@@ -41,7 +41,7 @@ from cantrip_actors.records.seal import NOTHING, compute_link, split_link
 from cantrip_actors.records.submissions import FIRST_SUBMISSION, HIGHEST, SubmissionPosition, SubmissionRow
 from cantrip_actors.records.timers import FIRST, Due, Timer, decode_timer, encode_timer
 from cantrip_actors.records.tombstone import is_tombstone
-from cantrip_actors.terms.errors import CantripError, LoomError
+from cantrip_actors.terms.errors import CantripError, LoomError, UnknownEntity
 
 T = TypeVar("T")
 
@@ -348,7 +348,7 @@ class Store(LeaseStore):
         and None for one that is not as expected.
         """
         found: dict[int, list[MailRow] | Refusal | None] = {
-            at: LoomError(f"timer {id!r} belongs to entity {entity_id}, which is not in this loom")
+            at: UnknownEntity(entity_id, f"timer {id!r} belongs to entity {entity_id}, which is not in this loom")
             for at, (entity_id, id) in enumerate(which)
             if entity_id and self._known.find_place(entity_id) is None
         }

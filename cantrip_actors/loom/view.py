@@ -52,7 +52,7 @@ from cantrip_actors.records.records import Header, IntentGiven, Record, Requeste
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.arguments import check, check_kind, check_texts, is_finite, is_whole
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import LoomError, UnknownEntity
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.outcome import Outcome
@@ -141,7 +141,7 @@ class Loom:
         """Return an entity's header: its cantrip, call and circle (CALL-4), and its parent or original."""
         header = self._find(entity_id)
         if header is None:
-            raise LoomError(f"entity {entity_id} is not in this loom")
+            raise UnknownEntity(entity_id)
         return header
 
     def header_in_force(self, entity_id: str) -> Header:
@@ -173,7 +173,7 @@ class Loom:
         """Return an entity's records, in order; with `after` only those after that position."""
         records = self._read(entity_id, after=after)
         if not records and not self.has(entity_id):
-            raise LoomError(f"entity {entity_id} is not in this loom")
+            raise UnknownEntity(entity_id)
         return records
 
     def records_since(self, entity_id: str, position: int = -1) -> tuple[Sequence[Record], int]:
@@ -184,7 +184,7 @@ class Loom:
         while True:
             before = self._store.tip(entity_id) if self._is_here(entity_id) else None
             if before is None:
-                raise LoomError(f"entity {entity_id} is not in this loom")
+                raise UnknownEntity(entity_id)
             records = self._read(entity_id, after=position) if before.position != position else ()
             if self._store.tip(entity_id) == before:  # otherwise another process wrote meanwhile
                 return records, before.position
@@ -241,7 +241,7 @@ class Loom:
         check_texts(LoomError, entity=entity_id)
         facts = self._store.facts(entity_id, with_records)
         if facts is None or self.tenant not in (None, facts.header.tenant):
-            raise LoomError(f"entity {entity_id} is not in this loom")
+            raise UnknownEntity(entity_id)
         return facts
 
     def attach(self, image: File) -> File:
@@ -320,7 +320,7 @@ class Loom:
     def _search_back(self, entity_id: str, find: Callable[[Sequence[Record]], T | None]) -> T | None:
         """Return what `find` finds in as few of an entity's newest records as possible."""
         if not self.has(entity_id):
-            raise LoomError(f"entity {entity_id} is not in this loom")
+            raise UnknownEntity(entity_id)
         return self._search(partial(self._store.newest, entity_id), find)
 
     def count_turns(self, entity_id: str) -> int:
@@ -343,15 +343,15 @@ class Loom:
         return find_first_intent(self._read(entity_id)) if is_elsewhere else first
 
     def state(self, entity_id: str) -> State:
-        """Return "active", "waiting" for a person, "idle" if the entity has had no intent yet, or how its last episode
-        ended (LOOM-7, reading 3).
+        """Return "active", "waiting" for a person, "idle" for a long-lived entity that waits for an intent, or how the
+        entity ended (LOOM-7, reading 3). `outcome` says how the last episode of an idle one ended.
 
         A timeout and a budget are wards: an entity that exceeds one between turns is truncated too. Its `Ended` record
         says which.
         """
         standing = self._store.standing(entity_id) if self._is_here(entity_id) else None
         if standing is None:
-            raise LoomError(f"entity {entity_id} is not in this loom")
+            raise UnknownEntity(entity_id)
         return standing.status
 
     def open_request(self, entity_id: str) -> Requested | None:
@@ -370,7 +370,7 @@ class Loom:
         """Return whether the entity has ended for good by its log; a long-lived one outlives its episodes."""
         life = self._store.life(entity_id) if self._is_here(entity_id) else None
         if life is None:
-            raise LoomError(f"entity {entity_id} is not in this loom")
+            raise UnknownEntity(entity_id)
         return life >= Life.OVER
 
     def is_forgotten(self, entity_id: str) -> bool:

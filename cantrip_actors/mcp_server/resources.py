@@ -74,7 +74,7 @@ def read_resource(caller: McpCaller, uri: str) -> types.ReadResourceResult:
 def _find_entity(caller: McpCaller, entity_id: str) -> dict[str, Any]:
     loom = caller.loom
     header, first = loom.header(entity_id), find_first_intent(loom.records(entity_id))
-    usage, outcome = loom.subtree_usage(entity_id), ToolWork(caller, caller.runtime.find(entity_id)).outcome()
+    usage, outcome = loom.subtree_usage(entity_id), ToolWork(caller, caller.runtime.get_entity(entity_id)).outcome()
     return {
         "id": entity_id,
         "cantrip": header.cantrip_name,

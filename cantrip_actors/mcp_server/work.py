@@ -56,7 +56,7 @@ class ToolWork:
                 caller.runtime.receipt(entity_id, key)
             except LoomError as error:
                 raise UnknownWork("Failed to retrieve task: task not found") from error
-        return cls(caller, caller.runtime.find(entity_id), key)
+        return cls(caller, caller.runtime.get_entity(entity_id), key)
 
     @classmethod
     async def begin(
@@ -213,7 +213,7 @@ def _check_entity(caller: McpCaller, entity_id: str, offer: Offer) -> None:
 
 def _find_entity(caller: McpCaller, entity_id: str, offer: Offer) -> Entity:
     _check_entity(caller, entity_id, offer)
-    return caller.runtime.find(entity_id)
+    return caller.runtime.get_entity(entity_id)
 
 
 def _find_turn(caller: McpCaller, handle: str, offer: Offer) -> str:

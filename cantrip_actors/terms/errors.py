@@ -51,6 +51,17 @@ class LoomError(CantripError):
     """The loom refused a change (it is append-only, LOOM-3), does not have what was requested, or cannot write."""
 
 
+class UnknownEntity(LoomError):
+    """The loom has no such entity, or the caller may not see it; also for submissions. A service answers it with 404.
+
+    `entity` is the name, id or key that was looked for.
+    """
+
+    def __init__(self, entity: str, message: str | None = None) -> None:
+        super().__init__(message or f"entity {entity} is not in this loom")
+        self.entity = entity
+
+
 class ReadOnlyLoom(LoomError):
     """The loom was opened for writing, and this process may not write to its file or to its folder."""
 

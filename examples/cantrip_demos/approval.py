@@ -61,7 +61,11 @@ async def cast(loom: str, file: Path, key: str) -> None:
     async with Runtime.open(loom) as runtime, anyio.create_task_group() as tasks:
 
         def list_own() -> list[Request]:
-            return [request for request in runtime.requests() if request.entity and runtime.find(request.entity).loaded]
+            return [
+                request
+                for request in runtime.requests()
+                if request.entity and runtime.get_entity(request.entity).loaded
+            ]
 
         async def show_request() -> None:
             while not (mine := list_own()):  # noqa: ASYNC110

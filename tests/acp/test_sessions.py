@@ -192,7 +192,7 @@ async def test_a_prompt_that_waits_behind_another_sender_is_cancelled_at_once() 
     async with Runtime.open() as runtime, edited(recipe, runtime=runtime) as editor:
         session = await new(editor)
         assert await editor.prompt(session, "begin") == "end_turn"
-        other = await runtime.find(session).post('nap {"seconds": 100}')
+        other = await runtime.get_entity(session).post('nap {"seconds": 100}')
         await anyio.sleep(1)
         prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": "unwanted"})
         await anyio.sleep(1)

@@ -69,7 +69,7 @@ class TestNamed:
         assert (first.code, first.out) == (0, "milk\n")
         assert cantrip("send", "notes", "bread", "-q").out == "milk, bread\n"
         (row,) = cantrip("entities", "--json").json
-        assert (row["name"], row["state"], row["intents"], row["turns"]) == ("notes", "asleep", 2, 4)
+        assert (row["name"], row["state"], row["intents"], row["turns"]) == ("notes", "idle", 2, 4)
         assert (row["last_intent"], row["last_said"]) == ("bread", "milk, bread")
         assert cantrip("entities").out.splitlines()[1].split()[1:5] == ["notes", "idle", "2", "4"]
         said = cantrip("send", row["id"][-8:], "eggs", "--json").json
@@ -152,7 +152,7 @@ class TestNamed:
     def test_an_entity_takes_intents_after_a_failed_episode(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         assert cantrip("send", "notes", "break", "--json").code == 1
-        assert cantrip("entities", "--json").json[0]["state"] == "asleep"
+        assert cantrip("entities", "--json").json[0]["state"] == "idle"
         assert cantrip("send", "notes", "eggs").out == "milk, break, eggs\n"
 
     def test_a_one_shot_entity_takes_no_further_intent(self, cantrip):

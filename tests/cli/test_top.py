@@ -374,7 +374,7 @@ async def test_an_overview_reads_only_new_records() -> None:
         told = overview.look()
         usage = runtime.loom.usage(entity.id)
     (row,) = told["entities"]
-    assert (row["turns"], row["name"], row["state"], row["tokens"]) == (2, "mine", "terminated", usage.total_tokens)
+    assert (row["turns"], row["name"], row["state"], row["tokens"]) == (2, "mine", "idle", usage.total_tokens)
     assert told["totals"]["turns_per_minute"] == 2
 
 

@@ -120,7 +120,7 @@ async def test_a_stream_cut_at_any_event_resumes_without_loss_or_doubles() -> No
 async def test_a_finished_entity_is_read_from_its_beginning_and_ends_with_204() -> None:
     async with served() as on:
         entity = await run(on, "hi")
-        await on.runtime.find(entity).episode()
+        await on.runtime.get_entity(entity).episode()
         path = f"entities/{entity}/events"
         events = await on.events(f"{path}?after=0")
         assert [one["event"] for one in events] == ["entity", "turn", "end"]
@@ -367,7 +367,7 @@ async def test_a_reader_that_fell_out_of_the_ring_loses_nothing_durable() -> Non
             events = feed.stream(EventId(0), select_all, show_nothing)
             assert await anext(events) == b"retry: 2000\n\n"
             text = (await anext(events)).decode()
-            entity = on.runtime.find(entity_id)
+            entity = on.runtime.get_entity(entity_id)
             await entity.send("two")
             await anyio.sleep(0.1)
             for _ in range(FRAMES + 1):  # as many upserts as push everything out
@@ -552,7 +552,7 @@ async def test_a_stream_cut_after_each_event_resumes_with_the_next_one() -> None
             while not (requests := (await on.get("requests"))["items"]):
                 await anyio.sleep(0.02)
         await on.post(f"requests/{requests[0]['id']}", {"decision": "allow"}, 200)
-        await on.runtime.find(entity).episode()
+        await on.runtime.get_entity(entity).episode()
         path = f"entities/{entity}/events"
         whole = durable(await on.events(path, "0"))
         assert [kind for kind, _ in whole] == ["entity", "request", "decision", "turn", "turn", "end"]
@@ -565,7 +565,7 @@ async def test_a_stream_cut_after_each_event_resumes_with_the_next_one() -> None
 async def test_the_first_event_has_what_a_reader_needs_to_place_an_entity() -> None:
     async with served() as on:
         entity = await run(on, "hi")
-        await on.runtime.find(entity).episode()
+        await on.runtime.get_entity(entity).episode()
         first, turn, end = (one["data"] for one in await on.events(f"entities/{entity}/events?after=0"))
         known = {"id", "parent", "parent_turn", "cantrip", "intent", "name", "began", "by"}
         assert known <= first.keys()

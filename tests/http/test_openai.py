@@ -111,7 +111,7 @@ async def test_a_background_response_survives_the_end_of_its_stream() -> None:
             await on.post("/v1/responses", said)
         (entity,) = on.runtime.loom.entities()
         with anyio.fail_after(10):
-            assert (await on.runtime.find(entity).episode()).result == "it said: slept"
+            assert (await on.runtime.get_entity(entity).episode()).result == "it said: slept"
 
 
 async def test_a_quiet_stream_has_comments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,4 +23,4 @@ async def test_the_state_and_the_episode_of_an_entity_are_of_one_moment(monkeypa
 
         monkeypatch.setattr("cantrip_actors.http.shapes.fold_entity", fold_before)  # the second one ends meanwhile
         shape = entity_shape(loom, loom.header(entity.id), [])
-    assert (shape["state"], shape["episode"]["reason"]) == ("terminated", "terminated")
+    assert (shape["state"], shape["episode"]["reason"]) == ("idle", "terminated")

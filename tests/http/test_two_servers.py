@@ -39,8 +39,8 @@ async def test_an_intent_is_taken_by_the_holder_and_answered_by_the_other(url: s
     async with two_servers(url) as (one, two, entity):
         told = await two.post("entities/bob/send", {"intent": "from two", "wait": 20}, 200)
         assert told["result"] == "you said: from two"
-        assert one.runtime.find(entity).loaded
-        assert not two.runtime.find(entity).loaded
+        assert one.runtime.get_entity(entity).loaded
+        assert not two.runtime.get_entity(entity).loaded
 
 
 async def test_a_steering_message_is_taken_by_the_holder(url: str) -> None:
@@ -68,7 +68,7 @@ async def test_a_stop_ends_the_entity_where_it_runs(url: str) -> None:
         with anyio.fail_after(20):
             await two.ask("DELETE", "entities/bob?reason=enough", 204)
         assert (await one.get(f"entities/{entity}"))["over"]
-        assert not one.runtime.find(entity).loaded
+        assert not one.runtime.get_entity(entity).loaded
 
 
 async def test_a_decision_is_taken_by_the_holder(url: str) -> None:
@@ -80,7 +80,7 @@ async def test_a_decision_is_taken_by_the_holder(url: str) -> None:
         await two.post(f"requests/{found[0]['id']}", {"decision": "allow", "args": {"amount": 2}}, 200)
         assert (await wait_for_state(one, "terminated"))["episode"]["result"] == "it said: paid 2"
         assert (await one.post(f"requests/{found[0]['id']}", {"decision": "deny"}, 409))["decision"] == "allow"
-        assert not two.runtime.find(entity).loaded
+        assert not two.runtime.get_entity(entity).loaded
 
 
 async def test_the_other_server_can_neither_resume_nor_abandon_it(url: str) -> None:

@@ -169,7 +169,7 @@ async def test_a_cancelled_send_interrupts_and_keeps_the_entity(era: str) -> Non
 async def test_a_cancelled_send_that_waits_is_taken_back_and_disturbs_no_other(era: str) -> None:
     async with connected(era) as (client, runtime):
         told: Any = (await client.call_tool("helper_send", {"intent": "hello"})).structured_content
-        other = await runtime.find(told["entity_id"]).post("nap 60")
+        other = await runtime.get_entity(told["entity_id"]).post("nap 60")
         with anyio.move_on_after(2):
             await client.call_tool("helper_send", {"intent": "unwanted", "entity_id": told["entity_id"]})
         assert (await other.episode()).terminated

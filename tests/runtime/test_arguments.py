@@ -126,7 +126,7 @@ async def test_a_lookup_takes_texts_only(place: Place, tenant: str | None) -> No
         for no_text in (5, None, b"echo", ["echo"], True):
             given: Any = no_text
             for look in (
-                lambda given=given: runtime.find(given),
+                lambda given=given: runtime.get_entity(given),
                 lambda given=given: runtime.entity(given),
                 lambda given=given: runtime.receipt(given, "k"),
                 lambda given=given: runtime.receipt(entity, given),
@@ -150,7 +150,7 @@ async def test_a_lookup_takes_texts_only(place: Place, tenant: str | None) -> No
                     keyed(given)
             assert given not in loom
         with pytest.raises(LoomError, match="is not in this loom"):
-            runtime.find("a\x00b")
+            runtime.get_entity("a\x00b")
 
 
 async def test_a_key_with_the_separator_of_tenants_finds_no_entity_of_a_tenant() -> None:
@@ -271,7 +271,7 @@ async def test_arguments_of_a_runtime_of_the_wrong_kind_are_refused_where_they_a
         for use in (
             lambda: runtime.derive_key(given),
             lambda: runtime.entity("echo", cantrip=given),
-            lambda: runtime.find(entity.id, cantrip=given),
+            lambda: runtime.get_entity(entity.id, cantrip=given),
             lambda: runtime.requests(follow=given),
             lambda: runtime.add_request_source(given),
             lambda: runtime.events(given),

@@ -66,7 +66,7 @@ async def test_ids_are_the_same_after_a_restart(tmp_path: Path) -> None:
         await entity.episode()
         whole = await read_all(entity)
     async with Runtime.open(url) as runtime:
-        again = runtime.find(entity.id)
+        again = runtime.get_entity(entity.id)
         assert await read_all(again) == whole
         assert await read_all(again, whole[4].id) == whole[5:]
 

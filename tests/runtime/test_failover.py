@@ -97,7 +97,7 @@ async def ended(runtime: Runtime, entity_id: str) -> Any:
     """Return the episode of an entity; repeat the wait when it fails because the server is away."""
     while True:
         try:
-            return await runtime.find(entity_id).episode()
+            return await runtime.get_entity(entity_id).episode()
         except LoomError:
             await anyio.sleep(0.2)
 

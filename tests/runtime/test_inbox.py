@@ -188,7 +188,7 @@ async def test_2500_waiting_posts_are_handled_in_order_across_processes(tmp_path
     wanted = [f"{n}" for n in range(count)]
     async with Runtime.open(url) as runtime:  # it does not know the cantrip, so it only posts
         runtime._tree.store.max_waiting = 10 * count
-        entity = runtime.find(entity_id)
+        entity = runtime.get_entity(entity_id)
         for intent in wanted:
             await entity.post(intent)
         await entity.steer("mind the gap")
@@ -338,7 +338,7 @@ async def test_a_sender_without_a_key_that_is_cancelled_has_sent_once_or_not_at_
 async def test_a_sender_that_dies_after_its_mail_is_durable_has_sent(url: str) -> None:
     entity_id = await begun(url, SLOW)
     async with Runtime.open(url) as runtime:
-        await runtime.find(entity_id).post("from afar", key="k")
+        await runtime.get_entity(entity_id).post("from afar", key="k")
     async with Runtime.open(url, cantrips=[SLOW]) as runtime:
         assert (await runtime.receipt("x", "k").episode()).result == "from afar"
 

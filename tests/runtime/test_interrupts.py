@@ -283,7 +283,7 @@ async def test_an_interrupt_now_of_a_child_does_not_affect_its_parent() -> None:
         entity = await runtime.start(spell, "delegate")
         await anyio.sleep(100)
         (child,) = runtime.loom.below(entity.id)
-        await runtime.find(child).interrupt("enough", now=True)
+        await runtime.get_entity(child).interrupt("enough", now=True)
         episode = await entity.episode()
         assert anyio.current_time() < 110
         assert "enough" in episode.result or "interrupted" in episode.result

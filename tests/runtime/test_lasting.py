@@ -144,7 +144,7 @@ async def test_an_idle_entity_is_unloaded_and_a_send_loads_it() -> None:
         assert entity.loaded
         await anyio.sleep(60)
         assert not entity.loaded
-        assert runtime.loom.state(entity.id) == "terminated"
+        assert runtime.loom.state(entity.id) == "idle"
         assert (await entity.send("more")).result == 2
         assert (await runtime.entity("x").send("and more")).result == 3
     assert [turn.sequence for turn in runtime.loom.turns(entity.id)] == [1, 2, 3]

@@ -68,7 +68,7 @@ async def live(url: str) -> int:
                     assert entity is not None
                     await runtime.resume(entity.id)
             given = [one.intent for one in runtime.loom.records(entity.id) if isinstance(one, IntentGiven)]
-            if "it is time" in given and runtime.loom.state(entity.id) == "terminated":
+            if "it is time" in given and runtime.loom.state(entity.id) == "idle":
                 return given.count("it is time")
             await anyio.sleep(0.05)
 

@@ -81,7 +81,7 @@ async def test_an_entity_whose_processes_died_three_times_is_not_resumed_and_the
         lose(runtime, sound, 2)
     with capture_logs() as logs:
         async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
-            assert (await runtime.find(sound).episode()).result == "over"
+            assert (await runtime.get_entity(sound).episode()).result == "over"
             assert runtime.loom.state(poison) == "active"
             assert [header.entity_id for header in runtime.interrupted()] == [poison]
     (line,) = [line for line in logs if line.get("entity") == poison]
@@ -221,7 +221,7 @@ async def test_mail_that_waits_for_an_entity_is_taken_once_its_quarantine_is_lif
         lose(client, keeper.id, 3)
         async with Runtime.open(url, cantrips=[quick]) as runtime:
             await anyio.sleep(5)
-            assert runtime.loom.state(keeper.id) == "terminated"
+            assert runtime.loom.state(keeper.id) == "idle"
             assert [turn.sequence for turn in runtime.loom.turns(keeper.id)] == [1]
             assert await runtime.cluster.free("keeper")
             with anyio.fail_after(2):

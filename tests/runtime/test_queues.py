@@ -356,7 +356,7 @@ class Again:
     async def episode(self) -> Any:
         while not self._runtime.loom.has_begun(self._id):
             await anyio.sleep(1)
-        return await self._runtime.find(self._id).episode()
+        return await self._runtime.get_entity(self._id).episode()
 
 
 async def test_an_entity_that_waits_for_a_person_keeps_its_place(any_url: str) -> None:

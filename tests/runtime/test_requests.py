@@ -142,7 +142,7 @@ async def test_a_gate_runs_once_after_a_week_and_a_restart_when_it_is_allowed(me
     async with Runtime.open(url, cantrips=[spell]) as runtime:
         assert [one.id for one in runtime.requests()] == [request.id]
         await runtime.decide(request.id, "allow", by="anna")
-        episode = await runtime.find(entity.id).episode()
+        episode = await runtime.get_entity(entity.id).episode()
         assert (episode.result, paid, runtime.requests()) == ("ok", [3], [])
 
 
@@ -221,7 +221,7 @@ class Life:
         async with Runtime.open(self.url, cantrips=[self.spell], recover="resume") as runtime:
             await self._live(runtime)
             (entity_id,) = [one.entity_id for one in runtime.loom.headers() if one.parent_entity is None]
-            assert (await runtime.find(entity_id).episode()).result == "ok"
+            assert (await runtime.get_entity(entity_id).episode()).result == "ok"
             return results(runtime, entity_id)
 
     async def _live(self, runtime: Runtime) -> None:
@@ -310,7 +310,7 @@ async def test_a_drain_does_not_wait_for_an_entity_that_asks_one_that_waits_for_
     async with Runtime.open(url, cantrips=[SPELL, asker], recover="resume") as runtime:
         await runtime.decide(request.id, "allow", by="anna")
         with anyio.fail_after(30):
-            assert (await runtime.find(entity.id).episode()).result == "ok"
+            assert (await runtime.get_entity(entity.id).episode()).result == "ok"
 
 
 @pytest.mark.rule("C-20")
@@ -372,7 +372,7 @@ async def test_a_service_drains_on_sigterm_and_the_request_is_decided_later(
         assert request.id == request_id
         await runtime.decide(request.id, "allow")
         assert request.entity is not None
-        assert (await runtime.find(request.entity).episode()).result == "ok"
+        assert (await runtime.get_entity(request.entity).episode()).result == "ok"
     assert paid == [3]
 
 
@@ -542,7 +542,7 @@ async def test_a_request_expires_over_a_restart(lasting_url: str) -> None:
         await request_of(runtime)
     async with Runtime.open(lasting_url, cantrips=[spell]) as runtime:
         await anyio.sleep(1)
-        await runtime.find(entity.id).episode()
+        await runtime.get_entity(entity.id).episode()
         assert results(runtime, entity.id)[0] == "pay was not run: nobody decided in time"
 
 
@@ -773,7 +773,7 @@ async def test_a_child_of_a_child_waits_over_a_restart(tmp_path: Path) -> None:
     async with Runtime.open(url, cantrips=[spell]) as runtime:
         assert runtime.interrupted() == []
         await runtime.decide(request.id, "allow")
-        assert (await runtime.find(entity.id).episode()).result == "paid 1"
+        assert (await runtime.get_entity(entity.id).episode()).result == "paid 1"
 
 
 @pytest.mark.rule("C-24")
@@ -921,7 +921,7 @@ async def test_waiting_entities_use_at_most_a_kilobyte_each_once_they_are_unload
 
         async def begin() -> int:
             ids = [(await runtime.start(SPELL, "go")).id for _ in range(many)]
-            while any(runtime.find(one).loaded for one in ids):
+            while any(runtime.get_entity(one).loaded for one in ids):
                 await anyio.sleep(1)
             gc.collect()
             return tracemalloc.get_traced_memory()[0]
@@ -1056,6 +1056,6 @@ async def test_a_budget_counts_a_child_that_waits_for_people_whether_or_not_its_
             await anyio.sleep(60)
             (request,) = runtime.requests()
             await runtime.decide(request.id, "allow")
-        episode = await runtime.find(entity.id).episode()
+        episode = await runtime.get_entity(entity.id).episode()
     assert (episode.reason, episode.ward) == ("truncated", "max_tokens")
     assert episode.subtree_usage.total_tokens == 700

@@ -124,7 +124,7 @@ async def test_a_firing_loads_an_entity_that_is_not_loaded() -> None:
         entity = await invoked(runtime)
         await runtime.schedule("x", "tick", every=HOUR)
         await anyio.sleep(HOUR - 10)
-        assert not runtime.find(entity).loaded
+        assert not runtime.get_entity(entity).loaded
         await anyio.sleep(11)
         assert intents(runtime, entity) == ["start", "tick"]
 
@@ -504,7 +504,7 @@ async def test_an_entity_that_is_unloaded_wakes_in_the_next_process(tmp_path: Pa
     async with Runtime.open(url, cantrips=[spell], passivate_after=10) as runtime:
         entity = await invoked(runtime, spell)
         await anyio.sleep(HOUR)
-        assert not runtime.find(entity).loaded
+        assert not runtime.get_entity(entity).loaded
     await anyio.sleep(2 * DAY)
     async with Runtime.open(url, cantrips=[spell]) as runtime:
         await anyio.sleep(1)
@@ -516,7 +516,7 @@ async def test_a_timer_ends_with_its_entity() -> None:
     spell = wakes(in_seconds=30, why="look again")
     async with Runtime.open(cantrips=[spell]) as runtime:
         entity = await invoked(runtime, spell)
-        await runtime.find(entity).stop()
+        await runtime.get_entity(entity).stop()
         assert runtime._tree.store.timers_due(math.inf) == []
 
 

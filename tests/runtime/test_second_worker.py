@@ -201,7 +201,7 @@ async def test_work_that_somebody_comes_back_for_goes_on_after_a_clean_shutdown(
         (entity_id,) = runtime.loom.entities()
     async with Runtime.open(url, cantrips=[JOB], recover="resume") as runtime:
         assert runtime.loom.entities() == [entity_id]
-        assert (await runtime.find(entity_id).episode()).result == "worked"
+        assert (await runtime.get_entity(entity_id).episode()).result == "worked"
 
 
 @pytest.mark.rule("Y-04")

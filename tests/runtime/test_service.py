@@ -648,17 +648,16 @@ async def test_an_entity_is_found_by_its_id_in_any_state(tmp_path):
     async with Runtime.open(url, passivate_after=10) as runtime:
         started = await runtime.start(taking(5), "go")
         notes = await runtime.invoke(POLICY_SPELL, "go", name="notes")
-        under_way = runtime.find(started.id)
+        under_way = runtime.get_entity(started.id)
         assert under_way.loaded
         assert (await under_way.episode()).result == "here"
-        assert (await runtime.find(started.id).episode()).result == "here"
-        assert runtime.find(notes.id).name == "notes"
-        assert (await runtime.find(notes.id).send("again")).terminated
-        with pytest.raises(LoomError, match="is not in this loom"):
-            runtime.find("nobody")
+        assert (await runtime.get_entity(started.id).episode()).result == "here"
+        assert runtime.get_entity(notes.id).name == "notes"
+        assert (await runtime.get_entity(notes.id).send("again")).terminated
+        assert runtime.get_entity("notes").id == notes.id
     async with Runtime.open(url, cantrips=[POLICY_SPELL]) as runtime:
-        assert (await runtime.find(started.id).episode()).result == "here"
-        assert (await runtime.find(notes.id).send("again")).terminated
+        assert (await runtime.get_entity(started.id).episode()).result == "here"
+        assert (await runtime.get_entity(notes.id).send("again")).terminated
 
 
 @pytest.mark.rule("COMP-8")
@@ -677,7 +676,7 @@ async def test_a_child_that_is_found_may_be_stopped():
         family = await runtime.start(cantrip(Parent(), "call_agent_batch", wards=(max_turns(3),)), "ask")
         await anyio.sleep(1)
         waits = next(one for one in runtime.loom.subtree(family.id) if runtime.loom.header(one).depth == 1)
-        await runtime.find(waits).stop()
+        await runtime.get_entity(waits).stop()
         assert runtime.loom.state(waits) == "cancelled"
         with anyio.fail_after(10):
             await family.stop()
@@ -691,5 +690,5 @@ def test_a_blocking_runtime_finds_entities_and_passes_the_context_on():
         assert seen_in(runtime.cast(ASKING, "go")) == {"the thread's"}
         notes = runtime.invoke(ASKING, "go", name="notes")
         notes.episode()
-        assert runtime.entity("notes", cantrip=ASKING).id == runtime.find(notes.id).id == notes.id
+        assert runtime.entity("notes", cantrip=ASKING).id == runtime.get_entity(notes.id).id == notes.id
         assert runtime.entity("nobody") is None

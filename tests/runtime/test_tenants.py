@@ -113,7 +113,7 @@ async def world(url: str) -> AsyncIterator[World]:
             runtime,
             acme,
             other,
-            acme.find(episode.entity_id),
+            acme.get_entity(episode.entity_id),
             named,
             episode.thread[-1].id,
             child,
@@ -128,7 +128,8 @@ Look = Callable[[World, str], Any]
 
 REFUSED: dict[str, Look] = {
     "loom.facts": lambda w, id: w.other.loom.facts(id),
-    "find": lambda w, id: w.other.find(id),
+    "get_entity": lambda w, id: w.other.get_entity(id),
+    "get_submission": lambda w, id: w.other.get_submission("later"),
     "receipt": lambda w, id: w.other.receipt(id, "once"),
     "has_mail": lambda w, id: w.other.has_mail(id, "once"),
     "resume": lambda w, id: w.other.resume(id),
@@ -178,6 +179,7 @@ OF_TURNS: dict[str, Look] = {
 
 NOTHING: dict[str, Look] = {
     "entity": lambda w, _: w.other.entity("notes"),
+    "find": lambda w, id: w.other.find(id),
     "begun_with": lambda w, _: w.other.begun_with("begun"),
     "submission": lambda w, _: w.other.submission("later"),
     "shown_loom": lambda w, _: w.other.shown_loom.entities(),

@@ -372,7 +372,7 @@ async def disturbed(tree: Tree, struck: list[tuple[float, int, str]]) -> Any:
         cell = cells[who % len(cells)]
         if how == "steer":
             with suppress(CantripError):
-                await runtime.find(cell.entity_id).steer("hurry")
+                await runtime.get_entity(cell.entity_id).steer("hurry")
         else:
             struck = cell.actor if how == "entity" else find_circle(cell)
             if struck is not None:

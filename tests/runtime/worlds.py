@@ -244,7 +244,7 @@ async def strike(runtime: Runtime, blow: Blow) -> None:
     cell = cells[blow.who % len(cells)]
     if blow.how == "steer":
         with suppress(CantripError):
-            await runtime.find(cell.entity_id).steer("hurry")
+            await runtime.get_entity(cell.entity_id).steer("hurry")
     elif blow.how == "stop":
         await tree.launcher.terminate(cells[0], "enough")
     else:
@@ -308,7 +308,9 @@ def check_loom(loom: Any, world: World) -> None:
             assert owners.get(header.parent_turn) == header.parent_entity
         seen.add(entity)
         check_log(records, header)
-        assert loom.state(entity) == get_status(fold_entity(loom, entity)), "the newest records say what the state says"
+        assert loom.state(entity) == get_status(fold_entity(loom, entity), lasting=header.lasting), (
+            "the newest records say what the state says"
+        )
         assert loom.count_turns(entity) == len(loom.turns(entity))
         for record in records:
             if isinstance(record, Committed):

@@ -51,8 +51,7 @@ const STANDING = {
   ending: ["stop", "ending", "dim"], restarting: ["again", "restarting", "warn"], stopped: ["stop", "stopped", "dim"],
 };
 export const standing = (state) => STANDING[state] ?? ["cross", plain(String(state).replaceAll("_", " ")), "bad"];
-const RESTING = ["terminated", "interrupted", "truncated"]; // how an episode ends after which a long-lived entity waits for the next
-export const standingOf = (entity) => standing(entity.interrupted ? (entity.quarantine ? "quarantined" : "interrupted") : entity.lasting && !entity.over && RESTING.includes(entity.state) ? "idle" : entity.state);
+export const standingOf = (entity) => standing(entity.interrupted ? (entity.quarantine ? "quarantined" : "interrupted") : entity.state);
 export const pill = ([shape, word, tone]) => h("span", { class: `pill ${tone}` }, sign(shape), word);
 
 // --------------------------------------------------------------------------------------------------------------- numbers

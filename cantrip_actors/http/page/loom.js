@@ -8,7 +8,7 @@ const FILTERS = [
   ["all", "All", () => true], ["live", "At work", (one) => one.state === "active" && !one.over],
   ["waiting", "Need you", (one) => one.state === "waiting"],
   ["errors", "Errors", (one) => one.errors > 0],
-  ["troubled", "Troubled", (one) => one.interrupted || (one.over && one.state !== "terminated") || !["active", "waiting", "terminated", "interrupted", "truncated"].includes(one.state)],
+  ["troubled", "Troubled", (one) => one.interrupted || (one.over && one.state !== "terminated")],
 ];
 
 export class LoomPane {

@@ -171,7 +171,7 @@ export class Model {
       case "episode":
       case "end":
         this.costToday += Math.max(0, data.usage.cost - (this.entities.get(id)?.cost ?? 0));
-        this.set(id, { state: data.state, over: kind === "end", interrupted: false, tokens: data.usage.total_tokens, cost: data.usage.cost, say: "", isQuiet: true });
+        this.set(id, { state: kind === "end" ? data.state : "idle", over: kind === "end", interrupted: false, tokens: data.usage.total_tokens, cost: data.usage.cost, say: "", isQuiet: true });
         this.live.delete(id);
         for (const [key, one] of this.requests) if (one.entity === id) this.requests.delete(key);
         break;

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cantrip_actors.machine.evolve import fold, is_entity_end
 from cantrip_actors.machine.project.outcome import Status, get_outcome
-from cantrip_actors.machine.project.record import Life, as_header, compute_life, compute_status, get_time
+from cantrip_actors.machine.project.record import Life, advance, as_header, begin_standing, compute_life, get_time
 from cantrip_actors.machine.state import CantripRef, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
@@ -101,12 +101,13 @@ def fold_state(records: Sequence[Record]) -> State:
     return fold(Shape.of_header(get_header(records)), records)
 
 
-def find_status(records: Iterable[Record]) -> Status:
-    """Return whether an entity is at work or waits for a person, or how its latest episode ended (LOOM-7)."""
-    status: Status = "active"
-    for record in records:
-        status = compute_status(record, status)
-    return status
+def find_status(records: Sequence[Record]) -> Status:
+    """Return whether an entity is at work, waits or is idle, or how it ended, from its whole log (LOOM-7)."""
+    header = get_header(records)
+    standing = begin_standing(header)
+    for record in records[1:]:
+        standing = advance(record, standing, lasting=header.lasting)
+    return standing.status
 
 
 def find_outcome(records: Sequence[Record], below: Usage = NO_USAGE) -> Outcome | None:

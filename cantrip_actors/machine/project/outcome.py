@@ -14,7 +14,7 @@ from cantrip_actors.terms.outcome import EndReason, Outcome
 _WARDS = {"timeout": "timeout", "budget": "budget"}
 
 Status = Literal["active", "waiting", "idle", "forgotten"] | EndReason
-"""Whether an entity is at work, waits for a person, or for its first intent, how its latest episode ended, or that its
+"""Whether an entity is at work, waits for a person, is long-lived and waits for an intent, how it ended, or that its
 content is gone."""
 
 
@@ -23,15 +23,15 @@ def show_status(status: Status) -> Status:
     return "truncated" if status in _WARDS else status
 
 
-def get_status(state: State) -> Status:
+def get_status(state: State, *, lasting: bool) -> Status:
     """Return the status of an entity, as users see it, from its state. A forgotten one is "active" here."""
     end, turn = state.episode.end, state.turn
+    if lasting and state.phase is Phase.IDLE:
+        return "idle"
     if isinstance(end, Committed):
         return "terminated" if end.terminated else "truncated"
     if end is not None:
         return show_status(end.reason)
-    if state.phase is Phase.IDLE:  # it has had no episode
-        return "idle"
     return "waiting" if turn.requested is not None and turn.decided is None else "active"
 
 

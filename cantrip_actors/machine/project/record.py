@@ -65,11 +65,9 @@ def compute_life(record: Record, before: Life, *, lasting: bool) -> Life:
     return Life.WAITING if kind is Requested else before
 
 
-def compute_status(record: Record, before: Status) -> Status:
-    """Return the status of an entity after `record`, as users see it (LOOM-7)."""
+def _compute_status(record: Record, before: Status) -> Status:
+    """Return the status of an entity that is not idle after `record`, as users see it (LOOM-7)."""
     kind = type(record)
-    if kind is Header:
-        return begin_standing(record).status  # type: ignore[arg-type]  # its type
     if kind is Committed:
         return "terminated" if record.terminated else "truncated" if record.truncated else "active"  # type: ignore[union-attr]  # its type
     if kind is IntentGiven or kind is Decided:
@@ -95,7 +93,8 @@ def advance(record: Record, before: EntityStanding, *, lasting: bool) -> EntityS
     kind = type(record)
     if kind is Adopted:
         return before._replace(cantrip=record.cantrip_name)  # type: ignore[union-attr]  # its type
-    life, status = compute_life(record, before.life, lasting=lasting), compute_status(record, before.status)
+    life = compute_life(record, before.life, lasting=lasting)
+    status = "idle" if life is Life.IDLE else _compute_status(record, before.status)
     if life is before.life and status == before.status:
         return before
     return EntityStanding(life, status, None if kind is ForgottenRecord else before.cantrip)

@@ -81,6 +81,7 @@ from cantrip_actors.terms.errors import (
     InvalidIntent,
     LoomError,
     RuntimeClosed,
+    UnknownEntity,
 )
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response
@@ -345,7 +346,7 @@ class Runtime:
     def _check_here(self, entity_id: str) -> None:
         check_texts(LoomError, entity=entity_id)
         if not self._tree.belongs_to_tenant(entity_id, self._tenant):
-            raise LoomError(f"entity {entity_id} is not in this loom")
+            raise UnknownEntity(entity_id)
 
     async def __aenter__(self) -> Self:
         self._check_not_tenant("entering")
@@ -442,9 +443,9 @@ class Runtime:
 
         A loom on a server may take long to answer. `work` then runs in a thread of the runtime's own, and delays no
         entity: `state = await runtime.read(lambda: runtime.loom.state(entity_id))`. Any other loom is read at once,
-        without a thread. `work` may call `loom`, `find`, `entity`, `receipt`, `begun_with`, `has_mail`, `requests()`,
-        `schedules`, `interrupted` and `would_adopt`, and read the properties of what they return; it subscribes to
-        nothing, and changes nothing.
+        without a thread. `work` may call `loom`, `find`, `entity`, `get_entity`, `receipt`, `begun_with`, `has_mail`,
+        `requests()`, `schedules`, `interrupted` and `would_adopt`, and read the properties of what they return; it
+        subscribes to nothing, and changes nothing.
         """
         check(callable(work), "read", "a function without parameters", work)
         return await self._tree.in_store(work)
@@ -576,6 +577,13 @@ class Runtime:
         """
         return await find_submission(self._tree, self._beginnings, key, self._tenant or "")
 
+    async def get_submission(self, key: str) -> Submission:
+        """Return the submission with `key` as `submission` does; raise UnknownEntity if there is none."""
+        submission = await self.submission(key)
+        if submission is None:
+            raise UnknownEntity(key, f"the submission with the key {key!r} is not in this loom")
+        return submission
+
     async def invoke(
         self,
         cantrip: Cantrip[Answer_co],
@@ -645,18 +653,29 @@ class Runtime:
         entity_id = self._beginnings.find_named(name, self._tenant or "")
         return None if entity_id is None else Entity(self._tree, entity_id, name, cantrip=cantrip)
 
-    def find(self, entity_id: str, *, cantrip: Cantrip[Answer_co] | None = None) -> Entity[Answer_co]:
-        """Return the entity of that id, cast or invoked, whether it is loaded, unloaded or over.
+    def find(self, entity_id: str, *, cantrip: Cantrip[Answer_co] | None = None) -> Entity[Answer_co] | None:
+        """Return the entity of that id, cast or invoked, whether it is loaded, idle or over; None if it is unknown.
 
-        `cantrip` is as for `entity`. It reads the loom in the calling thread: see `read`.
-
-        Raises LoomError for an id that is not in the loom, or is not a text.
+        `cantrip` is as for `entity`. It reads the loom in the calling thread: see `read`. Raises LoomError for an id
+        that is not a text.
         """
-        self._check_here(entity_id)
+        check_texts(LoomError, entity=entity_id)
         check_kind("find", cantrip, Cantrip | None, "a Cantrip", InvalidCantrip)
         cell = self._tree.living.get(entity_id)
+        if not (self._tree.belongs_to_tenant(entity_id, self._tenant) and (cell or self.loom.has(entity_id))):
+            return None
         name = self.loom.header(entity_id).name if cell is None else cell.plan.name
         return Entity(self._tree, entity_id, name, cell, cantrip=cantrip)
+
+    def get_entity(self, entity: str, *, cantrip: Cantrip | None = None) -> Entity:
+        """Return the entity of that id, as `find` does, else the one of that name, as `entity` does.
+
+        It reads the loom in the calling thread: see `read`. Raises UnknownEntity if neither is there, LoomError.
+        """
+        found = self.find(entity, cantrip=cantrip) or self.entity(entity, cantrip=cantrip)
+        if found is None:
+            raise UnknownEntity(entity)
+        return found
 
     def would_adopt(self) -> list[Move]:
         """Return the moves to offered cantrips that entities will make with their next intents, oldest entity first.

@@ -36,7 +36,15 @@ from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.mail.hints import Hints
 from cantrip_actors.runtime.mail.inbox import PAGE, Inbox, Waiter, make_refusal_error
 from cantrip_actors.runtime.nodes.placing import find_stranding
-from cantrip_actors.terms.errors import CantripError, CrystalError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import (
+    CantripError,
+    CrystalError,
+    EntityEnded,
+    InvalidIntent,
+    LoomError,
+    RuntimeClosed,
+    UnknownEntity,
+)
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
@@ -165,7 +173,7 @@ class Inboxes:
             header = core.loom.header(core.store.named(name) or to)
             lasting, entity_id, whose = header.lasting, header.entity_id, header.tenant
         if whose != tenant:
-            raise LoomError(f"entity {to} is not in this loom")
+            raise UnknownEntity(to)
         if cell is None and core.loom.is_over(entity_id):
             raise EntityEnded(f'entity "{to}" has ended')
         if not lasting:

@@ -12,7 +12,7 @@ from cantrip_actors.machine.placement import Candidate, Member, can_run
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.nodes.placing import is_waiting_for_answer, make_candidate, make_member
 from cantrip_actors.runtime.time.queues import QueueStatus
-from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.errors import LoomError, UnknownEntity
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -85,7 +85,7 @@ class Cluster:
         tree.check_open()
         entity_id = tree.store.named(entity) or entity
         if not tree.loom.has(entity_id):
-            raise LoomError(f"entity {entity_id} is not in this loom")
+            raise UnknownEntity(entity_id)
         return EventFeed(tree, entity_id, None)
 
     async def stranded(self) -> list[StrandedEntity]:
