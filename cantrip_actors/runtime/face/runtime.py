@@ -667,7 +667,7 @@ class Runtime:
         name = self.loom.header(entity_id).name if cell is None else cell.plan.name
         return Entity(self._tree, entity_id, name, cell, cantrip=cantrip)
 
-    def get_entity(self, entity: str, *, cantrip: Cantrip | None = None) -> Entity:
+    def get_entity(self, entity: str, *, cantrip: Cantrip[Answer_co] | None = None) -> Entity[Answer_co]:
         """Return the entity of that id, as `find` does, else the one of that name, as `entity` does.
 
         It reads the loom in the calling thread: see `read`. Raises UnknownEntity if neither is there, LoomError.
