@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ from tests.pictures import png
 from tests.provider_rules import StrictProvider
 from tests.runtime.test_cluster import crashing
 
-INTENTS, DAYS = (2000, 30) if EXHAUSTIVE else (80, 2)
-WINDOW = 120_000
+INTENTS, DAYS = (2000, 30) if EXHAUSTIVE else (40, 1)
+WINDOW = 60_000
 """The bytes of a request that the provider takes; it refuses a longer one as it refuses too long a context."""
 
 TOOL = Tool("add", "Add.", {"type": "object", "properties": {"n": {"type": "integer"}}})
@@ -197,7 +197,7 @@ def make_assistant(world: World) -> Cantrip:
     async def large() -> str:
         """Return a large result."""
         world.happened["a large result"] += 1
-        return "long " * 100_000
+        return "long " * 30_000
 
     @gate
     async def picture() -> Image:
@@ -250,9 +250,7 @@ async def ask(entity: Entity, number: int, reasons: Counter[str]) -> str:
 
 @pytest.mark.rule("V-10", "V-11", "V-13", "V-30", "LOOM-1")
 @pytest.mark.parametrize("seed", range(1))
-async def test_an_assistant_of_weeks_answers_each_intent_or_says_why_not(
-    tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
-) -> None:
+async def test_an_assistant_of_weeks_answers_each_intent_or_says_why_not(tmp_path: Path, seed: int) -> None:
     world, reasons = World(seed), Counter[str]()
     WORLDS.append(world)
     url, answers = f"jsonl:{tmp_path / 'loom.jsonl'}", list[str]()
@@ -274,8 +272,7 @@ async def test_an_assistant_of_weeks_answers_each_intent_or_says_why_not(
         assert runtime.loom.state(str(id)) == "idle"
         assert await ask(await runtime.ensure("anna", assistant), 0, reasons)
     WORLDS.remove(world)
-    record_property("answers", dict(reasons))
-    record_property("the world", dict(world.happened))
+    sys.stdout.write(f"{INTENTS} intents: {dict(reasons)}; what happened: {dict(world.happened)}\n")
     for at, answer in enumerate(answers, start=1):
         assert answer == f"answer {at}" or re.match(r"\w+: .+", answer) or answer.startswith("truncated by "), answer
     assert reasons["answered"] > 0.8 * INTENTS
