@@ -176,6 +176,16 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_each_row_of_what_can_go_wrong_names_a_test_that_is_there() -> None:
+    page = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| what", "| ---"))]
+    named = [re.search(r"\[test\]\(\.\./(\S+) \"(\w+)\"\)", row) for row in rows]
+    assert len(rows) > 25
+    for row, test in zip(rows, named, strict=True):
+        assert test is not None, f"no test: {row}"
+        assert f"def {test[2]}(" in (ROOT / test[1]).read_text(encoding="utf-8"), row
+
+
 class TestRunner:
     """A runner of examples that runs nothing would be the quietest failure of all."""
 
