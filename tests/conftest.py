@@ -8,14 +8,18 @@ import gc
 import os
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, settings
 
 from cantrip_actors.crystal.client import Client
 from supervisors.testing import virtual
+from tests.exhaustive import is_in_part
 from tests.published import fault
 
 gc.disable()  # until all tests are collected: nearly everything that is made until then stays
@@ -71,6 +75,10 @@ def _watch_requests() -> None:
 
 _watch_requests()
 
+for _clients in (httpx, httpx2):  # reading the certificates takes 20 ms, and the tests make thousands of clients
+    _transports: Any = _clients._transports.default
+    _transports.create_ssl_context = cache(_transports.create_ssl_context)
+
 
 @pytest.fixture(autouse=True)
 def _published(request: pytest.FixtureRequest) -> Any:
@@ -91,8 +99,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A misspelt rule id would prove nothing, silently: refuse it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a misspelt rule id, which would prove nothing, and leave out what `make test` does not do."""
     catalogue = tomllib.loads((ROOT / "docs" / "rules.toml").read_text(encoding="utf-8"))
     known = {rule for section in catalogue["section"] for rule in section["rules"]}
     for item in items:
@@ -100,3 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if mark.kwargs or not mark.args or (unknown := [rule for rule in mark.args if rule not in known]):
                 what = "no rule" if mark.kwargs or not mark.args else ", ".join(map(repr, unknown))
                 raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.rule names {what} of docs/rules.toml")
+    chosen = is_in_part(items)
+    if left := [item for item, is_chosen in zip(items, chosen, strict=True) if not is_chosen]:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item, is_chosen in zip(items, chosen, strict=True) if is_chosen]
