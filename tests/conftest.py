@@ -9,15 +9,18 @@ import gc
 import os
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, settings
 
 from cantrip_actors.crystal.client import Client
 from supervisors.testing import virtual
-from tests.exhaustive import EXHAUSTIVE
+from tests.exhaustive import is_in_part
 from tests.published import fault
 
 gc.disable()  # until all tests are collected: nearly everything that is made until then stays
@@ -73,6 +76,10 @@ def _watch_requests() -> None:
 
 _watch_requests()
 
+for _clients in (httpx, httpx2):  # reading the certificates takes 20 ms, and the tests make thousands of clients
+    _transports: Any = _clients._transports.default
+    _transports.create_ssl_context = cache(_transports.create_ssl_context)
+
 
 @pytest.fixture(autouse=True)
 def _published(request: pytest.FixtureRequest) -> Any:
@@ -93,36 +100,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-MANY = 6
-"""A test with at least this many cases runs each of them on one backend."""
-
-
-def _choose_backends(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests without every second pair of a backend and a case, of tests with many cases."""
-    cases: dict[str, dict[str, int]] = {}
-    of: dict[pytest.Item, tuple[str, int, int]] = {}
-    for item in items:
-        backends = ("asyncio", "trio")
-        spec = getattr(item, "callspec", None)
-        if spec is not None and spec.params.get("anyio_backend") in backends:
-            test = item.nodeid.partition("[")[0]
-            numbers = cases.setdefault(test, {})
-            case = str([word for word in spec.id.split("-") if word not in backends])
-            of[item] = (test, numbers.setdefault(case, len(numbers)), backends.index(spec.params["anyio_backend"]))
-
-    def is_chosen(item: pytest.Item) -> bool:
-        if item not in of or len(cases[of[item][0]]) < MANY:
-            return True
-        _, number, backend = of[item]
-        return number.bit_count() % 2 == backend  # each store, say, meets both backends, however many stores there are
-
-    return [item for item in items if is_chosen(item)]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Choose backends; refuse a misspelt rule id, which would prove nothing, silently."""
-    if not EXHAUSTIVE:
-        items[:] = _choose_backends(items)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a misspelt rule id, which would prove nothing, and leave out what `make test` does not do."""
     catalogue = tomllib.loads((ROOT / "docs" / "rules.toml").read_text(encoding="utf-8"))
     known = {rule for section in catalogue["section"] for rule in section["rules"]}
     for item in items:
@@ -130,3 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if mark.kwargs or not mark.args or (unknown := [rule for rule in mark.args if rule not in known]):
                 what = "no rule" if mark.kwargs or not mark.args else ", ".join(map(repr, unknown))
                 raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.rule names {what} of docs/rules.toml")
+    chosen = is_in_part(items)
+    if left := [item for item, is_chosen in zip(items, chosen, strict=True) if not is_chosen]:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item, is_chosen in zip(items, chosen, strict=True) if is_chosen]

@@ -4,10 +4,13 @@ A step of `.ci/run` does the rest, `EXHAUSTIVE=rest`: what `make test` has done 
 """
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
 
-__all__ = ["EXHAUSTIVE", "part"]
+import pytest
+
+__all__ = ["EXHAUSTIVE", "is_in_part", "part"]
 
 T = TypeVar("T")
 
@@ -22,3 +25,48 @@ def part(items: Sequence[T], each: int) -> Sequence[T]:
     if REST:
         return [one for at, one in enumerate(items) if at % each]
     return items if EXHAUSTIVE else items[::each]
+
+
+ALTERNATES = {"alternate_backends": ("asyncio", "trio"), "alternate_jails": ("bubblewrap", "landlock")}
+"""For each mark, the values of the parameter of which a test takes one."""
+
+MANY = 12
+"""A test that is collected at least so often, on both backends, alternates them without a mark."""
+
+
+def is_in_part(items: Sequence[pytest.Item]) -> list[bool]:
+    """Return which tests run: of one with many cases, or marked `alternate_...`, each set of its other parameters once.
+
+    The order is that of Thue and Morse, so the values of every other parameter meet both. A test that is collected for
+    one value only, because someone named it, runs.
+    """
+    functions = [item.nodeid.partition("[")[0] for item in items]
+    collected = Counter(functions)
+    found = [
+        _read_alternate(item, has_many=collected[function] >= MANY)
+        for item, function in zip(items, functions, strict=True)
+    ]
+    counts = Counter(zip(functions, found, strict=True))
+    seen: Counter[tuple[str, int | None]] = Counter()
+    chosen = []
+    for function, which in zip(functions, found, strict=True):
+        number = seen[function, which]
+        seen[function, which] += 1
+        if which is None or counts[function, 0] != counts[function, 1]:
+            chosen.append(True)
+        elif REST:
+            chosen.append(number.bit_count() % 2 != which)
+        else:
+            chosen.append(EXHAUSTIVE or number.bit_count() % 2 == which)
+    return chosen
+
+
+def _read_alternate(item: pytest.Item, *, has_many: bool) -> int | None:
+    """Return which value of the two a test has that alternates them, 0 or 1, or None."""
+    if callspec := getattr(item, "callspec", None):
+        texts = [value for value in callspec.params.values() if isinstance(value, str)]
+        marks = [mark for mark in ALTERNATES if item.get_closest_marker(mark)]
+        for mark in [*marks, *(["alternate_backends"] if has_many else [])]:
+            if which := [ALTERNATES[mark].index(text) for text in texts if text in ALTERNATES[mark]]:
+                return which[0]
+    return None

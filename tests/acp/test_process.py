@@ -17,6 +17,7 @@ import pytest
 from acp import schema
 
 from cantrip_actors.loom import open_store, verify_loom
+from tests.forked import COMMAND, Forked
 
 pytestmark = pytest.mark.real_time
 
@@ -29,9 +30,8 @@ class Process:
     """The agent, spoken to line by line."""
 
     def __init__(self, *options: str, general: Sequence[str] = ()) -> None:
-        command = [sys.executable, "-m", "cantrip_actors.cli.main", *general, *RECIPE, *options]
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, **pipes)
+        self.process = Forked(COMMAND, *general, *RECIPE, *options, cwd=ROOT, env=ENVIRONMENT, **pipes)
         self.messages: list[dict[str, Any]] = []
 
     def send(self, line: Any) -> None:
@@ -206,9 +206,10 @@ def test_a_signal_ends_the_agent_while_an_editor_holds_its_input(backend: str) -
 
 @pytest.mark.rule("ACP-22")
 def test_check_tries_the_protocol_and_debug_writes_it_without_secrets(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cantrip_actors.cli.main", *RECIPE, "--check"]
-    checked = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    assert checked.stdout.splitlines()[-3:] == ["initialize: ok", "session/new: ok", "session/prompt: ok"]
+    with Forked(COMMAND, *RECIPE, "--check", cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as checked:
+        told, _ = checked.communicate(timeout=60)
+    assert checked.returncode == 0
+    assert told.splitlines()[-3:] == ["initialize: ok", "session/new: ok", "session/prompt: ok"]
     debug = tmp_path / "debug"
     with agent("--loom", "memory:", "--debug", str(debug)) as on:
         session = on.ask(1, "session/new")["result"]["sessionId"]

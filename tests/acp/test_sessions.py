@@ -226,6 +226,7 @@ def chooses(option: str | None) -> Any:
     return {"session/request_permission": lambda _: {"outcome": outcome}}
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.rule("ACP-16")
 @pytest.mark.parametrize(
     ("option", "said", "asks"), [("allow", "paid 3", 2), ("always", "paid 3", 1), ("reject", "denied", 2)]
@@ -608,9 +609,8 @@ def adder(name: str = "my_tools") -> Any:
 
 
 def given(**more: Any) -> list[dict[str, Any]]:
-    env = [{"name": "PYTHONPATH", "value": str(ROOT)}]
-    server = {"name": "my-tools", "command": sys.executable, "args": ["-m", "tests.mcp.tools"], "env": env}
-    return [server | more]
+    arguments = [str(ROOT / "tests" / "mcp" / "plain.py")]
+    return [{"name": "my-tools", "command": sys.executable, "args": arguments, "env": []} | more]
 
 
 async def ended(process: int) -> None:

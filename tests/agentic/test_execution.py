@@ -50,6 +50,7 @@ from cantrip_demos.arithmetic import (
     run,
 )
 from tests.agentic.players import ACCEPT, MUL, REJECT, Counted, Player, cast_of, route, states, value, wish
+from tests.exhaustive import EXHAUSTIVE
 
 DIRECT = ["PLAN", "WORK", "CRITIC", "END"]
 TOOLED = ["PLAN", "WORK", "TOOL", "WORK", "CRITIC", "END"]
@@ -552,6 +553,7 @@ class TestRecovery:
                 await (await runtime.resume(header.entity_id)).episode()
         assert len(started) == 1
 
+    @pytest.mark.alternate_backends
     @pytest.mark.rule("A-36", "A-45")
     @pytest.mark.parametrize("kill", range(1, 5))
     async def test_a_run_resumes_from_the_loom_and_repeats_nothing(self, kill, tmp_path):
@@ -723,7 +725,7 @@ class Worker(Player):
 
 @pytest.mark.rule("A-20", "A-21", "A-22", "A-23", "A-25", "A-26", "A-27", "A-29", "A-34", "A-35", "A-46")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=150)
+@settings(max_examples=150 if EXHAUSTIVE else 50)
 @given(
     tasks,
     st.sampled_from(sorted(PLANS)),

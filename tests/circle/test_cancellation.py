@@ -113,6 +113,7 @@ def wait_for(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("cut", [cut_cast, cut_restore])
 @pytest.mark.parametrize("medium", PROGRAMS)
@@ -124,7 +125,7 @@ def test_a_program_that_is_cancelled_at_any_moment_leaves_nothing_behind(medium:
 
     @given(part=st.one_of(st.floats(0, 0.05), st.floats(0, 0.7)))
     @settings(
-        max_examples=60 if EXHAUSTIVE else 4,
+        max_examples=EXAMPLES,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

@@ -91,6 +91,7 @@ def test_variables_functions_directory_and_files_persist(box):
     ]
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize(
     ("last", "step"),
@@ -107,6 +108,7 @@ def test_variables_persist_when_a_program_exits(box, last, step):
     assert printed(box, 'set +eu; f; echo "${y[1]}"; basename "$PWD"') == "a  b\n2 3\nd\n"
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize(
     "spoils",
@@ -159,6 +161,7 @@ def test_a_shell_that_died_is_replaced_by_one_with_its_last_state(box, gone):
     assert printed(box, "echo $x $PWD") == "1 /tmp\n"
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.parametrize(
     ("bomb", "limit"),
     [
@@ -202,6 +205,7 @@ def test_variables_are_set_before_the_program_runs(box):
 # --------------------------------------------------------------------------------------------------- gates as commands
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("CIRCLE-3", "CIRCLE-7", "D-003")
 @pytest.mark.parametrize(
     ("code", "gate_", "args"),
@@ -330,6 +334,7 @@ def test_output_over_the_limit_is_cut_with_a_note(shell):
     box.close()
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.parametrize("broken", ["if", "echo 'x", "for i in 1 2; do", "done", "( "])
 def test_a_syntax_error_is_an_error_and_the_shell_continues(box, broken):
     printed(box, "x=1")
@@ -551,6 +556,7 @@ def test_only_the_names_of_commands_are_changed(code):
 # ------------------------------------------------------------------------------------------------------- among others
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.real_time
 @pytest.mark.rule("COMP-2")
 async def test_twenty_levels_of_children_wait_on_two_threads(shell):
@@ -574,6 +580,7 @@ async def test_twenty_levels_of_children_wait_on_two_threads(shell):
         assert await cast(20) == "leaf" + "".join(map(str, range(1, 21)))
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.real_time
 async def test_suspended_shells_hold_no_thread(shell):
     cores, boxes = anyio.CapacityLimiter(2), [shell.open(GATES, LIMITS) for _ in range(20)]

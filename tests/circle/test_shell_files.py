@@ -23,7 +23,7 @@ from cantrip_actors.circle.shell.medium import ShellSandbox
 from cantrip_actors.terms.own_gates import CALL_AGENT
 from tests.circle.shell_jails import JAILS, confined_by
 
-LIMITS = ProgramLimits(seconds=5, gate_calls=2)
+LIMITS = ProgramLimits(seconds=20, gate_calls=2)
 TOO_MANY = "call_agent a; call_agent b; call_agent c"
 
 
@@ -51,7 +51,7 @@ LOOK = "find . -printf '%P %y %m %s %T@ %l\\n' | sort; find . -type f -exec sha1
 MADE = (
     "mkdir -p d/e empty; echo one > a; echo two > d/b; printf 'x\\0y' > 'd/e/ä b\n'; ln -s /etc/passwd out; ln -s d in;"
     "mkfifo pipe; { chmod 750 d; chmod 400 a; } 2>/dev/null;"
-    " touch -d 2001-02-03 d/b; truncate -s 50M holes; echo end >> holes"
+    " touch -d 2001-02-03 d/b; truncate -s 2M holes; echo end >> holes"
 )
 
 
@@ -84,7 +84,7 @@ def test_a_limit_restores_the_files(box: ShellSandbox, change: str) -> None:
 def test_exceeding_the_file_limit_undoes_file_changes(box: ShellSandbox) -> None:
     before = printed(box, f"{MADE}; {LOOK}")
     step = box.begin(
-        "rm -r d; for n in {1..9}; do head -c 40000000 /dev/zero > big$n; done; touch f{1..25000}; sleep 9"
+        "rm -r d; for n in {1..9}; do head -c 40000000 /dev/zero > big$n; done; touch f{1..25000}; sleep 60"
     )
     assert step == Exceeded("what its files may take")
     assert printed(box, LOOK) == before
@@ -142,7 +142,7 @@ ASK = (
 @pytest.mark.rule("CIRCLE-9", "LOOM-4")
 def test_a_snapshot_has_variables_functions_options_directory_and_files(shell: Medium) -> None:
     box, other = (shell.open([CALL_AGENT.definition], LIMITS) for _ in range(2))
-    printed(box, f"{MADE.replace('50M', '50K')}; {STATE}")
+    printed(box, f"{MADE.replace('2M', '50K')}; {STATE}")
     printed(other, "y=1; echo other > file")
     image = box.dump()
     assert image is not None

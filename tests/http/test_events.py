@@ -20,9 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, Folding, LoomError, Runtime, scripted
-from cantrip_actors.http import Service, ServiceLimits, feeds
+from cantrip_actors.http import Service, ServiceLimits, feeds, server
 from cantrip_actors.http.feeds import FRAMES, Frame
-from cantrip_actors.http.server import LINGER
 from cantrip_actors.looms import IntentGiven
 from cantrip_actors.mcp import inproc
 from cantrip_actors.observe import Telemetry
@@ -44,11 +43,13 @@ async def run(on: Served, intent: str = "turns 5 0.01") -> str:
     return str((await on.post("casts", {"cantrip": "echo", "intent": intent}, 201))["entity_id"])
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-16")
 @pytest.mark.parametrize("path", ["events", "loom/export", "entities/bob/turns?limit=200"])
 async def test_a_client_that_reads_nothing_does_not_delay_a_shutdown(
-    path: str, caplog: pytest.LogCaptureFixture
+    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server, "LINGER", 0.3)
     with socket.socket() as unread:
         async with served() as on:
             await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": "bob", "wait": 20}, 200)
@@ -60,13 +61,13 @@ async def test_a_client_that_reads_nothing_does_not_delay_a_shutdown(
             if path == "events":
                 unread.sendall(asked)
                 await anyio.sleep(0.3)
-            for _ in range(20):
+            for _ in range(12):
                 await on.post("entities/bob/send", {"intent": "x" * 400_000, "wait": 20}, 200)
             if path != "events":
                 unread.sendall(asked)
-                await anyio.sleep(1)
+                await anyio.sleep(0.3)
             began = time.monotonic()
-        assert time.monotonic() - began < LINGER + 5  # and not the 30 seconds of `ServiceLimits.patience`
+        assert time.monotonic() - began < 7  # and not the 30 seconds of `ServiceLimits.patience`
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
@@ -328,6 +329,7 @@ async def test_a_reader_that_never_reads_holds_up_no_turn() -> None:
     assert await count_cpu(deaf=True) < 4 * alone
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-06", "HTTP-15")
 @pytest.mark.parametrize("after", [None, "0"])
 async def test_a_stream_whose_entity_cannot_be_read_is_a_problem_and_the_next_one_is_not(
@@ -415,6 +417,7 @@ async def test_an_open_stream_counts_as_a_person_who_can_be_asked() -> None:
                     await anyio.sleep(0.02)
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-09")
 @pytest.mark.parametrize(
     ("headers", "said", "state"),
@@ -447,6 +450,7 @@ async def test_a_client_that_hangs_up_cancels_or_continues(
         assert on.runtime.loom.state(entity) == state
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-09", "C-19")
 @pytest.mark.parametrize("door", ["send", "chat", "stream", "response"])
 async def test_a_client_that_hangs_up_takes_back_its_intent_and_disturbs_no_other(door: str) -> None:
@@ -489,6 +493,7 @@ CAST = b'{"cantrip": "echo", "intent": "nap 30", "wait": 20}'
 JSON = {"content-type": "application/json"}
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-09")
 @pytest.mark.parametrize(("headers", "state"), [({}, "cancelled"), ({"idempotency-key": "k"}, "active")])
 async def test_a_reset_of_an_http2_stream_cancels_or_continues(headers: dict[str, str], state: str) -> None:
@@ -505,6 +510,7 @@ async def test_a_reset_of_an_http2_stream_cancels_or_continues(headers: dict[str
                 await anyio.sleep(0.02)
 
 
+@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-09")
 @pytest.mark.parametrize("is_http2", [False, True])
 async def test_a_reader_that_hangs_up_is_forgotten_and_its_entity_continues(is_http2: bool) -> None:

@@ -220,6 +220,7 @@ def check(answered: httpx.Response, told: str) -> None:
         assert problem.get("detail") or problem["error"]["message"], told
 
 
+@pytest.mark.alternate_backends
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 @pytest.mark.parametrize(
@@ -235,6 +236,7 @@ def test_any_json_in_any_field_is_a_client_error_or_an_answer(
     check(answered, f"{path} {sent!r}")
 
 
+@pytest.mark.alternate_backends
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
 @pytest.mark.parametrize(

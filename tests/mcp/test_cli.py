@@ -16,7 +16,8 @@ pytestmark = pytest.mark.real_time
 
 ROOT = Path(__file__).parent.parent.parent
 NAME = re.sub(r"\W", "_", Path(sys.executable).name)
-TARGET = f"{sys.executable} {ROOT / 'tests' / 'mcp' / 'tools.py'}"
+TARGET = f"{sys.executable} {ROOT / 'tests' / 'mcp' / 'plain.py'} review"
+WITH_SDK = f"{sys.executable} {ROOT / 'tests' / 'mcp' / 'tools.py'}"
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -48,7 +49,7 @@ def test_prompts_lists_the_prompts_of_a_server_with_their_arguments(capsys: Any)
 
 @pytest.mark.rule("MCP-01")
 def test_call_prints_the_result_and_exits_with_1_for_an_error(capsys: Any) -> None:
-    code, out, _ = run(capsys, "call", TARGET, "add", '{"a": 1, "b": 2}')
+    code, out, _ = run(capsys, "call", WITH_SDK, "add", '{"a": 1, "b": 2}')
     assert (code, json.loads(out)) == (0, {"result": 3})
     code, out, err = run(capsys, "call", TARGET, "fail", '{"why": "closed"}')
     assert (code, out) == (1, "")
@@ -60,7 +61,7 @@ def test_call_prints_the_result_and_exits_with_1_for_an_error(capsys: Any) -> No
 
 @pytest.mark.rule("MCP-02")
 def test_check_says_what_is_wrong_with_a_server(capsys: Any) -> None:
-    assert run(capsys, "check", TARGET)[:2] == (0, "connection: ok\ntools: 16, ok\n")
+    assert run(capsys, "check", TARGET)[:2] == (0, "connection: ok\ntools: 6, ok\n")
     code, _, err = run(capsys, "check", "/no/such/program")
     assert code == 1
     assert "cannot start it: No such file or directory: /no/such/program" in err

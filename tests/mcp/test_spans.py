@@ -13,6 +13,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from cantrip_actors import Runtime
 from cantrip_actors.mcp import http, inproc, stdio
+from tests.forked import Forked
 from tests.mcp.test_gates import spell
 from tests.mcp.test_servers import LEFT_OPEN, program, served
 from tests.observe.spans import Sdk
@@ -57,10 +58,11 @@ print(json.dumps({"told": told, "below": below, "trace": len({
     [("modern", "asyncio", MODERN_PROTOCOL_VERSIONS[-1]), ("handshake", "trio", HANDSHAKE_PROTOCOL_VERSIONS[-1])],
 )
 def test_a_call_has_one_span_here_and_that_of_the_server_is_below_it(era: str, backend: str, version: str) -> None:
-    command = [sys.executable, "-c", SPELL, era, backend]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
+    pipe = subprocess.PIPE
+    with Forked(SPELL, era, backend, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as ran:
+        out, err = ran.communicate(timeout=60)
+    assert ran.returncode == 0, err
+    told = json.loads(out)
     assert told["told"] == {
         "gen_ai.tool.type": "extension",
         "mcp.method.name": "tools/call",

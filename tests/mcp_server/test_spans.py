@@ -2,10 +2,11 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -38,10 +39,11 @@ print(json.dumps({"parent": spans[ours.parent.span_id].name, "kind": spans[ours.
 @pytest.mark.real_time
 @pytest.mark.parametrize(("era", "backend"), [("2026-07-28", "asyncio"), ("legacy", "trio")])
 def test_an_episode_is_below_the_call_that_cast_it(era: str, backend: str) -> None:
-    command = [sys.executable, "-c", SPELL, era, backend]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
+    pipe = subprocess.PIPE
+    with Forked(SPELL, era, backend, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as ran:
+        out, err = ran.communicate(timeout=60)
+    assert ran.returncode == 0, err
+    told = json.loads(out)
     assert (told["parent"], told["kind"]) == ("tools/call helper", "SERVER")
     if era != "legacy":  # the SDK's client writes the trace of its own span over the given one there
         assert told["trace"] == "0af7651916cd43dd8448eb211c80319c"
