@@ -19,14 +19,19 @@ CONTEXT = 512
 WORD = 8192
 """A longer word is released except for its end: it is data, in which a key may begin anywhere."""
 
+SOON = 2048
+"""So much held text is searched again after each white space: it is held because a secret may go on."""
+
 STEPS = 8
-"""Held text is searched again when it has grown by one part in this many: else a text in many small pieces that are all
-held back would be searched once for each piece.
+"""More held text, as in the block of a key, is searched again when it has grown by one part in this many, or the block
+ends: else it would be searched once for each word.
 """
 
-_LAST_WORD = re.compile(r"\S*\Z")
 _OPEN_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}\Z")
 """The first line of a private key's block has spaces in it."""
+
+_END_OF_BLOCK = re.compile(r"-----END [A-Z0-9 ]{0,60}-----")
+_LONGEST_END = 80
 
 
 class RedactedStream:
@@ -44,18 +49,23 @@ class RedactedStream:
         """Add a piece and return the text that can be released, possibly none."""
         self._held += piece
         text = self._held
-        if len(text) - self._seen < len(text) // STEPS:
-            return ""
-        word = _LAST_WORD.search(text, max(0, len(text) - WORD))
-        cut = len(text) if word is None else word.start()
+        cut = _find_last_word(text)
         if len(text) - cut >= WORD:
             cut = len(text) - max(WORD // 2, 2 * self._redactor.longest)
+        if cut <= 0 or not self._is_due(text):
+            return ""
         if block := _OPEN_BLOCK.search(text, max(0, len(text) - 100)):
             cut = min(cut, block.start())
-        spaced = self._redactor.may_begin(text)
-        out = self._release(max(0, min(cut, spaced)))
+        out = self._release(min(cut, self._redactor.may_begin(text)))
         self._seen = len(self._held)
         return out
+
+    def _is_due(self, text: str) -> bool:
+        """Return whether the held text is to be searched."""
+        has_grown = len(text) - self._seen >= len(text) // STEPS
+        return (
+            has_grown or len(text) <= SOON or _END_OF_BLOCK.search(text, max(0, self._seen - _LONGEST_END)) is not None
+        )
 
     def close(self) -> str:
         """End the stream and return the remaining text."""
@@ -78,3 +88,9 @@ class RedactedStream:
         self._before = (self._before + self._held[:cut])[-CONTEXT:]
         self._held = self._held[cut:]
         return out
+
+
+def _find_last_word(text: str) -> int:
+    """Return where the last word begins, at most `WORD` characters before the end."""
+    tail = text[-WORD:]
+    return len(text) - (0 if tail[-1:].isspace() else len(tail.rsplit(maxsplit=1)[-1])) if tail else 0

@@ -59,3 +59,28 @@ def test_redacted_pieces_equal_the_redacted_whole(what: str, size: int) -> None:
     out = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size)) + stream.close()
     assert "s3cret-value" not in out
     assert len(out) <= len(text) + 20_000
+
+
+PROSE = "It says: see https://example.org/a?b=1 and `sk-` in [1, 2]; nothing of that is secret. " * 4
+BLOCK = "-----BEGIN PRIVATE KEY-----\n" + "MIIEabcd1234\n" * 400 + "-----END PRIVATE KEY-----\n"
+PLAIN = {"prose": PROSE, "a long word": "x" * 4_000 + " " + PROSE, "a long word at the end": PROSE + "x" * 4_000}
+
+
+@pytest.mark.rule("V-38")
+@pytest.mark.parametrize("size", [1, 4, 50])
+@pytest.mark.parametrize("what", PLAIN)
+def test_a_stream_is_read_one_word_late(what: str, size: int) -> None:
+    text, stream, length = PLAIN[what], RedactedStream(Redactor()), 0
+    for end in range(size, len(text), size):
+        length += len(stream.feed(text[end - size : end]))
+        word = "" if text[end - 1].isspace() else text[:end].rsplit(maxsplit=1)[-1]
+        assert length == end - len(word), f"late: {text[length:end]!r}"
+
+
+@pytest.mark.rule("V-38")
+@pytest.mark.parametrize("size", [1, 4, 7])
+def test_a_stream_continues_when_the_block_of_a_key_ends(size: int) -> None:
+    text, stream, out = f"{BLOCK}and then words.", RedactedStream(Redactor()), ""
+    for end in range(size, len(text) + size, size):
+        out += stream.feed(text[end - size : end])
+    assert out == "[redacted:private-key]\nand then "
