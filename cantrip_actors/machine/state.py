@@ -268,6 +268,12 @@ class Episode(msgspec.Struct):
     """The record that ended the episode."""
     trace: str | None = None
     """The `traceparent` of its span. A fork begins with that of the episode that it continues."""
+    sender: str | None = None
+    """The sender of the intent."""
+    context: Any = None
+    """The data that came with the intent."""
+    dependencies: str | None = None
+    """The mark of the dependencies that its gates have."""
 
 
 class Turn(msgspec.Struct):

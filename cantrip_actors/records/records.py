@@ -117,7 +117,8 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
 
     `images` are those of the intent, then those whose handles are in `context`. `key` is the key of the mail that this
     record takes, and `sender` names its sender. `trace` is the W3C `traceparent` of the span of the episode that begins
-    here, if the episode is traced.
+    here, if the episode is traced. `dependencies` says which dependencies the gates of its episode have: a mark, and
+    not their values.
     """
 
     entity_id: str
@@ -128,6 +129,7 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
     key: str | None = None
     sender: str | None = None
     trace: str | None = None
+    dependencies: str | None = None
 
 
 class Steered(_Record, frozen=True, tag="steer"):

@@ -86,6 +86,7 @@ from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
+from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import WrongTask, inspect
 from supervisors.events import Event
@@ -139,6 +140,7 @@ class Runtime:
         url: str | os.PathLike[str] = "memory:",
         *,
         cantrips: Iterable[Cantrip] = (),
+        dependencies: Provide | None = None,
         upgrade: Upgrade = "idle",
         recover: Recover = "list",
         passivate_after: float = 300.0,
@@ -175,6 +177,12 @@ class Runtime:
         given a `Move` and returns whether the entity moves. It is called often, so it must be quick. An episode under
         way and a one-shot entity keep their cantrip. If no cantrip here fits, the entity's mail waits, and a send
         raises CantripUnknown. `would_adopt` lists the moves.
+
+        `dependencies` is a function, sync or async, that returns the dependencies of an entity's gates by their names,
+        for a `Work`: `lambda work: {"user": work.sender}`. It is called for each episode, in the process that runs it,
+        after a crash and a takeover, too, and for works of one `scope` once while the entity is loaded. What it returns
+        replaces what the circle has. A name that no gate takes is ignored. It may raise `Unavailable`. Without it, an
+        entity whose dependencies no cantrip here has waits, and its callers get DependenciesUnknown (docs/service.md).
 
         `secrets` (texts, or names with texts), the keys of crystals, and gate dependencies with names such as `token`
         are redacted in every event, stream, error and log line, and so are texts that look like a common kind of key.
@@ -251,6 +259,7 @@ class Runtime:
         )
         expected = "the URL of a loom, as in sqlite:loom.db, or a path"
         check(isinstance(url, (str, os.PathLike)), "url", expected, url, LoomError)
+        check(dependencies is None or callable(dependencies), "dependencies", "a function of a Work", dependencies)
         check_kind("cantrips", cantrips, Iterable, "a list of cantrips", InvalidCantrip)
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
@@ -278,6 +287,7 @@ class Runtime:
             instrument=telemetry,
             node=node,
             queues=_check_queues(queues),
+            dependencies=dependencies,
             make_casts=Beginnings,
         )
         return cls(tree, recover)
