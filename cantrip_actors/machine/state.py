@@ -24,6 +24,7 @@ from cantrip_actors.records.records import (
     Ended,
     Header,
     Observation,
+    OnClose,
     Requested,
 )
 from cantrip_actors.records.tenant import scope_name
@@ -104,6 +105,8 @@ class Identity(Value, frozen=True):
     queue: str = ""
     waits: bool = False
     """Whether it was made without an intent (`ensure`)."""
+    on_close: OnClose | None = None
+    """What happens to it if its runtime closes while it works; None if the runtime says so."""
 
     @classmethod
     def of_header(cls, header: Header) -> Identity:
@@ -197,6 +200,7 @@ class Plan(Identity, frozen=True, kw_only=True):
             tenant=self.tenant,
             queue=self.queue,
             waits=self.waits,
+            on_close=self.on_close,
         )
 
     def is_adopted(self, state: State) -> bool:

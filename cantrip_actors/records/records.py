@@ -27,6 +27,10 @@ from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.value import Value
 
+OnClose = Literal["end", "keep"]
+"""What happens to a one-shot entity without a key that works when its runtime closes: it ends, or is left as it stands,
+for the next process."""
+
 SCHEMA = 1
 """The version of the records' format. Every header states it; from version 2 on every line does."""
 
@@ -83,6 +87,9 @@ class Header(
     id is derived from it. `name` is the entity's name among those of its `tenant`, `cantrip_name` its cantrip's.
     `queue` is the queue that the entity was submitted to: it keeps a place there until it is over.
 
+    `on_close` says whether the entity is left as it is if its runtime closes while it works ("keep"), or ends ("end");
+    None if that is for the runtime to say.
+
     An entity that `waits` was made without an intent: its first one comes like those after it. Any other gets it in the
     transaction that records the header.
     """
@@ -105,6 +112,7 @@ class Header(
     tenant: str = ""
     queue: str = ""
     waits: bool = False
+    on_close: OnClose | None = None
 
     @property
     def scoped_name(self) -> str | None:

@@ -32,7 +32,7 @@ from cantrip_actors.loom import (
 from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.loom.selection import ListedEntity, ListedKind, Page, Selection, format_since
-from cantrip_actors.records.records import Header
+from cantrip_actors.records.records import Header, OnClose
 from cantrip_actors.records.tenant import check_tenant, scope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
@@ -50,7 +50,7 @@ from cantrip_actors.runtime.face.episode import Episode
 from cantrip_actors.runtime.face.owner import Owner
 from cantrip_actors.runtime.face.receipt import Receipt
 from cantrip_actors.runtime.face.system import System, read_system
-from cantrip_actors.runtime.loom.core import Limits, OnClose
+from cantrip_actors.runtime.loom.core import Limits
 from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.nodes.membership import Node
@@ -495,7 +495,14 @@ class Runtime:
         return await crystals.ask(used, query, retry or Retry())
 
     async def cast(
-        self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+        self,
+        cantrip: Cantrip,
+        intent: Said,
+        *,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
+        on_close: OnClose | None = None,
     ) -> Episode:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
 
@@ -506,6 +513,9 @@ class Runtime:
 
         `by` says who casts; the record of the intent has it as its `sender`.
 
+        `on_close` says what becomes of the entity if this runtime closes while it works, instead of the option of
+        `open`: with "keep" it stays in the loom as it is, and the next process resumes it. What has a key always stays.
+
         Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom. With a key it
         does not, because other callers may wait for the same entity.
 
@@ -513,7 +523,7 @@ class Runtime:
         if the crystal breaks its contract or a provider fails for good; LoomError if the loom cannot write;
         EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, key, by))
+        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, key, by, on_close))
         return await (entity.result() if key is None else entity.episode())
 
     async def batch(
@@ -532,15 +542,22 @@ class Runtime:
         return await cast_all(self.cast, cantrip, intents, key, by)
 
     async def start(
-        self, cantrip: Cantrip, intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+        self,
+        cantrip: Cantrip,
+        intent: Said,
+        *,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
+        on_close: OnClose | None = None,
     ) -> Entity:
         """Cast without waiting: the entity runs meanwhile; `await entity.episode()` waits for its end.
 
         Its beginning is in the loom when this returns: after a crash the entity can be resumed.
 
-        `key` and `by` as for `cast`.
+        `key`, `by` and `on_close` as for `cast`.
         """
-        what = self._make_beginning("start", cantrip, intent, context, key, by)
+        what = self._make_beginning("start", cantrip, intent, context, key, by, on_close)
         return await self._beginnings.begin(what, waits=True)
 
     async def submit(
@@ -594,14 +611,15 @@ class Runtime:
         context: Any = None,
         key: str | None = None,
         by: str = "",
+        on_close: Literal["keep"] | None = None,
     ) -> Entity:
         """Make a long-lived entity (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
-        in any process that opens the loom. `key` and `by` as for `cast`. Raises as `cast`, InvalidIntent if the name is
-        invalid, and NameTaken if it is taken.
+        in any process that opens the loom. `key` and `by` as for `cast`. A long-lived entity always stays when its
+        runtime closes. Raises as `cast`, InvalidIntent if the name is invalid, and NameTaken if it is taken.
         """
-        what = self._make_beginning("invoke", cantrip, intent, context, key, by, lasting=True, name=name)
+        what = self._make_beginning("invoke", cantrip, intent, context, key, by, on_close, lasting=True, name=name)
         return await self._beginnings.begin(what, waits=True)
 
     async def ensure(self, name: str, cantrip: Cantrip) -> Entity:
@@ -616,15 +634,33 @@ class Runtime:
         return await self._beginnings.ensure(name, _check_cantrip("ensure", cantrip), self._tenant or "")
 
     def _make_beginning(
-        self, what: str, cantrip: Cantrip, intent: Said, context: Any, key: str | None, by: str, **facts: Any
+        self,
+        what: str,
+        cantrip: Cantrip,
+        intent: Said,
+        context: Any,
+        key: str | None,
+        by: str,
+        on_close: OnClose | None,
+        **facts: Any,
     ) -> Beginning:
         """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
         check_texts(by=by)
+        if on_close is not None:
+            check_choice("on_close", on_close, get_args(OnClose))
+        always_stays = key is not None or facts.get("lasting", False)
+        if on_close == "end" and always_stays:
+            raise ValueError(
+                'on_close: expected "keep" or nothing, got "end": a long-lived entity and one that begins with a key '
+                "stay in the loom when the runtime closes"
+            )
         begin = make_begin(intent, context, sender=by or None)
         self._tree.launcher.check_files(_check_cantrip(what, cantrip), begin.images)
         if key is not None:
             check_name("key", key)
-        facts = {"tenant": self._tenant or "", **facts}
+        if on_close is None and not always_stays and self._tree.limits.on_close == "keep":
+            on_close = "keep"  # also for a later process that was opened without it
+        facts = {"tenant": self._tenant or "", "on_close": None if always_stays else on_close, **facts}
         return Beginning(cantrip, begin, self._beginnings.make_identity(key, **facts))
 
     def id_of_key(self, key: str) -> str:
@@ -713,17 +749,18 @@ class Runtime:
         context: Any = None,
         key: str | None = None,
         by: str = "",
+        on_close: OnClose | None = None,
     ) -> Episode:
         """Continue from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
 
         The fork has the context of the path to that turn, then `intent`. It works with `cantrip`, or with the cantrip
-        that was in force at that turn; `crystal`, if given, replaces the cantrip's crystal. `key` and `by` as for
-        `cast`.
+        that was in force at that turn; `crystal`, if given, replaces the cantrip's crystal. `key`, `by` and
+        `on_close` as for `cast`.
 
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by)
+        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, on_close)
         entity = await self._beginnings.begin(what)
         return await (entity.result() if key is None else entity.episode())
 
@@ -738,13 +775,14 @@ class Runtime:
         lasting: bool = False,
         key: str | None = None,
         by: str = "",
+        on_close: OnClose | None = None,
     ) -> Entity:
         """Fork as `fork` does, without waiting for the episode: the fork's beginning is in the loom.
 
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
         check_kind("lasting", lasting, bool, "True or False")
-        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, lasting=lasting)
+        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, on_close, lasting=lasting)
         return await self._beginnings.begin(what, waits=True)
 
     async def _make_fork(
@@ -756,6 +794,7 @@ class Runtime:
         context: Any,
         key: str | None,
         by: str,
+        on_close: OnClose | None,
         *,
         lasting: bool = False,
     ) -> Beginning:
@@ -765,9 +804,8 @@ class Runtime:
             cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
-        return self._make_beginning(
-            "fork", cantrip, intent, context, key, by, tenant=tenant, parent_turn=turn_id, forked=True, lasting=lasting
-        )
+        facts = {"tenant": tenant, "parent_turn": turn_id, "forked": True, "lasting": lasting}
+        return self._make_beginning("fork", cantrip, intent, context, key, by, on_close, **facts)
 
     # Listings
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import uuid_utils
@@ -26,7 +26,7 @@ from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life, find_dependencies
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.mail import CONTROL, Mail
-from cantrip_actors.records.records import Record
+from cantrip_actors.records.records import OnClose, Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.living import LoadedCells
@@ -59,11 +59,6 @@ OTHER_EVENT_LOOP = (
     "the runtime was opened in another event loop: open one in each, or have a thread call it there, with "
     "anyio.from_thread, asyncio.run_coroutine_threadsafe or Runtime.blocking"
 )
-
-
-OnClose = Literal["end", "keep"]
-"""What happens to one-shot entities without a key that work when their runtime closes: they end, or are left as they
-stand, for the next process."""
 
 
 class Limits(NamedTuple):
