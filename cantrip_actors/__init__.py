@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         CantripError,
         CantripUnknown,
         CrystalError,
+        DependenciesUnknown,
         EntityCrashed,
         EntityEnded,
         ImmutableError,
@@ -117,12 +118,15 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.gate_function import Injected, gate
     from cantrip_actors.terms.image import Image
     from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+    from cantrip_actors.terms.provided import PROVIDED
     from cantrip_actors.terms.queue import Queue
     from cantrip_actors.terms.retry import Retry
     from cantrip_actors.terms.risk import LethalTrifecta
+    from cantrip_actors.terms.work import Work
     from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 
 __all__ = [
+    "PROVIDED",
     "AlreadyDecided",
     "AskCycle",
     "AttemptFailedEvent",
@@ -140,6 +144,7 @@ __all__ = [
     "DecidedEvent",
     "DelegatedEvent",
     "DeltaEvent",
+    "DependenciesUnknown",
     "Entity",
     "EntityCrashed",
     "EntityEnded",
@@ -228,6 +233,7 @@ __all__ = [
     "Usage",
     "UsageEvent",
     "Withdrawn",
+    "Work",
     "ask_first",
     "gate",
     "open_loom",
@@ -274,6 +280,7 @@ _HOMES = {
         "CantripError",
         "CantripUnknown",
         "CrystalError",
+        "DependenciesUnknown",
         "EntityCrashed",
         "EntityEnded",
         "ImmutableError",
@@ -295,6 +302,8 @@ _HOMES = {
         "UnknownRequest",
         "Withdrawn",
     ),
+    "cantrip_actors.terms.provided": ("PROVIDED",),
+    "cantrip_actors.terms.work": ("Work",),
     "cantrip_actors.terms.gate": ("Gate",),
     "cantrip_actors.terms.gate_function": ("Injected", "gate"),
     "cantrip_actors.stream.events": (

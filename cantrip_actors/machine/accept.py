@@ -159,8 +159,8 @@ def _begin(plan: Plan, state: State, live: Transient, moment: Moment, event: Beg
     if not isinstance(event.intent, str) or not event.intent.strip():
         raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {event.intent!r}")
     live.began = live.mark = moment.now
-    _, _, _, key, sender, trace = event
-    given = IntentGiven(plan.entity_id, event.intent, moment.at, event.context, event.images, key, sender, trace)
+    intent, context, images, *rest = event
+    given = IntentGiven(plan.entity_id, intent, moment.at, context, images, *rest)
     return [given] if state.has_header else [plan.make_header(moment.at), given]
 
 

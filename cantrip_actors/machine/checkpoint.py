@@ -18,14 +18,15 @@ from cantrip_actors.terms.context import Shared
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Increment it with any change of `State` or of its folding: older checkpoints are then ignored."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
     """The state of an entity after a record, and the usage of the subtrees of its children until then.
 
-    `cantrip_id` and `is_measured` say for which shape the records were folded. `adopted` is the cantrip in force.
+    `cantrip_id` and `is_measured` say for which shape the records were folded. `adopted` is the cantrip in force, and
+    `dependencies` the mark of the dependencies in force.
     """
 
     state: State
@@ -33,6 +34,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     adopted: CantripRef
     is_measured: bool
     below: Usage = NO_USAGE
+    dependencies: str | None = None
     format: int = FORMAT
 
     def is_for(self, plan: Plan) -> bool:
@@ -44,23 +46,36 @@ class _Summary(msgspec.Struct, frozen=True):
     """The fields of a checkpoint without its state."""
 
     adopted: CantripRef
+    dependencies: str | None = None
     format: int = FORMAT
 
 
 def read_cantrip_of_checkpoint(data: bytes) -> CantripRef | None:
     """Return the cantrip that an entity works with, without decoding its state; None for an unusable checkpoint."""
+    summary = _read_summary(data)
+    return None if summary is None else summary.adopted
+
+
+def read_dependencies_of_checkpoint(data: bytes) -> tuple[str | None] | None:
+    """Return, in a tuple, the mark of the dependencies that an entity had; None for an unusable checkpoint."""
+    summary = _read_summary(data)
+    return None if summary is None else (summary.dependencies,)
+
+
+def _read_summary(data: bytes) -> _Summary | None:
     try:
         summary = msgspec.msgpack.decode(data, type=_Summary)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return summary.adopted if summary.format == FORMAT else None
+    return summary if summary.format == FORMAT else None
 
 
 def encode_checkpoint(plan: Plan, state: State, below: Usage) -> bytes | None:
     """Return a state as bytes; None for one with values that only JSON can express, such as very large numbers."""
     try:
         adopted = CantripRef(state.cantrip_id, state.cantrip_name)
-        return _ENCODER.encode(Checkpoint(state, plan.cantrip.id, adopted, plan.shape.is_measured, below))
+        mark = state.episode.dependencies
+        return _ENCODER.encode(Checkpoint(state, plan.cantrip.id, adopted, plan.shape.is_measured, below, mark))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 

@@ -50,7 +50,7 @@ class Moment(Value, frozen=True, gc=False):
 
 
 class Begin(NamedTuple):
-    """An intent, and data for it; `key` and `sender` come from its mail, and `trace` is for its record."""
+    """An intent, and data for it; `key` and `sender` come from its mail, and the rest is for its record."""
 
     intent: str
     context: Any = None
@@ -58,6 +58,7 @@ class Begin(NamedTuple):
     key: str | None = None
     sender: str | None = None
     trace: str | None = None
+    dependencies: str | None = None
 
 
 class Replied(Value, frozen=True, gc=False):

@@ -130,7 +130,14 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
         conversation.head = len(conversation.context)
     if record.images:
         conversation.images = conversation.images.extend(record.images)
-    state.episode = Episode(state.episode.number + 1, record.key, trace=record.trace)
+    state.episode = Episode(
+        state.episode.number + 1,
+        record.key,
+        trace=record.trace,
+        sender=record.sender,
+        context=record.context,
+        dependencies=record.dependencies,
+    )
     state.phase = Phase.ASKING
 
 

@@ -24,6 +24,7 @@ from cantrip_actors.records.records import (
     Ended,
     Header,
     Observation,
+    OnClose,
     Requested,
 )
 from cantrip_actors.records.tenant import scope_name
@@ -106,6 +107,8 @@ class Identity(Value, frozen=True):
     queue: str = ""
     waits: bool = False
     """Whether it was made without an intent (`ensure`)."""
+    on_close: OnClose | None = None
+    """What happens to it if its runtime closes while it works; None if the runtime says so."""
 
     @classmethod
     def of_header(cls, header: Header) -> Identity:
@@ -204,6 +207,7 @@ class Plan(Identity, frozen=True, kw_only=True):
             tenant=self.tenant,
             queue=self.queue,
             waits=self.waits,
+            on_close=self.on_close,
         )
 
     def is_adopted(self, state: State) -> bool:
@@ -275,6 +279,12 @@ class Episode(msgspec.Struct):
     """The record that ended the episode."""
     trace: str | None = None
     """The `traceparent` of its span. A fork begins with that of the episode that it continues."""
+    sender: str | None = None
+    """The sender of the intent."""
+    context: Any = None
+    """The data that came with the intent."""
+    dependencies: str | None = None
+    """The mark of the dependencies that its gates have."""
 
 
 class Turn(msgspec.Struct):

@@ -47,6 +47,8 @@ class Mail(Value, frozen=True, kw_only=True):
     `key` is unique among the entity's mail as long as that is kept. `body` is a JSON object; what it holds depends on
     `kind`. `sender` names a program, a token or an entity; `at` is the time of sending, ISO 8601 in UTC. `images` are
     those of `body`, which names them by their handles. `trace` is the `traceparent` of the span that sends it.
+    `dependencies` is the mark of the dependencies with which its sender wants the intent to be worked on; None if it
+    gave none.
     """
 
     entity_id: str
@@ -58,6 +60,7 @@ class Mail(Value, frozen=True, kw_only=True):
     child: str | None = None
     images: tuple[File, ...] = NO_IMAGES
     trace: str | None = None
+    dependencies: str | None = None
 
     @property
     def lane(self) -> int:

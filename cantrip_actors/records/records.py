@@ -27,6 +27,10 @@ from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.value import Value
 
+OnClose = Literal["end", "keep"]
+"""What happens to a one-shot entity without a key that works when its runtime closes: it ends, or is left as it stands,
+for the next process."""
+
 SCHEMA = 1
 """The version of the records' format. Every header states it; from version 2 on every line does."""
 
@@ -83,6 +87,9 @@ class Header(
     id is derived from it. `name` is the entity's name among those of its `tenant`, `cantrip_name` its cantrip's.
     `queue` is the queue that the entity was submitted to: it keeps a place there until it is over.
 
+    `on_close` says whether the entity is left as it is if its runtime closes while it works ("keep"), or ends ("end");
+    None if that is for the runtime to say.
+
     An entity that `waits` was made without an intent: its first one comes like those after it. Any other gets it in the
     transaction that records the header.
     """
@@ -105,6 +112,7 @@ class Header(
     tenant: str = ""
     queue: str = ""
     waits: bool = False
+    on_close: OnClose | None = None
 
     @property
     def scoped_name(self) -> str | None:
@@ -117,7 +125,8 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
 
     `images` are those of the intent, then those whose handles are in `context`. `key` is the key of the mail that this
     record takes, and `sender` names its sender. `trace` is the W3C `traceparent` of the span of the episode that begins
-    here, if the episode is traced.
+    here, if the episode is traced. `dependencies` says which dependencies the gates of its episode have: a mark, and
+    not their values.
     """
 
     entity_id: str
@@ -128,6 +137,7 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
     key: str | None = None
     sender: str | None = None
     trace: str | None = None
+    dependencies: str | None = None
 
 
 class Steered(_Record, frozen=True, tag="steer"):

@@ -81,6 +81,7 @@ from cantrip_actors.terms.errors import (
 )
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import Changed
+from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import GateCall
 from supervisors import (
     ActorSystem,
@@ -110,10 +111,13 @@ class Tree(Core):
         instrument: Instrument | None = None,
         node: Node | None = None,
         queues: Sequence[Queue] = (),
+        dependencies: Provide | None = None,
         make_casts: Callable[[Tree], Casts],
     ) -> None:
         passivate_after = limits.passivate_after if node is None else node.passivate_after
-        super().__init__(cantrips, limits, guard, upgrade, instrument, passivate_after=passivate_after)
+        super().__init__(
+            cantrips, limits, guard, upgrade, instrument, passivate_after=passivate_after, dependencies=dependencies
+        )
         self._node = node
         self._snapshot_key = snapshot_key
         self._own_key = secrets.token_bytes(32)

@@ -231,6 +231,18 @@ class Cantrip(Generic[Answer_co]):
         cantrip.__dict__["_bare"] = self.bare
         return cantrip
 
+    def with_dependencies(self, values: Mapping[str, Any]) -> Cantrip:
+        """Return the same cantrip with other dependencies of its gates, by their names; its content id is the same."""
+        cantrip = replace_fields(self, circle=self.circle.with_dependencies(values))
+        cantrip.__dict__.update(id=self.id, _bare=self.bare, _unprovided=self.unprovided)
+        return cantrip
+
+    @property
+    def unprovided(self) -> Cantrip:
+        """Return this cantrip without dependencies that the runtime provided for one piece of work."""
+        cantrip: Cantrip = self.__dict__.get("_unprovided", self)
+        return cantrip
+
     @property
     def bare(self) -> Cantrip:
         """Return this cantrip as the user wrote it, without the tools of its circle's servers."""

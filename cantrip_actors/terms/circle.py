@@ -21,6 +21,7 @@ from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 from cantrip_actors.terms.own_gates import DELEGATION, DONE
+from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.tool_server import Calls, ListedTools, ToolServer, ToolServerError, make_gates
 from cantrip_actors.terms.value import replace_fields, set_fields
@@ -168,6 +169,27 @@ class Circle:
         circle.__dict__["_bare"] = self.bare
         return circle
 
+    @cached_property
+    def has_injected(self) -> bool:
+        """Whether a gate has dependencies that were injected."""
+        return any(gate.dependencies for gate in self.gates)
+
+    @cached_property
+    def provided(self) -> tuple[str, ...]:
+        """The names of the dependencies that the runtime has to provide: `PROVIDED` stands in their place."""
+        values = (pair for gate in self.gates for pair in gate.dependencies.items())
+        return tuple(dict.fromkeys(name for name, value in values if value is PROVIDED))
+
+    def with_dependencies(self, values: Mapping[str, Any]) -> Circle:
+        """Return this circle with dependencies of its gates, by their names. Raises InvalidCantrip for a wrong one."""
+        gates = []
+        for one in self.gates:
+            own = {name: values[name] for name in one.injected if name in values}
+            gates.append(one.with_(**own) if own else one)
+        circle = replace_fields(self, gates=tuple(gates))
+        circle.__dict__["_bare"] = self.bare
+        return circle
+
     @property
     def bare(self) -> Circle:
         """Return this circle as the user wrote it, without the tools of its servers."""
@@ -263,7 +285,7 @@ class Circle:
 
 
 def _has_folder(gate: Gate) -> bool:
-    return gate.name in FILE_GATES and bool(gate.dependencies.get("root"))
+    return gate.name in FILE_GATES and gate.dependencies.get("root") not in (None, "", PROVIDED)
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:

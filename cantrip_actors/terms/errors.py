@@ -90,6 +90,14 @@ class CantripUnknown(LoomError):
         self.offered = tuple(offered)
 
 
+class DependenciesUnknown(LoomError):
+    """This process cannot say which dependencies the gates of an entity should have, so the entity waits.
+
+    Open the runtime with `dependencies=`, or give a cantrip with the right dependencies: `runtime.entity(name,
+    cantrip=…)`, `runtime.resume(entity_id, cantrip=…)`, `runtime.fork(…, cantrip=…)`.
+    """
+
+
 class Stranded(CantripUnknown):
     """No living node of the cluster can run the entity. Its mail waits; call `episode` again to wait, too.
 

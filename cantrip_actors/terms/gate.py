@@ -25,6 +25,7 @@ from cantrip_actors.terms.exact_json import explain_arguments
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import describe, shorten
+from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper, check_expires, check_unattended
@@ -241,7 +242,7 @@ class Gate:
         for name, value in dependencies.items():
             if name in self.injected:
                 check = _DEPENDENCIES.get((self.kind, name))
-                injected[name] = value if check is None else check(self.name, value)
+                injected[name] = value if check is None or value is PROVIDED else check(self.name, value)
             elif name in names:
                 settings[name] = value
             else:
@@ -255,7 +256,8 @@ class Gate:
         if missing:
             raise InvalidCantrip(
                 f"gate {self.name} needs {', '.join(missing)}: give it when the circle is made, "
-                f"{self.name}.with_({missing[0]}=…)"
+                f"{self.name}.with_({missing[0]}=…), or with_({missing[0]}=PROVIDED) if Runtime.open(dependencies=…) "
+                "provides it"
             )
         return self
 

@@ -189,19 +189,41 @@ JOB = Cantrip(scripted(work_once), circle=Circle(["done", work], [max_turns(5)])
 
 
 @pytest.mark.rule("Y-04")
-@pytest.mark.parametrize("how", ["keyed", "submitted", "kept"])
+@pytest.mark.parametrize("how", ["keyed", "submitted", "kept", "kept alone", "forked"])
 async def test_work_that_somebody_comes_back_for_goes_on_after_a_clean_shutdown(url: str, how: str) -> None:
     async with Runtime.open(url, cantrips=[JOB], on_close="keep" if how == "kept" else "end") as runtime:
         if how == "submitted":
             await runtime.submit("job", "go", key="job-1")
         else:
-            await runtime.start(JOB, "go", key="job-1" if how == "keyed" else None)
+            options = {"keyed": {"key": "job-1"}, "kept alone": {"on_close": "keep"}}
+            entity = await runtime.start(JOB, "go", **options.get(how, {}))
+            if how == "forked":
+                turn = (await entity.episode()).thread[0].id
+                await runtime.start_fork(turn, intent="go", on_close="keep")
         await anyio.sleep(5)
         assert not await runtime.drain(1)
-        (entity_id,) = runtime.loom.entities()
+        entity_id = runtime.loom.entities()[-1]
+    async with Runtime.open(url, cantrips=[JOB], recover="resume") as runtime:  # it closes before the work is done
+        assert runtime.loom.state(entity_id) == "active"
+        await anyio.sleep(1)
     async with Runtime.open(url, cantrips=[JOB], recover="resume") as runtime:
-        assert runtime.loom.entities() == [entity_id]
+        assert runtime.loom.entities()[-1] == entity_id
         assert (await runtime.get_entity(entity_id).episode()).result == "worked"
+
+
+@pytest.mark.rule("Y-04")
+async def test_what_a_caller_says_about_the_close_comes_before_the_option_of_the_runtime(url: str) -> None:
+    async with Runtime.open(url, cantrips=[JOB], on_close="keep") as runtime:
+        entity = await runtime.start(JOB, "go", on_close="end")
+        with pytest.raises(ValueError, match='expected "keep" or nothing'):
+            await runtime.start(JOB, "go", key="job-1", on_close="end")
+        with pytest.raises(ValueError, match="on_close: expected"):
+            await runtime.cast(JOB, "go", on_close="never")  # type: ignore[arg-type]
+        await runtime.invoke(JOB, "go", name="jobs", on_close="keep")
+        await anyio.sleep(5)
+    async with Runtime.open(url) as runtime:
+        assert runtime.loom.state(entity.id) == "cancelled"
+        assert runtime.interrupted() != []
 
 
 @pytest.mark.rule("Y-04")

@@ -645,7 +645,7 @@ async def test_draining_an_idle_runtime_takes_no_time():
 @pytest.mark.rule("LOOM-7")
 async def test_an_entity_is_found_by_its_id_in_any_state(tmp_path):
     url = f"sqlite:{tmp_path / 'loom.db'}"
-    async with Runtime.open(url, passivate_after=10) as runtime:
+    async with Runtime.open(url, cantrips=[POLICY_SPELL], passivate_after=10) as runtime:
         started = await runtime.start(taking(5), "go")
         notes = await runtime.invoke(POLICY_SPELL, "go", name="notes")
         under_way = runtime.get_entity(started.id)

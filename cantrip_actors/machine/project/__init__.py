@@ -10,6 +10,7 @@ from __future__ import annotations
 from cantrip_actors.machine.project.entity import (
     CantripRef,
     find_cantrip,
+    find_dependencies,
     find_episode,
     find_first_intent,
     find_header_in_force,
@@ -85,6 +86,7 @@ __all__ = [
     "compute_life",
     "find_cantrip",
     "find_decision",
+    "find_dependencies",
     "find_episode",
     "find_first_intent",
     "find_header_in_force",

@@ -202,6 +202,12 @@ def list_intents(records: Iterable[Record]) -> list[IntentGiven]:
     return [record for record in records if isinstance(record, IntentGiven)]
 
 
+def find_dependencies(records: Sequence[Record], before: str | None = None) -> str | None:
+    """Return the mark of the dependencies in force after these records; `before`, if there is no intent in them."""
+    last = next((record for record in reversed(records) if isinstance(record, IntentGiven)), None)
+    return before if last is None else last.dependencies
+
+
 def find_first_intent(records: Iterable[Record]) -> IntentGiven | None:
     """Return the first intent; None if the process was killed between the header and it."""
     return next((record for record in records if isinstance(record, IntentGiven)), None)

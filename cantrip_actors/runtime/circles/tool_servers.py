@@ -83,14 +83,14 @@ RESTARTS: Final = 5
 PERIOD: Final = 60.0
 """A server whose connection ends more than `RESTARTS` times within so many seconds is given up."""
 
-Work = Callable[[Connection], Awaitable[Any]]
+ServerWork = Callable[[Connection], Awaitable[Any]]
 """The work that a caller wants done with a connection."""
 
 
 class Message(NamedTuple):
     """Work for a connection, with the caller's context variables: the span that it belongs to."""
 
-    work: Work
+    work: ServerWork
     variables: ContextVariables
 
 
@@ -344,7 +344,7 @@ class ToolServers:
 
     # Calls
 
-    async def call(self, used: ServerInUse, work: Work, tries: int = 1) -> Any:
+    async def call(self, used: ServerInUse, work: ServerWork, tries: int = 1) -> Any:
         """Return the result of some work, offered to up to `tries` incarnations of the actor until one begins it.
 
         Work that a session never took is offered to the next one.
@@ -359,7 +359,7 @@ class ToolServers:
                 problem = str(never)
         raise ToolServerError(f"server {used.server.name} took nothing in {SESSIONS} sessions: {problem}")
 
-    async def _offer(self, used: ServerInUse, work: Work, tries: int) -> Any:
+    async def _offer(self, used: ServerInUse, work: ServerWork, tries: int) -> Any:
         is_sent = False
 
         async def send(connection: Connection) -> Any:
@@ -422,7 +422,7 @@ class HeldServer:
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
         """Return the messages of a prompt; they are the server's words. Raises ToolServerError."""
-        work: Work = lambda connection: connection.prompt(name, arguments)  # noqa: E731  # it is one expression
+        work: ServerWork = lambda connection: connection.prompt(name, arguments)  # noqa: E731  # it is one expression
         messages: Sequence[PromptMessage] = await self._ask(f"made the prompt {name}", work)
         return messages
 
@@ -431,7 +431,7 @@ class HeldServer:
         while self._used.version == self._version:
             await self._used.news.wait()
 
-    async def _ask(self, what: str, work: Work) -> Any:
+    async def _ask(self, what: str, work: ServerWork) -> Any:
         """Return the result of work that may be done twice: it is done again if the connection is lost."""
         server = self._used.server
         try:

@@ -20,6 +20,7 @@ from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.life import LoadedLife, Stage
 from cantrip_actors.machine.project import Life, make_fork_state, measure_waited
 from cantrip_actors.machine.state import Identity, Plan, State
+from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.circles.tool_servers import ToolServers
 from cantrip_actors.runtime.crystals.crystal_pool import Crystals
@@ -182,15 +183,18 @@ class Cells:
         )
         return self.make_cell(child.cantrip, identity, begin, parent)
 
-    def choose_cantrip(self, facts: EntityFacts, cantrip: Cantrip | None = None) -> tuple[Cantrip, Adoption | None]:
+    def choose_cantrip(
+        self, facts: EntityFacts, cantrip: Cantrip | None = None, intent: Mail | None = None
+    ) -> tuple[Cantrip, Adoption | None]:
         """Return the cantrip with which a root entity is loaded, and how it moves to that one if it does.
 
-        Raises LoomError, EntityEnded.
+        `intent` is its next one, if it is idle. Raises LoomError, EntityEnded.
         """
         if facts.life >= Life.OVER:
             raise EntityEnded(f"entity {facts.entity_id} has ended ({self._core.loom.state(facts.entity_id)})")
         if cantrip is None:
             cantrip, move = self._core.find_cantrip(facts)
+            self._core.check_dependencies(facts, cantrip, intent)
             return cantrip, None if move is None else "with_intent"
         return cantrip, "after_episode" if self._core.will_move(facts, cantrip) else "at_once"
 

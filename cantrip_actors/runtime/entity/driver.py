@@ -44,6 +44,7 @@ from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.loading import find_last_time, load_state
 from cantrip_actors.runtime.entity.mail_reader import MailReader
 from cantrip_actors.runtime.entity.performer import Performer
+from cantrip_actors.runtime.entity.providing import Providing
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.events.context_variables import WORKING, bind_variables
 from cantrip_actors.runtime.events.instrument import MailSettled
@@ -70,7 +71,8 @@ class EntityActor(Actor):
         self._event: Event | None = None
         """The event of an action that had ended when it was cut."""
         self._recorder = StepRecorder(cell, environment, self._cut)
-        self._reader = MailReader(cell, self._recorder)
+        self._reader = MailReader(cell, self._recorder, environment.core.cantrips)
+        self._providing = Providing(cell, environment.core.cantrips)
         self._checkpoints = Checkpoints(cell, environment)
         self._performer: Performer
 
@@ -157,6 +159,7 @@ class EntityActor(Actor):
 
     async def _resume(self) -> Action | None:
         cell, recorder = self._cell, self._recorder
+        await self._providing.resume(recorder.state)
         moment = recorder.make_moment()
         step = resume(cell.plan, recorder.state, recorder.live, moment)
         by, cell.caller.resumed_by = cell.caller.resumed_by, ""
@@ -195,6 +198,7 @@ class EntityActor(Actor):
         if cell.inbox is not None:
             cell.inbox.is_watched = False
         self._change(Change.BEGINS)
+        begin = await self._providing.begin(begin)
         moves = state.phase is not Phase.NEW and not plan.is_adopted(state)
         before = [plan.make_adopted(state, self._recorder.make_moment().at)] if moves else []
         fold(plan.shape, before, state)

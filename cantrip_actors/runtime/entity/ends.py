@@ -22,7 +22,8 @@ def find_end_reason(detail: object, root: Cell, core: Core, *, has_request: bool
     `has_request` says whether a person has to decide before it continues. Then it does not end because its runtime
     closes, even if it has only just asked. Nor does work with a key: its caller comes back for it with that key.
     """
-    is_kept = root.plan.lasting or root.plan.key is not None or core.limits.on_close == "keep"
+    plan = root.plan
+    is_kept = plan.lasting or plan.key is not None or (plan.on_close or core.limits.on_close) == "keep"
     is_resumed = is_kept or root.is_suspended or core.is_handing_over or has_request
     if isinstance(detail, Dismissed):
         return _REASONS.get(detail.reason, "cancelled")

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.entity.marks import Marks
 from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable, is_same_but_for_crystal
-from cantrip_actors.terms.errors import CantripUnknown, LoomError
+from cantrip_actors.terms.errors import CantripUnknown, DependenciesUnknown, LoomError
+from cantrip_actors.terms.work import Provide
 
 REMEMBERED = 1024
 """Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""
@@ -23,6 +25,9 @@ _log = get_logger("cantrip_actors.runtime")
 
 UNLOADED = 4096
 """Entities whose own cantrip is remembered while they are not loaded."""
+
+SENT = 4096
+"""Intents of this process that came with a cantrip, which is remembered until they are taken."""
 
 
 class _Known(NamedTuple):
@@ -36,9 +41,17 @@ class _Known(NamedTuple):
 
 
 class KnownCantrips:
-    """The cantrips that a runtime can continue entities with. `cantrips` were given to `Runtime.open`."""
+    """The cantrips that a runtime can continue entities with. `cantrips` were given to `Runtime.open`.
 
-    def __init__(self, cantrips: Sequence[Cantrip]) -> None:
+    `provide`, if given, provides the dependencies of their gates for each episode.
+    """
+
+    def __init__(self, cantrips: Sequence[Cantrip], provide: Provide | None = None) -> None:
+        self.provide = provide
+        self._marks = Marks(cantrips)
+        self._has_injected = False
+        self._sent: OrderedDict[tuple[str, str], Cantrip] = OrderedDict()
+        """The cantrips that sent intents came with, by entity and key."""
         self._given = cantrips
         self._used: OrderedDict[str, _Known] = OrderedDict()
         self._carved: OrderedDict[str, _Known] = OrderedDict()
@@ -56,6 +69,7 @@ class KnownCantrips:
         if cantrip.id not in self._used and cantrip.circle.has_lethal_trifecta:
             risks = {risk: list(gates) for risk, gates in cantrip.circle.risks.items()}
             _log.warning("a cantrip has the lethal trifecta", cantrip=cantrip.id, name=cantrip.name, **risks)
+        self._has_injected = self._has_injected or cantrip.circle.has_injected
         _remember(cantrip, self._used)
 
     def offer(self, cantrip: Cantrip) -> None:
@@ -102,6 +116,47 @@ class KnownCantrips:
     def get_unloaded(self, entity_id: str) -> Cantrip | None:
         """Return the cantrip of an entity that was unloaded here; None if it is not remembered."""
         return self._own.get(entity_id)
+
+    def make_mark(self, cantrip: Cantrip) -> str | None:
+        """Return the mark of a cantrip's dependencies for the loom; None if it has none, or they are provided."""
+        return None if self.provide is not None else self._marks.make_mark(cantrip)
+
+    def has_dependencies(self, cantrip: Cantrip, mark: str | None) -> bool:
+        """Return whether the gates of a cantrip have the dependencies of a mark, or get provided ones."""
+        return self.provide is not None or self._marks.has(cantrip, mark)
+
+    def check_dependencies(self, entity_id: str, cantrip: Cantrip, mark: str | None) -> None:
+        """Raise DependenciesUnknown if a cantrip has other dependencies than those of an entity's mark."""
+        if not self.has_dependencies(cantrip, mark):
+            raise DependenciesUnknown(
+                f"entity {entity_id} waits: its gates had dependencies that no cantrip of this process has, and it "
+                "never works with others by itself. Open the runtime with dependencies=provide, or pass a cantrip with "
+                "the right ones: runtime.entity(name, cantrip=…), runtime.resume(entity_id, cantrip=…) or, for a fork, "
+                "runtime.fork(…, cantrip=…)"
+            )
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether marks of dependencies matter in this process."""
+        return self.provide is None and self._has_injected
+
+    def note_sent(self, entity_id: str, key: str, cantrip: Cantrip) -> str | None:
+        """Remember the cantrip that an intent comes with until it is taken; return the mark of its dependencies."""
+        mark = self.make_mark(cantrip)
+        if mark is not None:
+            self._has_injected = True
+            self._sent[entity_id, key] = cantrip
+            if len(self._sent) > SENT:
+                self._sent.popitem(last=False)
+        return mark
+
+    def forget_sent(self, entity_id: str, key: str) -> None:
+        """Forget the cantrip of an intent that was taken."""
+        self._sent.pop((entity_id, key), None)
+
+    def get_sent(self, entity_id: str, key: str) -> Cantrip | None:
+        """Return the cantrip that an intent of this process came with, if its dependencies matter."""
+        return self._sent.get((entity_id, key))
 
     def is_clear(self, entity_id: str, cantrip_id: str) -> bool:
         """Return whether the cantrip of an entity is unambiguous, so that it can be loaded without a given one."""

@@ -25,6 +25,7 @@ from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.life import Occasion
 from cantrip_actors.machine.node import Suspended
 from cantrip_actors.machine.project import Life
+from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Ended, Header
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.circles.tool_servers import ToolServers, read_recorded_circle
@@ -34,7 +35,7 @@ from cantrip_actors.runtime.entity.driver import EntityActor
 from cantrip_actors.runtime.entity.ends import leave_tree
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.performer import MAIL
-from cantrip_actors.runtime.loom.loom_writer import Release, is_outage
+from cantrip_actors.runtime.loom.loom_writer import HandOver, Release, is_outage
 from cantrip_actors.runtime.nodes.placing import may_load_here
 from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable
 from cantrip_actors.terms.errors import (
@@ -157,12 +158,13 @@ class Launcher:
         lift: bool = False,
         facts: EntityFacts | None = None,
         by: str = "",
+        intent: Mail | None = None,
     ) -> Cell:
         """Load a root entity that is not loaded, with the tools that it had, and return its cell.
 
         `facts` are the facts of the entity, if they were just read. Without `cantrip`, the entity continues with the
-        known cantrip of the same content. `by` is the person who resumes it, for the record. One caller at a time loads
-        an entity, so that no caller gets a cell whose claim still fails.
+        known cantrip of the same content. `by` is the person who resumes it, for the record. `intent` is its next one,
+        if it is idle. One caller at a time loads an entity, so that no caller gets a cell whose claim still fails.
 
         Raises as `launch`; LoomError, EntityEnded; ToolServerError if it moves to a cantrip with a server of tools that
         cannot be used.
@@ -176,7 +178,7 @@ class Launcher:
                 return cell
             if facts is None:
                 facts = await core.in_store(partial(core.loom.facts, entity_id))
-            cantrip, adoption = self._cells.choose_cantrip(facts, cantrip)
+            cantrip, adoption = self._cells.choose_cantrip(facts, cantrip, intent)
             recorded = None
             if not cantrip.circle.is_complete:
                 recorded = await core.in_store(partial(read_recorded_circle, cantrip, core.loom, entity_id))
@@ -200,9 +202,16 @@ class Launcher:
             if facts.life >= Life.OVER:
                 await inboxes.settle_from_log(entity_id)
                 return False
-            if facts.is_held or not core.is_clear(facts) or not (is_placed or may_load_here(core, facts)):
+            if facts.is_held:
                 return False
-            await self.restore(entity_id, facts=facts)
+            intent = await core.in_store(partial(core.find_next_intent, facts)) if core.cantrips.has_marks else None
+            sent = None if intent is None else core.cantrips.get_sent(entity_id, intent.key)
+            is_known = sent is not None or core.is_clear(facts, intent)
+            if not is_known and intent is not None and intent.dependencies is not None:
+                core.writer.cast(HandOver(entity_id, core.living.has))  # another process may have its dependencies
+            if not is_known or not (is_placed or may_load_here(core, facts)):
+                return False
+            await self.restore(entity_id, sent, facts=facts, intent=intent)
         except (Held, RuntimeClosed):  # another process was faster, or the runtime closes
             return False
         except CantripError as error:
@@ -262,7 +271,7 @@ class Launcher:
             if cell.is_over or cell.is_for_episode:
                 core.cantrips.forget(cell.entity_id)
             else:
-                core.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip)
+                core.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip.unprovided)
         if core.store.shared:
             core.writer.cast(Release(cell.entity_id))
             name = cell.plan.scoped_name
@@ -278,7 +287,8 @@ class Launcher:
         async with self.lock(entity_id):
             cell = self._core.living.get(entity_id)
             if cell is not None and cell.plan.lasting:
-                if is_interchangeable(cell.plan.cantrip, cantrip) and cell.plan.cantrip.name == cantrip.name:
+                own = cell.plan.cantrip.unprovided
+                if is_interchangeable(own, cantrip) and own.name == cantrip.name:
                     return
                 self._core.check_open()
                 unload_when_idle(cell)
@@ -347,10 +357,12 @@ class Launcher:
             core.cantrips.note_unloaded(entity_id, cantrip)
         if waits and not facts.is_held:
             try:
-                core.find_cantrip(facts)
+                known, _ = core.find_cantrip(facts)
             except CantripUnknown as unknown:
                 if not await core.in_store(partial(core.is_served, unknown)):  # else that process takes the mail
                     raise
+            else:
+                await core.in_store(partial(core.check_dependencies, facts, known))
 
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
         """Raise InvalidFile if the crystal of a cantrip does not accept one of its entity's files."""

@@ -83,6 +83,10 @@ class LoadedCells:
         """Return the cell of an entity, if it is loaded."""
         return self._cells.get(entity_id)
 
+    def has(self, entity_id: str) -> bool:
+        """Return whether an entity is loaded."""
+        return entity_id in self._cells
+
     def find_named(self, name: str) -> Cell | None:
         """Return the cell of the entity of that name, scoped, if it is loaded."""
         entity_id = self._names.get(name)

@@ -6,9 +6,13 @@ Without a usable checkpoint, the whole log is folded: the result is the same (C-
 from __future__ import annotations
 
 from cantrip_actors.loom import EntityFacts, Loom
-from cantrip_actors.machine.checkpoint import decode_checkpoint, read_cantrip_of_checkpoint
+from cantrip_actors.machine.checkpoint import (
+    decode_checkpoint,
+    read_cantrip_of_checkpoint,
+    read_dependencies_of_checkpoint,
+)
 from cantrip_actors.machine.evolve import fold, renew_call
-from cantrip_actors.machine.project import find_cantrip, list_children, make_fork_state
+from cantrip_actors.machine.project import find_cantrip, find_dependencies, list_children, make_fork_state
 from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
@@ -21,6 +25,17 @@ def find_cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
         return find_cantrip(facts.records, first)
     known = read_cantrip_of_checkpoint(kept.data)
     return find_cantrip(loom.records(header.entity_id), first) if known is None else find_cantrip(facts.records, known)
+
+
+def find_dependencies_in_force(loom: Loom, facts: EntityFacts) -> str | None:
+    """Return the mark of the dependencies that the gates of an entity's last episode had."""
+    checkpoint = facts.checkpoint
+    if checkpoint is None:
+        return find_dependencies(facts.records)
+    read = read_dependencies_of_checkpoint(checkpoint.data)
+    if read is None:
+        return find_dependencies(loom.records(facts.entity_id))
+    return find_dependencies(facts.records, *read)
 
 
 def find_last_time(loom: Loom, entity_id: str) -> str:

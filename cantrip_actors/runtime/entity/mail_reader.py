@@ -11,6 +11,7 @@ from cantrip_actors.machine.mail import Void, read_mail
 from cantrip_actors.records.mail import Mail, MailKind
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.runtime.entity.cell import Cell, EpisodeCaller
+from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.mail.inbox import Inbox, make_refusal_error
 
@@ -19,9 +20,13 @@ _FIRST: Final[tuple[MailKind, ...]] = ("stop", "interrupt", "decision")
 
 
 class MailReader:
-    """The mail of one incarnation of an entity, as events. `recorder` has the entity's state."""
+    """The mail of one incarnation of an entity, as events. `recorder` has the entity's state.
 
-    def __init__(self, cell: Cell, recorder: StepRecorder) -> None:
+    `cantrips` says which intents come with dependencies that the entity's cantrip has.
+    """
+
+    def __init__(self, cell: Cell, recorder: StepRecorder, cantrips: KnownCantrips) -> None:
+        self._cantrips = cantrips
         self._cell = cell
         self._recorder = recorder
 
@@ -54,8 +59,16 @@ class MailReader:
         return None
 
     async def take_intent(self, inbox: Inbox) -> Begin | None:
-        """Take the next intent, and note its caller; None if no intent waits."""
+        """Take the next intent, and note its caller; None if no intent waits.
+
+        If the next intent wants other dependencies, the entity leaves, to be loaded with them here or elsewhere.
+        """
         while (pending := await inbox.take_intent()) is not None:
+            mark = pending.mail.dependencies
+            if mark is not None and not self._cantrips.has_dependencies(self._cell.plan.cantrip, mark):
+                inbox.put_back(pending)
+                self._cell.leaves_when_idle = True
+                return None
             event = await self._read(pending.mail)
             if event is not None:
                 assert isinstance(event, Begin), "intents are in a lane of their own"

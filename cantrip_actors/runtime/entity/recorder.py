@@ -134,6 +134,9 @@ class StepRecorder:
 
     def _note_taken(self, taken: Sequence[Mail]) -> None:
         instrument = self._environment.instrument
+        for mail in taken:
+            if mail.dependencies is not None:
+                self._environment.core.cantrips.forget_sent(mail.entity_id, mail.key)
         if taken and instrument is not None:
             at = self.make_moment().at
             for mail in taken:

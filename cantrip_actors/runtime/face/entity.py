@@ -216,7 +216,7 @@ class Entity(Generic[Answer_co]):
         if self._cantrip is not None:
             await tree.launcher.adopt(self._id, self._cantrip)
         elif cell is None:
-            known = None if self._cell is None or self._cell.is_for_episode else self._cell.plan.cantrip
+            known = None if self._cell is None or self._cell.is_for_episode else self._cell.plan.cantrip.unprovided
             await tree.launcher.check_sendable(self._id, known, key, waits=waits)
         if cell is not None:
             if not cell.plan.lasting:
@@ -225,7 +225,9 @@ class Entity(Generic[Answer_co]):
                 )
             await cell.wait_until_begun()
         await self._check_files(begin.images)
-        return tree.inboxes.make_intent(self._id, begin.intent, begin.context, begin.images, key=key, sender=by)
+        return tree.inboxes.make_intent(
+            self._id, begin.intent, begin.context, begin.images, key=key, sender=by, cantrip=self._cantrip
+        )
 
     async def _check_files(self, files: Iterable[File]) -> None:
         """Raise InvalidFile for a file that the entity's crystal does not take, as far as this process knows it."""

@@ -32,7 +32,7 @@ from cantrip_actors.loom import (
 from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.loom.selection import ListedEntity, ListedKind, Page, Selection, format_since
-from cantrip_actors.records.records import Header
+from cantrip_actors.records.records import Header, OnClose
 from cantrip_actors.records.tenant import check_tenant, scope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
@@ -50,7 +50,7 @@ from cantrip_actors.runtime.face.episode import Episode
 from cantrip_actors.runtime.face.owner import Owner
 from cantrip_actors.runtime.face.receipt import Receipt
 from cantrip_actors.runtime.face.system import System, read_system
-from cantrip_actors.runtime.loom.core import Limits, OnClose
+from cantrip_actors.runtime.loom.core import Limits
 from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.nodes.membership import Node
@@ -88,6 +88,7 @@ from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
+from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import WrongTask, inspect
 from supervisors.events import Event
@@ -141,6 +142,7 @@ class Runtime:
         url: str | os.PathLike[str] = "memory:",
         *,
         cantrips: Iterable[Cantrip] = (),
+        dependencies: Provide | None = None,
         upgrade: Upgrade = "idle",
         recover: Recover = "list",
         passivate_after: float = 300.0,
@@ -177,6 +179,12 @@ class Runtime:
         given a `Move` and returns whether the entity moves. It is called often, so it must be quick. An episode under
         way and a one-shot entity keep their cantrip. If no cantrip here fits, the entity's mail waits, and a send
         raises CantripUnknown. `would_adopt` lists the moves.
+
+        `dependencies` is a function, sync or async, that returns the dependencies of an entity's gates by their names,
+        for a `Work`: `lambda work: {"user": work.sender}`. It is called for each episode, in the process that runs it,
+        after a crash and a takeover, too, and for works of one `scope` once while the entity is loaded. What it returns
+        replaces what the circle has. A name that no gate takes is ignored. It may raise `Unavailable`. Without it, an
+        entity whose dependencies no cantrip here has waits, and its callers get DependenciesUnknown (docs/service.md).
 
         `secrets` (texts, or names with texts), the keys of crystals, and gate dependencies with names such as `token`
         are redacted in every event, stream, error and log line, and so are texts that look like a common kind of key.
@@ -253,6 +261,7 @@ class Runtime:
         )
         expected = "the URL of a loom, as in sqlite:loom.db, or a path"
         check(isinstance(url, (str, os.PathLike)), "url", expected, url, LoomError)
+        check(dependencies is None or callable(dependencies), "dependencies", "a function of a Work", dependencies)
         check_kind("cantrips", cantrips, Iterable, "a list of cantrips", InvalidCantrip)
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
@@ -280,6 +289,7 @@ class Runtime:
             instrument=telemetry,
             node=node,
             queues=_check_queues(queues),
+            dependencies=dependencies,
             make_casts=Beginnings,
         )
         return cls(tree, recover)
@@ -487,7 +497,14 @@ class Runtime:
         return await crystals.ask(used, query, retry or Retry())
 
     async def cast(
-        self, cantrip: Cantrip[Answer_co], intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+        self,
+        cantrip: Cantrip[Answer_co],
+        intent: Said,
+        *,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
+        on_close: OnClose | None = None,
     ) -> Episode[Answer_co]:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
 
@@ -498,6 +515,9 @@ class Runtime:
 
         `by` says who casts; the record of the intent has it as its `sender`.
 
+        `on_close` says what becomes of the entity if this runtime closes while it works, instead of the option of
+        `open`: with "keep" it stays in the loom as it is, and the next process resumes it. What has a key always stays.
+
         Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom. With a key it
         does not, because other callers may wait for the same entity.
 
@@ -505,7 +525,7 @@ class Runtime:
         if the crystal breaks its contract or a provider fails for good; LoomError if the loom cannot write;
         EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, key, by))
+        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, key, by, on_close))
         return await (entity.result() if key is None else entity.episode())
 
     async def batch(
@@ -524,15 +544,22 @@ class Runtime:
         return await cast_all(self.cast, cantrip, intents, key, by)
 
     async def start(
-        self, cantrip: Cantrip[Answer_co], intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
+        self,
+        cantrip: Cantrip[Answer_co],
+        intent: Said,
+        *,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
+        on_close: OnClose | None = None,
     ) -> Entity[Answer_co]:
         """Cast without waiting: the entity runs meanwhile; `await entity.episode()` waits for its end.
 
         Its beginning is in the loom when this returns: after a crash the entity can be resumed.
 
-        `key` and `by` as for `cast`.
+        `key`, `by` and `on_close` as for `cast`.
         """
-        what = self._make_beginning("start", cantrip, intent, context, key, by)
+        what = self._make_beginning("start", cantrip, intent, context, key, by, on_close)
         return await self._beginnings.begin(what, waits=True)
 
     async def submit(
@@ -593,14 +620,15 @@ class Runtime:
         context: Any = None,
         key: str | None = None,
         by: str = "",
+        on_close: Literal["keep"] | None = None,
     ) -> Entity[Answer_co]:
         """Make a long-lived entity (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
-        in any process that opens the loom. `key` and `by` as for `cast`. Raises as `cast`, InvalidIntent if the name is
-        invalid, and NameTaken if it is taken.
+        in any process that opens the loom. `key` and `by` as for `cast`. A long-lived entity always stays when its
+        runtime closes. Raises as `cast`, InvalidIntent if the name is invalid, and NameTaken if it is taken.
         """
-        what = self._make_beginning("invoke", cantrip, intent, context, key, by, lasting=True, name=name)
+        what = self._make_beginning("invoke", cantrip, intent, context, key, by, on_close, lasting=True, name=name)
         return await self._beginnings.begin(what, waits=True)
 
     async def ensure(self, name: str, cantrip: Cantrip[Answer_co]) -> Entity[Answer_co]:
@@ -615,15 +643,33 @@ class Runtime:
         return await self._beginnings.ensure(name, _check_cantrip("ensure", cantrip), self._tenant or "")
 
     def _make_beginning(
-        self, what: str, cantrip: Cantrip, intent: Said, context: Any, key: str | None, by: str, **facts: Any
+        self,
+        what: str,
+        cantrip: Cantrip,
+        intent: Said,
+        context: Any,
+        key: str | None,
+        by: str,
+        on_close: OnClose | None,
+        **facts: Any,
     ) -> Beginning:
         """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
         check_texts(by=by)
+        if on_close is not None:
+            check_choice("on_close", on_close, get_args(OnClose))
+        always_stays = key is not None or facts.get("lasting", False)
+        if on_close == "end" and always_stays:
+            raise ValueError(
+                'on_close: expected "keep" or nothing, got "end": a long-lived entity and one that begins with a key '
+                "stay in the loom when the runtime closes"
+            )
         begin = make_begin(intent, context, sender=by or None)
         self._tree.launcher.check_files(_check_cantrip(what, cantrip), begin.images)
         if key is not None:
             check_name("key", key)
-        facts = {"tenant": self._tenant or "", **facts}
+        if on_close is None and not always_stays and self._tree.limits.on_close == "keep":
+            on_close = "keep"  # also for a later process that was opened without it
+        facts = {"tenant": self._tenant or "", "on_close": None if always_stays else on_close, **facts}
         return Beginning(cantrip, begin, self._beginnings.make_identity(key, **facts))
 
     def id_of_key(self, key: str) -> str:
@@ -723,17 +769,18 @@ class Runtime:
         context: Any = None,
         key: str | None = None,
         by: str = "",
+        on_close: OnClose | None = None,
     ) -> Episode[Answer_co]:
         """Continue from a turn of any run with a new entity (LOOM-4); the original thread is untouched.
 
         The fork has the context of the path to that turn, then `intent`. It works with `cantrip`, or with the cantrip
-        that was in force at that turn; `crystal`, if given, replaces the cantrip's crystal. `key` and `by` as for
-        `cast`.
+        that was in force at that turn; `crystal`, if given, replaces the cantrip's crystal. `key`, `by` and
+        `on_close` as for `cast`.
 
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by)
+        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, on_close)
         entity = await self._beginnings.begin(what)
         return await (entity.result() if key is None else entity.episode())
 
@@ -748,13 +795,14 @@ class Runtime:
         lasting: bool = False,
         key: str | None = None,
         by: str = "",
+        on_close: OnClose | None = None,
     ) -> Entity[Answer_co]:
         """Fork as `fork` does, without waiting for the episode: the fork's beginning is in the loom.
 
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
         check_kind("lasting", lasting, bool, "True or False")
-        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, lasting=lasting)
+        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, on_close, lasting=lasting)
         return await self._beginnings.begin(what, waits=True)
 
     async def _make_fork(
@@ -766,6 +814,7 @@ class Runtime:
         context: Any,
         key: str | None,
         by: str,
+        on_close: OnClose | None,
         *,
         lasting: bool = False,
     ) -> Beginning:
@@ -775,9 +824,8 @@ class Runtime:
             cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
-        return self._make_beginning(
-            "fork", cantrip, intent, context, key, by, tenant=tenant, parent_turn=turn_id, forked=True, lasting=lasting
-        )
+        facts = {"tenant": tenant, "parent_turn": turn_id, "forked": True, "lasting": lasting}
+        return self._make_beginning("fork", cantrip, intent, context, key, by, on_close, **facts)
 
     # Listings
 

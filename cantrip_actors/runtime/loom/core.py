@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import uuid_utils
@@ -23,14 +23,14 @@ from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.retention import find_tenant
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
-from cantrip_actors.machine.project import Life
+from cantrip_actors.machine.project import Life, find_dependencies
 from cantrip_actors.machine.state import CantripRef
-from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Record
+from cantrip_actors.records.mail import CONTROL, Mail
+from cantrip_actors.records.records import OnClose, Record
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.living import LoadedCells
-from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
+from cantrip_actors.runtime.entity.loading import find_cantrip_in_force, find_dependencies_in_force
 from cantrip_actors.runtime.entity.upgrades import Move, Upgrade, Upgrades
 from cantrip_actors.runtime.events.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.events.instrument import Drawn, Fact, Instrument, StoreFailed
@@ -40,7 +40,8 @@ from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripUnknown, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import CantripUnknown, DependenciesUnknown, LoomError, RuntimeClosed
+from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning
 
@@ -58,11 +59,6 @@ OTHER_EVENT_LOOP = (
     "the runtime was opened in another event loop: open one in each, or have a thread call it there, with "
     "anyio.from_thread, asyncio.run_coroutine_threadsafe or Runtime.blocking"
 )
-
-
-OnClose = Literal["end", "keep"]
-"""What happens to one-shot entities without a key that work when their runtime closes: they end, or are left as they
-stand, for the next process."""
 
 
 class Limits(NamedTuple):
@@ -102,6 +98,7 @@ class Core:
         instrument: Instrument | None = None,
         *,
         passivate_after: float,
+        dependencies: Provide | None = None,
     ) -> None:
         self.registry: ActorRef[Any] = ActorRef()
         self.living = LoadedCells(passivate_after, self.registry)
@@ -114,7 +111,7 @@ class Core:
         self.writer: ActorRef[Any] = ActorRef()
         self.loom_actor: LoomWriter | None = None
         """The present incarnation of `writer`."""
-        self.cantrips = KnownCantrips(cantrips)
+        self.cantrips = KnownCantrips(cantrips, dependencies)
         self.upgrades = Upgrades(cantrips, upgrade)
         self.is_handing_over = False
         """Whether this node hands its entities over to other nodes, so that no query begins."""
@@ -325,21 +322,66 @@ class Core:
     async def find_cantrip_at(self, turn_id: str, crystal: Crystal | str | None = None) -> Cantrip:
         """Return the cantrip in force at a turn; with `crystal`, that one is its crystal.
 
-        Raises CantripUnknown, LoomError.
+        Raises CantripUnknown, DependenciesUnknown, LoomError.
         """
         header = await self.in_store(partial(self.loom.header_at, turn_id))
         living = self.living.get(header.entity_id)
         if living is not None and living.plan.cantrip.id == header.cantrip_id:
-            cantrip = living.plan.cantrip
+            cantrip = living.plan.cantrip.unprovided
         else:
             then = CantripRef(header.cantrip_id, header.cantrip_name)
             cantrip = self.cantrips.find_cantrip(header.entity_id, then, any_crystal=crystal is not None)
+        if self.cantrips.has_marks and cantrip.circle.has_injected:
+            mark = find_dependencies(await self.in_store(partial(self.loom.lineage, turn_id)))
+            self.cantrips.check_dependencies(header.entity_id, cantrip, mark)
         return cantrip if crystal is None else cantrip.with_crystal(crystal)
 
-    def is_clear(self, facts: EntityFacts) -> bool:
-        """Return whether exactly one cantrip known here can continue this entity."""
+    def is_clear(self, facts: EntityFacts, intent: Mail | None = None) -> bool:
+        """Return whether exactly one cantrip known here can continue this entity, with `intent` if that is next."""
         now, move = self._find_next_move(facts)
-        return self.cantrips.is_clear(facts.entity_id, now.id if move is None else move.cantrip.id)
+        wanted = now if move is None else CantripRef(move.cantrip.id, now.name)
+        if not self.cantrips.is_clear(facts.entity_id, wanted.id):
+            return False
+        if not self.cantrips.has_marks:
+            return True
+        cantrip = self.cantrips.find_cantrip(facts.entity_id, wanted)
+        return self.cantrips.has_dependencies(cantrip, self._find_mark(facts, cantrip, intent))
+
+    def check_dependencies(self, facts: EntityFacts, cantrip: Cantrip, intent: Mail | None = None) -> None:
+        """Raise DependenciesUnknown if a cantrip has other dependencies than those that an entity needs next.
+
+        They are those of its last intent, or of `intent` if that is the next one and came with some.
+        """
+        if self.cantrips.has_marks:
+            self.cantrips.check_dependencies(facts.entity_id, cantrip, self._find_mark(facts, cantrip, intent))
+
+    def _find_mark(self, facts: EntityFacts, cantrip: Cantrip, intent: Mail | None) -> str | None:
+        if not cantrip.circle.has_injected:
+            return None
+        if intent is not None and intent.dependencies is not None:
+            return intent.dependencies
+        return find_dependencies_in_force(self.loom, facts)
+
+    def find_next_intent(self, facts: EntityFacts) -> Mail | None:
+        """Return the next intent of an idle entity, if the dependencies that it came with matter here."""
+        if not self.cantrips.has_marks or facts.life is not Life.IDLE:
+            return None
+        waiting = self.store.pending(facts.entity_id, self.limits.max_waiting + 1)
+        return next((one.mail for one in waiting if one.mail.lane != CONTROL), None)
+
+    def find_unknown_dependencies(self, facts: EntityFacts) -> DependenciesUnknown | None:
+        """Return why an entity waits, if it waits for dependencies that this process does not have."""
+        intent = self.find_next_intent(facts)
+        if intent is not None and self.cantrips.get_sent(facts.entity_id, intent.key) is not None:
+            return None
+        try:
+            cantrip, _ = self.find_cantrip(facts)
+            self.check_dependencies(facts, cantrip, intent)
+        except DependenciesUnknown as unknown:
+            return unknown
+        except LoomError:
+            return None
+        return None
 
     def _find_next_move(self, facts: EntityFacts) -> tuple[CantripRef, Move | None]:
         """Return an entity's present cantrip, and the move that it makes when it is loaded for its next intent.

@@ -33,7 +33,7 @@ _log = get_logger("cantrip_actors.runtime")
 E = TypeVar("E", bound=BaseException)
 V = TypeVar("V")
 
-_SAYS_SO = re.compile(
+SECRET_NAME = re.compile(
     r"(?:^|_)(?:key|token|secret|password|passwd|credential|credentials|auth)s?(?:_|$)", re.IGNORECASE
 )
 
@@ -48,7 +48,9 @@ def find_crystal_secrets(crystal: Any) -> Iterator[tuple[str, str]]:
 def find_circle_secrets(circle: Circle) -> Iterator[tuple[str, str]]:
     """Yield the gate dependencies of a circle that have names such as `api_key` or `token`."""
     for gate in circle.gates:
-        given = ((f"{gate.name}.{name}", value) for name, value in gate.dependencies.items() if _SAYS_SO.search(name))
+        given = (
+            (f"{gate.name}.{name}", value) for name, value in gate.dependencies.items() if SECRET_NAME.search(name)
+        )
         yield from _select_secrets(given)
 
 

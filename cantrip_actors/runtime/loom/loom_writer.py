@@ -150,6 +150,13 @@ class Release(NamedTuple):
     entity_id: str
 
 
+class HandOver(NamedTuple):
+    """Release the tree of a root entity, unless it is loaded here: its mail waits for another process."""
+
+    entity_id: str
+    is_loaded: Callable[[str], bool]
+
+
 class Fetch(NamedTuple):
     """Deliver the mail that waits for a root entity that is loaded here.
 
@@ -316,7 +323,7 @@ class LoomWriter(Actor):
             await self._settle()
         return NO_REPLY
 
-    async def handle_cast(self, message: Release | Fetch) -> None:
+    async def handle_cast(self, message: Release | HandOver | Fetch) -> None:
         """Fetch mail, or release a lease once the records of its holder are written.
 
         Many leases are released at once if many entities ended.
@@ -324,6 +331,11 @@ class LoomWriter(Actor):
         if isinstance(message, Fetch):
             await self._settle()
             await self._fetch(message.entity_id)
+            return
+        if isinstance(message, HandOver):
+            await self._settle()
+            if not message.is_loaded(message.entity_id):
+                await self._hand_over(message.entity_id)
             return
         self._ended.append(message.entity_id)
         if not self.ref.mailbox_depth or len(self._ended) >= GROUP:
@@ -441,6 +453,16 @@ class LoomWriter(Actor):
             self._unreleased.pop(lease.entity_id, None)
             if lease not in kept:
                 self._tokens.pop(lease.entity_id, None)
+
+    async def _hand_over(self, entity_id: str) -> None:
+        lease = self._leases.pop(entity_id, None)
+        if lease is None:
+            return
+        if not await self._attempt("a lease could not be released", partial(self._store.release, lease)):
+            self._unreleased[entity_id] = lease
+            return
+        self._tokens.pop(entity_id, None)
+        self._notify_processes()
 
     def _keep(self, message: Keep) -> None:
         tip = self._store.tip(message.entity_id)

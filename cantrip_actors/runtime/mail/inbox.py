@@ -272,7 +272,7 @@ class Inbox:
     def put_back(self, mail: Pending) -> None:
         """Put claimed mail back into the inbox."""
         del self._claimed[mail.mail.key]
-        insort(self._control, mail, key=_get_number)
+        insort(self._control if mail.mail.lane == CONTROL else self._intents, mail, key=_get_number)
 
     async def take_intent(self) -> Pending | None:
         """Claim the next intent and return it; None if no intent waits."""

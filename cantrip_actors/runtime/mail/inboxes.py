@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 from cantrip_actors.loom import Fenced, Held, Store, Taken
 from cantrip_actors.loom.view import fold_entity
@@ -36,6 +37,7 @@ from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.mail.hints import Hints
 from cantrip_actors.runtime.mail.inbox import PAGE, Inbox, Waiter, make_refusal_error
 from cantrip_actors.runtime.nodes.placing import find_stranding
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import (
     CantripError,
     CrystalError,
@@ -191,10 +193,13 @@ class Inboxes:
         *,
         key: str | None,
         sender: str = "",
+        cantrip: Cantrip | None = None,
     ) -> Mail:
-        """Return the mail of an intent for a root entity."""
+        """Return the mail of an intent for a root entity; `cantrip` is the one that its sender gave for it."""
         body = {"intent": text} if context is None else {"intent": text, "context": context}
-        return self.make_mail(entity_id, "intent", body, images, key=key, sender=sender, root=entity_id)
+        mail = self.make_mail(entity_id, "intent", body, images, key=key, sender=sender, root=entity_id)
+        mark = None if cantrip is None else self._core.cantrips.note_sent(entity_id, mail.key, cantrip)
+        return mail if mark is None else msgspec.structs.replace(mail, dependencies=mark)
 
     def make_mail(
         self,

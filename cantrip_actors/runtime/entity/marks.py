@@ -1,0 +1,88 @@
+"""Marks: which dependencies the gates of an episode have, so that no process runs it with somebody else's.
+
+The runtime never guesses the dependencies of a user (decision V-0001). `Runtime.open(dependencies=…)` provides them for
+each episode (`providing.py`). Without it they are those of a cantrip that this process has. Then each intent has a
+mark in the loom, and so has its mail if its sender gave a cantrip:
+
+    offered     the dependencies of a cantrip that was given to `Runtime.open`, in any process
+    values:…    a digest of plain values: a cantrip with the same values has the same mark in every process
+    own:…       objects of one process
+
+Where no cantrip of a process has the dependencies of a mark, the entity waits for one that has.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import PurePath
+from typing import Final
+from uuid import uuid4
+
+from cantrip_actors.runtime.loom.guard import SECRET_NAME
+from cantrip_actors.terms.cantrip import Cantrip
+
+REMEMBERED: Final = 4096
+"""How many sets of objects are remembered with their marks, newest first."""
+
+_OFFERED: Final = "offered"
+_PLAIN: Final = (str, bytes, int, float, bool, PurePath, type(None))
+"""Types of values that are equal in every process."""
+
+
+class Marks:
+    """The marks of the dependencies of cantrips in this process. `offered` were given to `Runtime.open`."""
+
+    def __init__(self, offered: Iterable[Cantrip]) -> None:
+        self._offered = {_identify(cantrip): cantrip for cantrip in offered if cantrip.circle.has_injected}
+        self._own: OrderedDict[tuple[object, ...], tuple[str, Cantrip]] = OrderedDict()
+        """The marks of objects. The cantrip keeps them alive, so that no other object gets the id of one of them."""
+
+    def make_mark(self, cantrip: Cantrip) -> str | None:
+        """Return the mark of a cantrip's dependencies; None if it has none."""
+        if not cantrip.circle.has_injected:
+            return None
+        identity = _identify(cantrip)
+        return _OFFERED if identity in self._offered else self._make_own(identity, cantrip)
+
+    def has(self, cantrip: Cantrip, mark: str | None) -> bool:
+        """Return whether a cantrip has the dependencies of a mark; True without a mark, or if no gate has any."""
+        if mark is None or not cantrip.circle.has_injected:
+            return True
+        identity = _identify(cantrip)
+        if mark == _OFFERED:
+            return identity in self._offered
+        return mark == self._make_own(identity, cantrip)
+
+    def _make_own(self, identity: tuple[object, ...], cantrip: Cantrip) -> str:
+        values = list(_list_plain(cantrip))
+        if all(value is not None for value in values):
+            text = "\0".join(value or "" for value in values)
+            return f"values:{blake2b(text.encode(errors='replace'), digest_size=8).hexdigest()}"
+        mark, _ = self._own.setdefault(identity, (f"own:{uuid4()}", cantrip))
+        self._own.move_to_end(identity)
+        if len(self._own) > REMEMBERED:
+            self._own.popitem(last=False)
+        return mark
+
+
+def _list_dependencies(cantrip: Cantrip) -> Iterator[tuple[str, str, object]]:
+    for gate in cantrip.unprovided.circle.gates:
+        for name in sorted(gate.dependencies):
+            yield gate.name, name, gate.dependencies[name]
+
+
+def _identify(cantrip: Cantrip) -> tuple[object, ...]:
+    """Return what two cantrips have in common if their dependencies are the same: plain values, or the same objects."""
+    return tuple(
+        (gate, name, type(value), value if isinstance(value, _PLAIN) else id(value))
+        for gate, name, value in _list_dependencies(cantrip)
+    )
+
+
+def _list_plain(cantrip: Cantrip) -> Iterator[str | None]:
+    """Yield each dependency as a text; None for an object, and for a secret, of which the loom has no digest."""
+    for gate, name, value in _list_dependencies(cantrip):
+        is_plain = isinstance(value, _PLAIN) and not SECRET_NAME.search(name)
+        yield f"{gate}.{name}={value!r}" if is_plain else None

@@ -1,0 +1,88 @@
+"""Provide the dependencies of an entity's gates for each of its episodes: `Runtime.open(dependencies=…)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cantrip_actors.machine.events import Begin
+from cantrip_actors.machine.state import Episode, Phase, State
+from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
+from cantrip_actors.runtime.entity.unavailable import call_until_available
+from cantrip_actors.terms.errors import DependenciesUnknown, InvalidCantrip
+from cantrip_actors.terms.work import Provide, Work
+
+CACHED: Final = 16
+"""How many sets of dependencies of one entity are cached, those used last."""
+
+
+class Providing:
+    """The dependencies of one incarnation of an entity; `cantrips` has the function that provides them, if any."""
+
+    def __init__(self, cell: Cell, cantrips: KnownCantrips) -> None:
+        self._cell = cell
+        self._cantrips = cantrips
+        self._provide = cantrips.provide
+        self._cached: OrderedDict[tuple[str, ...], Mapping[str, Any]] = OrderedDict()
+
+    async def begin(self, begin: Begin) -> Begin:
+        """Give the gates the dependencies for an intent, and return the intent with their mark.
+
+        Raises DependenciesUnknown if one is missing, and what the function of the user raises.
+        """
+        cantrip = self._cell.plan.cantrip
+        if self._cell.parent is not None or not cantrip.circle.has_injected:  # a child has those of its parent
+            return begin
+        await self._give(begin)
+        return begin._replace(dependencies=self._cantrips.make_mark(cantrip))
+
+    async def resume(self, state: State) -> None:
+        """Give the gates the dependencies for the episode under way, if there is one. Raises as `begin`."""
+        is_under_way = state.phase not in (Phase.IDLE, Phase.OVER)
+        if is_under_way and self._cell.parent is None and self._cell.plan.cantrip.circle.has_injected:
+            await self._give(state.episode)
+
+    async def _give(self, intent: Begin | Episode) -> None:
+        cell, cantrip = self._cell, self._cell.plan.cantrip.unprovided
+        if self._provide is not None:
+            plan = cell.plan
+            whose = (plan.tenant, cantrip, intent.sender or "", intent.key or plan.key, intent.context)
+            work = Work(cell.entity_id, plan.name, *whose)
+            cantrip = cantrip.with_dependencies(await self._find(self._provide, work))
+            cell.plan = msgspec.structs.replace(plan, cantrip=cantrip, gates=cantrip.circle.open_gates)
+        if missing := cantrip.circle.provided:
+            raise DependenciesUnknown(
+                f"entity {cell.entity_id} waits: its gates need {', '.join(missing)}, which "
+                + (
+                    "only Runtime.open(…, dependencies=provide) provides: open this runtime with it"
+                    if self._provide is None
+                    else "the function of Runtime.open(dependencies=…) did not return for this work"
+                )
+            )
+
+    async def _find(self, provide: Provide, work: Work) -> Mapping[str, Any]:
+        """Return the dependencies for some work, from the cache if there was work of the same scope."""
+        scope = work.scope
+        values = self._cached.get(scope)
+        if values is None:
+
+            async def call() -> object:
+                answer: Any = provide(work)
+                return await answer if inspect.isawaitable(answer) else answer
+
+            provided = await call_until_available(call, work.id)
+            if not isinstance(provided, Mapping):
+                raise InvalidCantrip(
+                    "Runtime.open(dependencies=…): expected the function to return a mapping of dependencies by their "
+                    f"names, as in {{'user': work.sender}}, got a {type(provided).__name__}"
+                )
+            values = self._cached[scope] = provided
+            if len(self._cached) > CACHED:
+                self._cached.popitem(last=False)
+        self._cached.move_to_end(scope)
+        return values

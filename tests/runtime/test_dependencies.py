@@ -1,0 +1,306 @@
+"""Dependencies of gates: the right ones in every process, and never somebody else's."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_actors import (
+    PROVIDED,
+    Cantrip,
+    Circle,
+    DependenciesUnknown,
+    Injected,
+    InvalidCantrip,
+    Message,
+    Runtime,
+    Unavailable,
+    Work,
+    gate,
+    scripted,
+)
+from cantrip_actors.runtime.entity.marks import Marks
+from cantrip_actors.wards import max_depth, max_turns
+from tests.runtime.spells import say
+
+pytestmark = pytest.mark.rule("Y-02")
+
+
+class Session:
+    """A dependency that exists in one process only."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+
+
+@gate(idempotent=True)
+async def orders(user: Injected[Any]) -> str:
+    """List the orders of the user."""
+    return f"tea for {user.user if isinstance(user, Session) else user}"
+
+
+@gate(idempotent=True)
+async def hang(user: Injected[Any]) -> str:
+    """Wait, until the process is stopped."""
+    await anyio.sleep(3600)
+    return f"late tea for {user}"
+
+
+@cache
+def ask(name: str) -> Any:
+    async def answer(context: tuple[Message, ...]) -> dict[str, object]:
+        last = context[-1]
+        return {"content": last.content} if last.role == "tool" else say(name)
+
+    return scripted(answer)
+
+
+def desk(user: Any = PROVIDED, gate_name: str = "orders") -> Cantrip:
+    gates = [one.with_(user=user) for one in (orders, hang)]
+    return Cantrip(ask(gate_name), circle=Circle(["done", *gates], [max_turns(5)]), name="desk")
+
+
+def by_sender(work: Work) -> Mapping[str, Any]:
+    return {"user": work.sender}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'loom.db'}"
+
+
+# Provided dependencies
+
+
+async def test_each_intent_gets_the_dependencies_of_its_sender_whichever_worker_runs_the_entity(url: str) -> None:
+    options: dict[str, Any] = {"cantrips": [desk()], "dependencies": by_sender}
+    async with Runtime.open(url, **options) as first, Runtime.open(url, **options) as second:
+        anna = await first.ensure("notes", desk())
+        assert (await anna.send("mine", by="anna")).result == "tea for anna"
+        there = second.entity("notes")
+        assert there is not None
+        assert (await there.send("mine", by="ben", timeout=20)).result == "tea for ben"
+        assert not there.loaded
+        with_cantrip = second.entity("notes", cantrip=desk())
+        assert with_cantrip is not None
+        assert (await with_cantrip.send("mine", by="carl", timeout=20)).result == "tea for carl"
+        assert (await anna.send("mine", by="anna")).result == "tea for anna"
+
+
+async def test_a_resumed_job_has_the_dependencies_of_its_own_user(url: str) -> None:
+    waiting = desk(gate_name="hang")
+    async with Runtime.open(url, cantrips=[waiting], dependencies=by_sender) as runtime:
+        for user in ("anna", "ben"):
+            await runtime.start(waiting, "go", key=user, by=user)
+        await anyio.sleep(1)
+
+    @gate(name="hang", idempotent=True)
+    async def mended(user: Injected[Any]) -> str:
+        """Wait, until the process is stopped."""
+        return f"late tea for {user}"
+
+    gates = [orders.with_(user=PROVIDED), mended.with_(user=PROVIDED)]
+    offered = Cantrip(ask("hang"), circle=Circle(["done", *gates], [max_turns(5)]), name="desk")
+    assert offered.id == waiting.id
+    async with Runtime.open(url, cantrips=[offered], dependencies=by_sender, recover="resume") as later:
+        for user in ("anna", "ben"):
+            entity = later.begun_with(user)
+            assert entity is not None
+            assert (await entity.episode()).result == f"late tea for {user}"
+
+
+async def test_a_work_says_whose_it_is(url: str) -> None:
+    works = []
+
+    async def provide(work: Work) -> Mapping[str, Any]:
+        works.append(work)
+        return {"user": work.context["user"], "of no gate": 1}
+
+    async with Runtime.open(url, cantrips=[desk()], dependencies=provide) as runtime:
+        tenant = runtime.tenant("acme")
+        cast = await tenant.cast(desk(), "go", by="anna", key="k1", context={"user": "u1"})
+        assert cast.result == "tea for u1"
+        entity = await tenant.ensure("notes", desk())
+        assert (await entity.send("go", by="ben", key="k2", context={"user": "u2"})).result == "tea for u2"
+    first, second = works
+    assert first[:3] == (cast.entity_id, None, "acme")
+    assert [first.cantrip.id, first.by, first.key, first.context] == [desk().id, "anna", "k1", {"user": "u1"}]
+    assert second[:3] == (entity.id, "notes", "acme")
+    assert [second.sender, second.key, second.context] == ["ben", "k2", {"user": "u2"}]
+
+
+async def test_dependencies_are_cached_by_the_scope_of_a_work_while_the_entity_is_loaded() -> None:
+    calls = []
+
+    def provide(work: Work) -> Mapping[str, Any]:
+        calls.append(work.sender)
+        return {"user": Session(work.sender)}
+
+    async with Runtime.open(cantrips=[desk()], dependencies=provide, passivate_after=10) as runtime:
+        entity = await runtime.ensure("notes", desk())
+        for user in ("anna", "ben", "anna", "ben"):
+            assert (await entity.send("go", by=user)).result == f"tea for {user}"
+        assert calls == ["anna", "ben"]
+        await anyio.sleep(100)
+        assert (await entity.send("go", by="ben")).result == "tea for ben"
+        assert calls == ["anna", "ben", "ben"]
+
+
+async def test_a_child_and_a_program_have_the_dependencies_of_their_root() -> None:
+    async def answer(context: tuple[Message, ...]) -> dict[str, object]:
+        if context[-1].role == "tool":
+            return {"content": context[-1].content}
+        return say("orders") if context[0].content == "child" else say("call_agent", intent="child")
+
+    circle = Circle(["done", "call_agent", orders.with_(user=PROVIDED)], [max_turns(5), max_depth(1)])
+    async with Runtime.open(dependencies=by_sender) as runtime:
+        for user in ("anna", "ben"):
+            episode = await runtime.cast(Cantrip(scripted(answer), circle=circle), "go", by=user)
+            assert "tea for " + user in str(episode.result)
+        program = {"code": "done(orders())"}
+        coded = Circle(["done", orders.with_(user=PROVIDED)], [max_turns(5)], medium="python")
+        entity = await runtime.invoke(Cantrip(scripted(lambda _: program), circle=coded), "go", by="anna")
+        assert (await entity.episode()).result == "tea for anna"
+        assert (await entity.send("go", by="ben")).result == "tea for ben"
+
+
+async def test_a_fork_has_the_dependencies_of_its_own_sender() -> None:
+    async with Runtime.open(cantrips=[desk()], dependencies=by_sender) as runtime:
+        episode = await runtime.cast(desk(), "go", by="anna")
+        forked = await runtime.fork(episode.thread[0].id, intent="again", by="ben")
+        assert forked.result == "tea for ben"
+
+
+@pytest.mark.parametrize(
+    ("provided", "error", "text"),
+    [
+        (None, InvalidCantrip, "expected the function to return a mapping"),
+        ({}, DependenciesUnknown, "need user, which the function of Runtime.open"),
+    ],
+)
+async def test_an_entity_waits_while_its_dependencies_are_not_provided(
+    url: str, provided: Any, error: type[Exception], text: str
+) -> None:
+    async with Runtime.open(url, cantrips=[desk()], dependencies=lambda _: provided) as runtime:
+        entity = await runtime.ensure("notes", desk())
+        receipt = await entity.post("go", by="anna", key="k1")
+        with pytest.raises(Exception, match=text):
+            await receipt.episode(timeout=600)
+        if error is DependenciesUnknown:
+            with pytest.raises(DependenciesUnknown, match=text):
+                await runtime.cast(desk(), "go", by="anna")
+        assert receipt.state == "waiting"
+    async with Runtime.open(url, cantrips=[desk()], dependencies=by_sender) as later:
+        await later.resume(entity.id)
+        assert (await later.receipt(entity.id, "k1").episode()).result == "tea for anna"
+
+
+async def test_a_provider_that_is_unavailable_is_called_again() -> None:
+    calls = []
+
+    async def provide(work: Work) -> Mapping[str, Any]:
+        calls.append(work.sender)
+        if len(calls) < 3:
+            raise Unavailable(retry_after=30)
+        return {"user": work.sender}
+
+    async with Runtime.open(cantrips=[desk()], dependencies=provide) as runtime:
+        assert (await runtime.cast(desk(), "go", by="anna")).result == "tea for anna"
+    assert len(calls) == 3
+
+
+async def test_provided_dependencies_need_a_provider() -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(DependenciesUnknown, match="need user, which only"):
+            await runtime.cast(desk(), "go", by="anna")
+    with pytest.raises(ValueError, match="dependencies: expected a function of a Work"):
+        Runtime.open(dependencies={"user": "anna"})  # type: ignore[arg-type]
+
+
+# Without a provider
+
+
+@pytest.mark.parametrize("kind", [str, Session], ids=["plain", "object"])
+async def test_an_intent_with_a_cantrip_runs_with_its_dependencies_where_its_sender_is(url: str, kind: Any) -> None:
+    service = desk(kind("service"))
+    async with Runtime.open(url, cantrips=[service]) as first, Runtime.open(url, cantrips=[service]) as second:
+        await (await first.invoke(desk(kind("anna")), "go", name="notes")).episode()
+        for worker, user in ((second, "ben"), (first, "anna"), (second, "carl"), (second, "ben"), (first, "dora")):
+            mine = worker.entity("notes", cantrip=desk(kind(user)))
+            assert mine is not None
+            assert (await mine.send("go", timeout=20)).result == f"tea for {user}"
+
+
+@pytest.mark.parametrize("kind", [str, Session], ids=["plain", "object"])
+@pytest.mark.parametrize("offers", [True, False])
+async def test_a_job_is_not_resumed_with_the_dependencies_of_somebody_else(url: str, kind: Any, offers: bool) -> None:
+    service = desk(kind("service"), "hang")
+    async with Runtime.open(url, cantrips=[service] if offers else []) as runtime:
+        entity = await runtime.start(desk(kind("anna"), "hang"), "go", key="job")
+        await anyio.sleep(1)
+    async with Runtime.open(url, cantrips=[service], recover="resume") as later:
+        assert [header.entity_id for header in later.interrupted()] == [entity.id]
+        with pytest.raises(DependenciesUnknown, match="dependencies that no cantrip of this process has"):
+            await later.resume(entity.id)
+        assert (await later.resume(entity.id, cantrip=desk(kind("anna"), "hang"))).loaded
+
+
+@pytest.mark.parametrize("kind", [str, Session], ids=["plain", "object"])
+async def test_a_job_with_offered_dependencies_is_resumed_with_those_of_the_next_process(url: str, kind: Any) -> None:
+    async with Runtime.open(url, cantrips=[service := desk(kind("service"), "hang")]) as runtime:
+        entity = await runtime.start(service, "go", key="job")
+        await anyio.sleep(1)
+    async with Runtime.open(url, cantrips=[desk(kind("newer"), "hang")], recover="resume") as later:
+        assert later.find(entity.id).loaded
+
+
+async def test_equal_values_are_the_same_dependencies_in_every_process(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.start(desk("anna", "hang"), "go", key="job")
+        await anyio.sleep(1)
+    async with Runtime.open(url, cantrips=[desk("anna", "hang")], recover="resume") as later:
+        assert later.find(entity.id).loaded
+
+
+async def test_a_send_without_dependencies_that_are_known_here_is_refused_and_a_post_waits(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        await (await runtime.invoke(desk("anna"), "go", name="notes")).episode()
+    async with Runtime.open(url, cantrips=[desk("service")], stranded_after=10) as later:
+        entity = later.entity("notes")
+        assert entity is not None
+        with pytest.raises(DependenciesUnknown):
+            await entity.send("go")
+        receipt = await entity.post("go")
+        with pytest.raises(DependenciesUnknown):
+            await receipt.episode()
+        assert receipt.state == "waiting"
+        mine = later.entity("notes", cantrip=desk("anna"))
+        assert mine is not None
+        assert (await mine.send("go")).result == "tea for anna"
+        assert (await receipt.episode()).result == "tea for anna"
+
+
+async def test_a_fork_is_refused_if_its_dependencies_are_not_known(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        episode = await runtime.cast(desk("anna"), "go")
+    async with Runtime.open(url, cantrips=[desk("service")]) as later:
+        with pytest.raises(DependenciesUnknown, match=r"runtime.fork\(…, cantrip=…\)"):
+            await later.fork(episode.thread[0].id, intent="again")
+        forked = await later.fork(episode.thread[0].id, intent="again", cantrip=desk("ben"))
+        assert forked.result == "tea for ben"
+
+
+@given(st.lists(st.sampled_from(["anna", "ben", 1, 1.0, True, b"1", None]), min_size=1, max_size=4))
+def test_a_cantrip_has_the_mark_of_another_if_and_only_if_their_values_are_equal(users: list[Any]) -> None:
+    cantrips = [desk(user) for user in users]
+    ours, theirs = Marks(()), Marks(())
+    for one in cantrips:
+        for other in cantrips:
+            mine, their = (cantrip.circle.gates[1].dependencies["user"] for cantrip in (one, other))
+            is_same = type(mine) is type(their) and mine == their
+            assert ours.has(other, theirs.make_mark(one)) == is_same
