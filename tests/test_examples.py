@@ -41,6 +41,7 @@ PRINTS = {
         "search: too slow, ok, stopped, 1 prober",
     ],
     "property_test": ["it always ends"],
+    "typed_answers": ["total=3 items=[]", "Mood.GOOD", "no answer: max_turns", "7 8"],
     "sentiment": ["I love this wonderful day: POSITIVE, ACCEPT", "The soup was awful: NEGATIVE, ACCEPT"],
 }
 

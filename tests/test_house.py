@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_actors.crystal.constructors import CommonSettings
 from tools import boundaries, circles, citations, layers, names, record_kinds, reference, rules
 
 ROOT = Path(__file__).parent.parent
@@ -533,3 +534,24 @@ def test_no_class_of_the_core_has_more_than_20_fields(package: str) -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 assert len(fields_of(node)) <= 20, f"{path.name} {node.name}: {sorted(fields_of(node))}"
+
+
+@pytest.mark.rule("Y-12")
+def test_the_reference_has_every_setting_of_every_crystal() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    constructors = (
+        "anthropic",
+        "azure",
+        "bedrock",
+        "cohere",
+        "google",
+        "local",
+        "mistral",
+        "ollama",
+        "openai",
+        "openrouter",
+    )
+    for name in (*constructors, "vertex", "xai"):
+        entry = page.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        settings = {*CommonSettings.__annotations__} | ({"base_url"} if name != "local" else set())
+        assert {setting for setting in settings if f"- `{setting}: " not in entry} == set(), name

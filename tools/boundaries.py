@@ -66,6 +66,11 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "a validator of a gate's parameter is user code: its exception is a refusal, as a ValueError is",
     ),
     Boundary(
+        "cantrip_actors/terms/gate.py",
+        "_make_plain_answer",
+        "a validator of an answer is user code, and here gets what pydantic wrote, for which it may not be made",
+    ),
+    Boundary(
         "cantrip_actors/circle/javascript/engine.py",
         "Guest.receive",
         "around the medium: no exception may unwind through the engine; the guest is halted, and its caller gets it",

@@ -95,6 +95,8 @@ def _member(name: str, module: griffe.Module) -> Iterator[str]:
     yield from (f"### {name}", "", "```text", _signature(target, name), "```", "")
     if target.docstring:
         yield from _docstring(target.docstring)
+    if isinstance(target, griffe.Function):
+        yield from _settings(target)
     if isinstance(target, griffe.Class):
         for own in target.functions.values():
             method = own.final_target if own.is_alias else own  # type: ignore[attr-defined]  # griffe types aliases away
@@ -102,6 +104,23 @@ def _member(name: str, module: griffe.Module) -> Iterator[str]:
                 yield f"- `{_signature(method, method.name)}`: {_first_paragraph(method.docstring.value)}"
         for attribute in target.attributes.values():
             yield from _generated(attribute)
+        yield ""
+
+
+def _settings(function: griffe.Function) -> Iterator[str]:
+    """Yield a line for each keyword argument of `**settings: Unpack[…]`, with its docstring."""
+    for parameter in function.parameters:
+        if not (isinstance(parameter.annotation, griffe.ExprSubscript) and str(parameter.annotation.left) == "Unpack"):
+            continue
+        named = parameter.annotation.slice
+        assert isinstance(named, griffe.Expr)
+        found = function.modules_collection.get_member(named.canonical_path)
+        target = found.final_target if isinstance(found, griffe.Alias) else found
+        assert isinstance(target, griffe.Class)
+        yield from (f"The keyword arguments `{parameter.name}`:", "")
+        for name, key in target.attributes.items():
+            words = f": {_first_paragraph(key.docstring.value)}" if key.docstring else ""
+            yield f"- `{name}: {key.annotation}`{words}"
         yield ""
 
 

@@ -83,11 +83,7 @@ def modes(choices: Choices) -> dict[str, Any]:
 def with_choices(cantrip: Cantrip, choices: Choices) -> Cantrip:
     """Return the cantrip with the chosen options."""
     crystal = cantrip.crystal if choices.model is None else cantrip.crystals[choices.model]
-    call = (
-        cantrip.call
-        if choices.effort is None
-        else replace(cantrip.call, options={**cantrip.call.options, "effort": choices.effort})
-    )
+    call = cantrip.call if choices.effort is None else replace(cantrip.call, effort=choices.effort)
     circle = cantrip.circle
     if choices.mode != "auto":
         gates: list[Any] = [_guard(gate, choices.mode) for gate in circle.gates]

@@ -119,10 +119,15 @@ class ConnectionSettings(TypedDict, total=False):
     """How to reach a provider. A setting that is omitted or None has the family's default."""
 
     api_key: str | Callable[[], str | None] | None
+    """The key, or a function that returns it for each query; by default it is in the environment."""
     headers: Mapping[str, str] | None
+    """Further headers of each request, for a proxy or a gateway."""
     client: httpx.AsyncClient | None
+    """The client that sends the requests; its owner closes it. By default the crystal has its own."""
     timeouts: Timeouts | None
+    """Seconds to connect, to the first token, and between tokens."""
     record: str | Path | None
+    """A file to which every answer is appended, for `replay`. It has no keys."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,10 @@
 """The crystals of providers, one function for each family: users call them, and so do names such as "anthropic:…".
 
-Each takes a model's name, and the same arguments by keyword:
+Each takes a model's name, and the same arguments by keyword: those of `CommonSettings`, and an address. Keys are in the
+environment by default: `ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`,
+`OPENROUTER_API_KEY`, `XAI_API_KEY`, `MISTRAL_API_KEY`, `CO_API_KEY`.
 
-- `api_key`: a text, or a function that returns it for each query; by default it is in the environment
-  (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `OPENROUTER_API_KEY`, `XAI_API_KEY`,
-  `MISTRAL_API_KEY`, `CO_API_KEY`);
-- `base_url`, `headers`: for a proxy or a gateway; `client`: an `httpx.AsyncClient` of your own, which you close;
-- `timeouts`: seconds to connect, to the first token, between tokens (`Timeouts`);
-- `prices`: the prices and sizes of models (`Prices`); `context_window`: the size of an unknown model;
-- `limits`, `breaker`: requests at once and in a minute, and the failures after which queries stop
-  (`policy/limited.py`);
-- `record`: a file to which every answer is appended, for `replay`; it has no keys;
-- `tools="schema"`: the model has no tools, and writes its calls as JSON;
-- `images=False`: the model gets descriptions instead of images (crystals learn that from servers that refuse images);
-- `files=["application/pdf", "audio/*"]`: the media types of other files that the model accepts, if they differ from
-  those of its family (a local model for audio); every model accepts texts.
-
-Sampling parameters belong to the call (`Call(temperature=…, options={"effort": "high", "output_schema": {…}})`).
+Sampling parameters belong to the call (`Call(temperature=…, effort="high", output_schema={…})`).
 """
 
 from __future__ import annotations
@@ -56,22 +44,34 @@ from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 
 
 class CommonSettings(ConnectionSettings, total=False):
-    """The keyword arguments of every family; the head of this file explains them."""
+    """The keyword arguments of every family."""
 
     prices: Prices | None
+    """The prices and sizes of models; by default those of the `genai-prices` data set."""
     name: str | None
+    """The crystal's name in the loom and in errors; by default "family:model"."""
     context_window: int | None
+    """The tokens that a context of the model may have, for a model of unknown size."""
     tools: Literal["native", "schema"]
+    """"schema" for a model without tools: it writes its calls as JSON."""
     images: bool
+    """False for a model that takes no images: it gets descriptions. Crystals learn that from servers that refuse them.
+    """
     files: Sequence[str] | None
+    """The media types of other files that the model accepts, as in `["application/pdf", "audio/*"]`, if they differ
+    from those of its family. Every model accepts texts.
+    """
     limits: Limits | None
+    """The queries at once, and the requests and tokens in a minute."""
     breaker: Breaker | None
+    """The failures after which queries stop for a while."""
 
 
 class AddressedSettings(CommonSettings, total=False):
     """The keyword arguments of families with an address of their own."""
 
     base_url: str | None
+    """The address of the provider, of a proxy or of a gateway; by default the family's own."""
 
 
 def anthropic(

@@ -32,7 +32,7 @@ TYPED: Final = (
 )
 """Settings that two families share."""
 
-_SAMPLING: Final = ("temperature", "top_p", "max_tokens", "stop", *TYPED)
+_SAMPLING: Final = ("temperature", "top_p", "max_tokens", "stop", "effort", *TYPED)
 
 DEEPEST: Final = 100
 """Levels of nesting that an option may have."""
@@ -57,6 +57,8 @@ class _Conditioning:
     seed: int | None = None
     verbosity: str | None = None
     reasoning_summary: str | None = None
+    effort: str | None = None
+    output_schema: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         check_kind("system_prompt", self.system_prompt, str | None, "text", InvalidCantrip)
@@ -67,12 +69,22 @@ class _Conditioning:
         parse_tool_choice(self.tool_choice)
         object.__setattr__(self, "stop", _stop(self.stop))
         self._check_typed()
-        object.__setattr__(self, "options", _freeze_options(self.options))
-        effort = self.options.get("effort")
+        self._read_options()
         expected = 'a level such as "none", "low" or "high"'
-        check(effort is None or is_text(effort), "options: effort", expected, effort, InvalidCantrip)
-        _check_schema(self.options.get("output_schema"))
+        check(self.effort is None or is_text(self.effort), "effort", expected, self.effort, InvalidCantrip)
+        object.__setattr__(self, "output_schema", _freeze_schema(self.output_schema))
         object.__setattr__(self, "server_tools", parse_server_tools(self.server_tools))
+
+    def _read_options(self) -> None:
+        """Freeze the options. The settings that crystals take among their options are fields here, and are moved."""
+        options = _freeze_options(self.options)
+        for name in _ALSO_OPTIONS:
+            if name in options:
+                if getattr(self, name) is not None:
+                    raise InvalidCantrip(f"options: {name} is given twice: leave it out of options, and keep {name}=…")
+                object.__setattr__(self, name, options[name])
+        rest = {name: value for name, value in options.items() if name not in _ALSO_OPTIONS}
+        object.__setattr__(self, "options", MappingProxyType(rest))
 
     def _check_typed(self) -> None:
         check_kind("require_done_tool", self.require_done_tool, bool, "true or false", InvalidCantrip)
@@ -85,6 +97,7 @@ class _Conditioning:
         check(tier is None or is_text(tier), "service_tier", "text", tier, InvalidCantrip)
 
 
+_ALSO_OPTIONS: Final = ("effort", "output_schema")
 _RANGES: Final = (
     ("temperature", 0.0, 2.0),
     ("top_p", 0.0, 1.0),
@@ -107,23 +120,27 @@ def _freeze_options(options: Any) -> Mapping[str, Any]:
     fits = isinstance(options, Mapping) and all(isinstance(name, str) for name in options)
     check(fits, "options", "a mapping from names to values", options, InvalidCantrip)
     for own in fields(_Conditioning):
-        if own.name in options:
+        if own.name in options and own.name not in _ALSO_OPTIONS:
             raise InvalidCantrip(f"options: {own.name} is a field of Call itself: Call({own.name}=…)")
     return MappingProxyType({name: _freeze(value, f"options: {name}") for name, value in options.items()})
 
 
-def _check_schema(schema: object) -> None:
-    """Raise InvalidCantrip for a schema that no answer can be held against: that is found before one is paid for."""
+def _freeze_schema(schema: object) -> Mapping[str, Any] | None:
+    """Return a read-only copy of a schema.
+
+    Raises InvalidCantrip for one that no answer can be held against: that is found before one is paid for.
+    """
     if schema is None:
-        return
-    fits = isinstance(schema, Mapping)
-    check(fits, "options: output_schema", "a JSON Schema as an object", schema, InvalidCantrip)
-    thawed = _thaw(schema)
+        return None
+    check(isinstance(schema, Mapping), "output_schema", "a JSON Schema as an object", schema, InvalidCantrip)
+    frozen: Mapping[str, Any] = _freeze(schema, "output_schema")
+    thawed = _thaw(frozen)
     fault = find_schema_fault(thawed)
     if fault is None and (reference := find_dangling_reference(thawed)) is not None:
         fault = f"{reference!r} is nowhere in it; put what it refers to under $defs"
     if fault is not None:
-        raise InvalidCantrip(f"options: output_schema: expected a valid JSON Schema: {fault}")
+        raise InvalidCantrip(f"output_schema: expected a valid JSON Schema: {fault}")
+    return frozen
 
 
 def _freeze(value: object, where: str, depth: int = 0) -> Any:
@@ -163,7 +180,9 @@ class Call(_Conditioning):
     These are translated for each provider. Those that a provider does not support are listed in `metadata["left_out"]`
     of each answer: `parallel_tool_calls` (False for one call at a time), `service_tier`, `frequency_penalty` and
     `presence_penalty` (-2 … 2), `logprobs` (the log probabilities of the tokens, and of so many others beside each),
-    `seed`, `verbosity` ("low", "medium", "high"), `reasoning_summary` ("none", "auto", "concise", "detailed").
+    `seed`, `verbosity` ("low", "medium", "high"), `reasoning_summary` ("none", "auto", "concise", "detailed"),
+    `effort` (how much to think: "none", "minimal", "low", "medium", "high", "xhigh", "max", or a level of the
+    provider's). `output_schema` is a JSON Schema that a text answer follows; the crystal asks again until it does.
 
     Raises InvalidCantrip for values out of range, ImmutableError when a field is set afterwards.
     """
@@ -181,6 +200,8 @@ class Call(_Conditioning):
     def sampling(self) -> dict[str, Any]:
         """Return a copy of the hyperparameters that were set: what a crystal needs besides messages and tools."""
         set_ = dict(self._set)
+        if self.output_schema is not None:
+            set_["output_schema"] = _thaw(self.output_schema)
         if self.server_tools:
             set_["server_tools"] = [tool.as_json() for tool in self.server_tools]
         return set_ | _thaw(self.options) if self.options else set_

@@ -163,7 +163,29 @@ class TestOptions:
 )
 def test_an_invalid_effort_or_schema_is_refused_when_the_call_is_made(options: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidCantrip, match=re.escape(why)):
+        Call(**options)
+    with pytest.raises(InvalidCantrip, match=re.escape(why)):
         Call(options=options)
+
+
+@pytest.mark.rule("Y-12")
+def test_effort_and_schema_are_fields_also_when_they_come_among_the_options() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "enum": [1, 2]}}}
+    call = Call(effort="high", output_schema=schema, options={"x": [1]})
+    assert (call.effort, call.output_schema) == ("high", {**schema, "properties": call.output_schema["properties"]})  # type: ignore[index]
+    assert call.sampling() == {"effort": "high", "output_schema": schema, "x": [1]} == call.as_json()
+    moved = Call(options={"effort": "high", "output_schema": schema, "x": [1]})
+    assert (moved, hash(moved), moved.sampling()) == (call, hash(call), call.sampling())
+    assert dict(replace(moved, effort="low").options) == {"x": (1,)}
+    schema["properties"] = {}
+    assert call.sampling()["output_schema"]["properties"] == {"n": {"type": "integer", "enum": [1, 2]}}
+
+
+@pytest.mark.rule("Y-12")
+@pytest.mark.parametrize("setting", [{"effort": "low"}, {"output_schema": {"type": "object"}}])
+def test_a_setting_that_is_given_twice_is_refused(setting: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCantrip, match="is given twice"):
+        Call(**setting, options=setting)
 
 
 @pytest.mark.rule("R-02")
@@ -177,4 +199,4 @@ def test_an_invalid_effort_or_schema_is_refused_when_the_call_is_made(options: d
     ],
 )
 def test_a_schema_may_refer_to_its_own_definitions(schema: dict[str, Any]) -> None:
-    assert Call(options={"output_schema": schema}).options["output_schema"] == schema
+    assert Call(output_schema=schema).sampling()["output_schema"] == schema
