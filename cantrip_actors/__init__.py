@@ -115,7 +115,15 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.gate import Gate
     from cantrip_actors.terms.gate_function import Injected, gate
     from cantrip_actors.terms.image import Image
-    from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+    from cantrip_actors.terms.messages import (
+        Invocation,
+        Message,
+        Response,
+        ThreadMessage,
+        ToolCall,
+        ToolDefinition,
+        Usage,
+    )
     from cantrip_actors.terms.queue import Queue
     from cantrip_actors.terms.retry import Retry
     from cantrip_actors.terms.risk import LethalTrifecta
@@ -213,6 +221,7 @@ __all__ = [
     "Subscription",
     "TextEvent",
     "ThinkingEvent",
+    "ThreadMessage",
     "ToolCall",
     "ToolCallEvent",
     "ToolDefinition",
@@ -331,6 +340,7 @@ _HOMES = {
         "Invocation",
         "Message",
         "Response",
+        "ThreadMessage",
         "ToolCall",
         "ToolDefinition",
         "Usage",
