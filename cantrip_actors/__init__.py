@@ -117,7 +117,15 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.gate import Gate
     from cantrip_actors.terms.gate_function import Injected, gate
     from cantrip_actors.terms.image import Image
-    from cantrip_actors.terms.messages import Invocation, Message, Response, ToolCall, ToolDefinition, Usage
+    from cantrip_actors.terms.messages import (
+        Invocation,
+        Message,
+        Response,
+        ThreadMessage,
+        ToolCall,
+        ToolDefinition,
+        Usage,
+    )
     from cantrip_actors.terms.provided import PROVIDED
     from cantrip_actors.terms.queue import Queue
     from cantrip_actors.terms.retry import Retry
@@ -219,6 +227,7 @@ __all__ = [
     "Subscription",
     "TextEvent",
     "ThinkingEvent",
+    "ThreadMessage",
     "ToolCall",
     "ToolCallEvent",
     "ToolDefinition",
@@ -343,6 +352,7 @@ _HOMES = {
         "Invocation",
         "Message",
         "Response",
+        "ThreadMessage",
         "ToolCall",
         "ToolDefinition",
         "Usage",

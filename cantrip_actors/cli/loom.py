@@ -120,15 +120,22 @@ def thread(
     full: Full = False,
     as_json: Json = False,
 ) -> None:
-    """Show the thread that leads to a turn, from its root. Of an entity, the one to its last turn."""
+    """Show the thread that leads to a turn, with its intents, from its root. Of an entity, the one to its last turn."""
     with open_for_reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.cli import loom_views as views
 
         turns = opened.thread(finder.turn(turn))
         if as_json:
-            output.print_json(_export(turns))
+            messages = views.find_messages_of_thread(opened, turns)
+            rows = zip(_export(turns), turns, strict=True)
+            output.print_json(
+                [
+                    {"messages": [views.build_message_fields(one) for one in messages.get(turn.id, ())], **row}
+                    for row, turn in rows
+                ]
+            )
         else:
-            print_styled(views.thread_lines(turns, None if full else 12))
+            print_styled(views.thread_lines(opened, turns, None if full else 12))
 
 
 @app.command(

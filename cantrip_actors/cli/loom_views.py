@@ -6,7 +6,7 @@ characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rich.text import Text
@@ -17,6 +17,7 @@ from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.machine.project import list_intents
+from cantrip_actors.machine.project.conversation import Heard, list_heard_by_turn
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import add_labels
 
@@ -132,13 +133,13 @@ def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
         "parent_entity": header.parent_entity,
         "parent_turn": header.parent_turn,
         "forked": header.forked,
-        "intent": _find_intent(loom, entity, forked=header.forked),
+        "intent": _find_intent(loom, entity),
     }
 
 
-def _find_intent(loom: Loom, entity: str, *, forked: bool) -> str:
+def _find_intent(loom: Loom, entity: str) -> str:
     intents = list_intents(loom.records(entity))
-    return _render_intent(intents[-1 if forked else 0]) if intents else ""
+    return _render_intent(intents[0]) if intents else ""
 
 
 def _render_intent(intent: IntentGiven) -> str:
@@ -227,18 +228,32 @@ def _render_entity(loom: Loom, entity: str, width: int) -> Branch:
 
 
 def _render_turns(loom: Loom, entity: str, width: int) -> Iterator[Branch]:
-    turns = loom.turns(entity)
+    turns, heard = loom.turns(entity), list_heard_by_turn(loom.records(entity))
+    is_first = True  # the line of the entity has its first intent
     kin = {turn.id: (*loom.children(turn.id), *loom.forks(turn.id)) for turn in turns}
     edge = MANY_TURNS // 4
     left_out = 0
     for at, turn in enumerate(turns):
-        if len(turns) > MANY_TURNS and edge <= at < len(turns) - edge and not kin[turn.id]:
+        if len(turns) > MANY_TURNS and edge <= at < len(turns) - edge and not (kin[turn.id] or turn.id in heard):
             left_out += 1
             continue
         if left_out:
             yield Branch(Text(f"… {left_out} turns", "dim", end=""), [])
             left_out = 0
+        for message in heard.get(turn.id, ()):
+            if not is_first or message.kind != "intent":
+                yield Branch(_render_message_line(message, width), [])
+            is_first = is_first and message.kind != "intent"
         yield Branch(_turn_line(turn, width), [_render_entity(loom, child, width) for child in kin[turn.id]])
+    for message in heard.get(None, ()):
+        if not is_first or message.kind != "intent":
+            yield Branch(_render_message_line(message, width), [])
+        is_first = is_first and message.kind != "intent"
+
+
+def _render_message_line(message: Heard, width: int) -> Text:
+    line = Text(end="").append(f"{message.kind}{f' by {message.by}' if message.by else ''}: ", "dim")
+    return line.append(one_line(add_labels(message.text, message.images), max(20, width - 40)))
 
 
 def _turn_line(turn: Turn, width: int) -> Text:
@@ -265,8 +280,14 @@ def _turn_line(turn: Turn, width: int) -> Text:
 
 def tree_json(loom: Loom, entity: str) -> dict[str, Any]:
     """Return the same tree for programs: an entity, its turns, and below each turn the entities that it led to."""
+    heard = list_heard_by_turn(loom.records(entity))
     return {
         **entity_row(loom, loom.header(entity)),
+        "messages": [
+            {**build_message_fields(message), "before_turn": turn_id}
+            for turn_id, messages in heard.items()
+            for message in messages
+        ],
         "turns": [
             {
                 "id": turn.id,
@@ -307,15 +328,43 @@ def turn_lines(loom: Loom, turn: Turn, longest: int | None = None) -> Iterator[T
     yield from _render_spoken(turn, longest)
 
 
-def thread_lines(turns: Iterable[Turn], longest: int | None = 12) -> Iterator[Text]:
-    """Yield a path of turns, oldest first."""
-    entity = ""
+def build_message_fields(message: Heard) -> dict[str, Any]:
+    """Return an intent or a steering message for programs."""
+    text = add_labels(message.text, message.images)
+    return {"kind": message.kind, "text": text, "by": message.by, "at": message.at}
+
+
+def find_messages_of_thread(loom: Loom, turns: Sequence[Turn]) -> dict[str | None, list[Heard]]:
+    """Return the intents and steering messages of a path of turns, by the turn that follows them.
+
+    Those that no turn follows yet are there if the path leads to the last turn of its entity.
+    """
+    found: dict[str | None, list[Heard]] = {}
+    for entity in dict.fromkeys(turn.entity_id for turn in turns):
+        found = {**found, None: [], **list_heard_by_turn(loom.records(entity))}
+    if turns[-1].sequence < loom.turns(turns[-1].entity_id)[-1].sequence:
+        found[None] = []
+    return found
+
+
+def thread_lines(loom: Loom, turns: Sequence[Turn], longest: int | None = 12) -> Iterator[Text]:
+    """Yield a path of turns, oldest first, each after the intents and steering messages that led to it."""
+    entity, messages = "", find_messages_of_thread(loom, turns)
     for turn in turns:
         if turn.entity_id != entity:
             entity = turn.entity_id
             yield Text(f"entity {short(entity)}", "bold", end="")
+        yield from _render_messages(messages.get(turn.id, ()), longest)
         yield _render_title(turn)
         yield from _render_spoken(turn, longest)
+    yield from _render_messages(messages[None], longest)
+
+
+def _render_messages(messages: Iterable[Heard], longest: int | None) -> Iterator[Text]:
+    for message in messages:
+        line = Text(end="").append(message.kind, "bold").append(f" by {message.by}" if message.by else "")
+        yield line.append(f" at {message.at[:16].replace('T', ' ')}", "dim")
+        yield from _render_block("", add_labels(message.text, message.images), longest, "")
 
 
 def _render_title(turn: Turn) -> Text:

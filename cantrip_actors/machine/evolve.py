@@ -115,11 +115,8 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
     """Add an intent to the context: the first one is the first message after the system prompt (INTENT-2)."""
     close_turn(state)
     conversation = state.conversation
-    is_first = not len(conversation.context)
-    if is_first:
-        for text in (shape.system_prompt, shape.capability):
-            if text:
-                _append(shape, state, Message("system", text))
+    is_first = not conversation.head
+    _begin_context(shape, state)
     conversation.intent_at = len(conversation.context)
     _append(shape, state, Message("user", record.intent, images=record.images))
     if record.context is not None:
@@ -141,7 +138,16 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
     state.phase = Phase.ASKING
 
 
+def _begin_context(shape: Shape, state: State) -> None:
+    """Put the system prompt into an empty context: an entity may be steered before its first intent."""
+    if not len(state.conversation.context):
+        for text in (shape.system_prompt, shape.capability):
+            if text:
+                _append(shape, state, Message("system", text))
+
+
 def _steer(shape: Shape, state: State, record: Steered) -> None:
+    _begin_context(shape, state)
     _append(shape, state, Message("user", record.text, images=record.images, is_steering=True))
     if record.images:
         state.conversation.images = state.conversation.images.extend(record.images)
@@ -392,7 +398,7 @@ def renew_call(shape: Shape, state: State) -> None:
     moved = len(call) - old
     conversation.context = Shared([*call, *context[old:]])
     conversation.starts = Shared((at + moved, number) for at, number in conversation.starts)
-    conversation.head += moved
+    conversation.head += moved if conversation.head else 0  # it is 0 until the first intent
     conversation.intent_at += moved
     if shape.is_measured:
         conversation.size += sum(_measure_size(shape, message) for message in call) - sum(

@@ -134,6 +134,19 @@ class Message(_Readable, Value, frozen=True, gc=False):
         return select_files(self.images)
 
 
+class ThreadMessage(Message, frozen=True, gc=False):
+    """A message of an entity's thread, as it is read from the loom: who said it, when, and in which turn."""
+
+    by: str = ""
+    """The sender of an intent or a steering message, "" if it gave no name; else the entity's name, or its id."""
+    at: str = ""
+    """When it was recorded, ISO 8601 in UTC. What the entity says has the time at which its turn was committed."""
+    turn_id: str | None = None
+    """The turn that the message is part of, to fork from; None for what the entity was told."""
+    is_folded: bool = False
+    """Whether a fold has taken it out of the entity's context."""
+
+
 class ToolDefinition(_Readable, Value, frozen=True):
     """A gate as the crystal sees it: derived from the circle, never written by hand (CALL-3)."""
 

@@ -194,6 +194,32 @@ class TestCommands:
         assert "more lines" in short
         assert "more" not in cantrip("loom", "thread", entity, "--full").out
 
+    @pytest.mark.rule("Y-21")
+    def test_the_thread_and_the_tree_show_every_intent(self, cantrip, place):
+        echo = Cantrip(scripted(lambda context: f"re: {context[-1].content}"), circle=Circle(["done"], [max_turns(30)]))
+        with Runtime.blocking(LOOM) as runtime:
+            entity = runtime.invoke(echo, "milk", name="notes", by="anna")
+            entity.episode()
+            for number in range(26):
+                entity.send(f"bread {number}", by="ben")
+            entity.steer("hurry", by="carl")
+            entity.send("eggs")
+            entity.steer("and slowly", by="dora")
+        texts = ["milk", *(f"bread {number}" for number in range(26)), "hurry", "eggs", "and slowly"]
+        tree, thread = (cantrip("loom", command, "notes").out for command in ("tree", "thread"))
+        for lines in (tree.splitlines(), thread.splitlines()):
+            found = [[at for at, line in enumerate(lines) if line.endswith(text)] for text in texts[1:]]
+            assert [len(places) for places in found] == [2 if "re: " in lines[at[-1]] else 1 for at in found]
+            assert sorted(found) == found
+        assert "intent by ben: bread 3\n" in tree
+        assert "steer by dora: and slowly\n" in tree
+        assert "\nintent by ben at 2" in thread
+        turns = cantrip("loom", "thread", "notes", "--json").json
+        assert [one["text"] for turn in turns for one in turn["messages"]] == texts[:-1]
+        (root,) = cantrip("loom", "tree", "notes", "--json").json
+        assert [one["text"] for one in root["messages"]] == texts
+        assert [one["before_turn"] for one in root["messages"]][-3:] == [turns[-1]["id"], turns[-1]["id"], None]
+
     def test_the_tree_of_a_long_thread_shows_its_ends(self, cantrip, place):
         many = Cantrip(
             crystal=scripted([calls("echo", text="x")] * 99 + [calls("done", answer=1)]),

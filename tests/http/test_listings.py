@@ -31,7 +31,7 @@ async def test_a_list_of_entities_has_those_to_which_each_condition_applies(monk
             "prefix=bob": 2,
             "name=bob": 1,
             "cantrip=parrot": 1,
-            "state=terminated&cantrip=echo": 3,
+            "state=idle&cantrip=echo": 3,
             "state=waiting": 0,
             "since=2000-01-01T00:00:00%2B01:00": 4,
             "since=2100-01-01T00:00:00Z": 0,

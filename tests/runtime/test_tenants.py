@@ -131,6 +131,7 @@ REFUSED: dict[str, Look] = {
     "get_entity": lambda w, id: w.other.get_entity(id),
     "get_submission": lambda w, id: w.other.get_submission("later"),
     "receipt": lambda w, id: w.other.receipt(id, "once"),
+    "messages": lambda w, id: w.other.messages(id),
     "has_mail": lambda w, id: w.other.has_mail(id, "once"),
     "resume": lambda w, id: w.other.resume(id),
     "abandon": lambda w, id: w.other.abandon(id),

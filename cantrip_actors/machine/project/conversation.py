@@ -52,6 +52,8 @@ class Heard:
     at: str
     entity_id: str
     images: tuple[File, ...] = NO_IMAGES
+    by: str = ""
+    """Who sent it, as far as the record says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,54 @@ def build_conversation(records: Iterable[Record]) -> Conversation:
     return reader.build_conversation()
 
 
+def find_visible(items: Sequence[Item]) -> frozenset[int]:
+    """Return the indexes of the items that the last fold left in the context, as `evolve` does.
+
+    These are the messages up to the first intent with its data, the newest intent with what came with it, and the turns
+    that were not folded.
+    """
+    every = frozenset(range(len(items)))
+    folds = [at for at, item in enumerate(items) if isinstance(item, Folded)]
+    if not folds:
+        return every
+    fold = items[folds[-1]]
+    assert isinstance(fold, Folded), "its index is one of a fold"
+    before = items[: folds[-1]]
+    utterances = [at for at, item in enumerate(before) if isinstance(item, Said)]
+    told = {at: item.kind for at, item in enumerate(before) if isinstance(item, Heard)}
+    intents = [at for at, kind in told.items() if kind == "intent"]
+    head = intents[0] + 1 + (told.get(intents[0] + 1) == "context")
+    cut, turns = len(before), 0
+    for at in utterances:
+        item = items[at]
+        if turns >= fold.last:
+            cut = at
+            break
+        turns += len(item.turns) if isinstance(item, Said) else 0
+    visible = {*range(head), *range(cut, len(items))}
+    if head <= intents[-1] < cut:
+        end = next((at for at in utterances if at > intents[-1]), cut)
+        visible.update(range(intents[-1], end))
+    return frozenset(visible)
+
+
+def list_heard_by_turn(records: Iterable[Record]) -> dict[str | None, list[Heard]]:
+    """Return the intents and steering messages of an entity by the turn that follows them; None: none follows yet."""
+    by_turn: dict[str | None, list[Heard]] = {}
+    waiting: list[Heard] = []
+    for record in records:
+        match record:
+            case IntentGiven(intent=text):
+                waiting.append(Heard("intent", text, record.at, record.entity_id, record.images, record.sender or ""))
+            case Steered(text=text):
+                waiting.append(Heard("steer", text, record.at, record.entity_id, record.images, record.sender or ""))
+            case Committed() if waiting:
+                by_turn[record.turn_id], waiting = waiting, []
+            case _:
+                pass
+    return {**by_turn, None: waiting} if waiting else by_turn
+
+
 @dataclass(slots=True)
 class _Open:
     """An utterance whose calls may not have all results yet."""
@@ -225,12 +275,13 @@ class _Reader:
                 self._open = self._ended = None
             case IntentGiven():
                 self._ended = None
-                self._hear("intent", record.intent, record.at, record.entity_id, record.images)
+                self._hear("intent", record.intent, record.at, record.entity_id, record.images, record.sender or "")
                 # a code circle has the data as a variable
                 if record.context is not None and not self._is_coded:
-                    self._hear("context", f"context:\n{as_text(record.context)}", record.at, record.entity_id)
+                    text, by = f"context:\n{as_text(record.context)}", record.sender or ""
+                    self._hear("context", text, record.at, record.entity_id, by=by)
             case Steered():
-                self._hear("steer", record.text, record.at, record.entity_id, record.images)
+                self._hear("steer", record.text, record.at, record.entity_id, record.images, record.sender or "")
             case Folded():
                 self._items.append(record)
             case Adopted():
@@ -283,9 +334,10 @@ class _Reader:
         at: str,
         entity: str,
         images: tuple[File, ...] = NO_IMAGES,
+        by: str = "",
     ) -> None:
         self._open = None
-        self._items.append(Heard(kind, text, at, entity, images))
+        self._items.append(Heard(kind, text, at, entity, images, by))
 
     def build_conversation(self) -> Conversation:
         if not self._headers:

@@ -332,6 +332,7 @@ class BlockingEntity(_Blocking[Entity]):
     steer = _call_blocking(Entity.steer)
     interrupt = _call_blocking(Entity.interrupt)
     stop = _call_blocking(Entity.stop)
+    messages = _call_blocking(Entity.messages)
     unload = _call_in_loop(Entity.unload)
 
     def events(self, after: str | None = None, *, deltas: bool = False) -> BlockingSubscription:
@@ -475,6 +476,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     interrupted = _call_in_loop(Runtime.interrupted)
     is_interrupted = _call_in_loop(Runtime.is_interrupted)
     entities = _call_blocking(Runtime.entities)
+    messages = _call_blocking(Runtime.messages)
     submissions = _wrap_result(_wrap_submissions, Runtime.submissions)
     list_requests = _call_blocking(Runtime.list_requests)
     add_request_source = _call_in_loop(Runtime.add_request_source)

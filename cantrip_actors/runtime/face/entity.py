@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 
 from cantrip_actors.loom import Held
+from cantrip_actors.loom.export.thread_messages import read_messages
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.life import Stage
 from cantrip_actors.machine.project import get_outcome
@@ -37,6 +38,7 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Said, select_files, split_message
+from cantrip_actors.terms.messages import ThreadMessage
 from cantrip_actors.terms.outcome import Outcome
 
 T = TypeVar("T")
@@ -383,6 +385,16 @@ class Entity(Generic[Answer_co]):
         number; iterating raises LoomError for an entity that is not in the loom.
         """
         return follow_turns(self._tree, self._id, after)
+
+    async def messages(self) -> list[ThreadMessage]:
+        """Return the entity's thread as messages, oldest first: what it was told, said and observed.
+
+        They come from the loom, whichever process runs the entity: intents and steering messages with their senders,
+        and the turns that are committed. Each is a `Message`, and says by whom it is, when it was recorded, and whether
+        a fold took it out of the entity's context. The messages of a fork begin with those of its original. The
+        system prompt is not among them. Raises UnknownEntity, RuntimeClosed, LoomError.
+        """
+        return await self._tree.in_store(partial(read_messages, self._tree.loom, self._id))
 
     async def result(self) -> Episode[Answer_co]:
         """Wait as `episode` does; if the caller is cancelled meanwhile, end the entity."""

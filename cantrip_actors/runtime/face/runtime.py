@@ -29,6 +29,7 @@ from cantrip_actors.loom import (
     Wanted,
     parse_retention,
 )
+from cantrip_actors.loom.export.thread_messages import read_messages
 from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.loom.selection import ListedEntity, ListedKind, Page, Selection, format_since
@@ -84,7 +85,7 @@ from cantrip_actors.terms.errors import (
     UnknownEntity,
 )
 from cantrip_actors.terms.image import Said
-from cantrip_actors.terms.messages import Response
+from cantrip_actors.terms.messages import Response, ThreadMessage
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
@@ -858,6 +859,13 @@ class Runtime:
             return self.loom.page(selection, cursor=before, limit=limit)
 
         return await self._tree.in_store(look)
+
+    async def messages(self, entity: HasId | str) -> list[ThreadMessage]:
+        """Return the thread of an entity as messages, as `Entity.messages` does; `entity` is a handle, a name or an id.
+
+        Raises UnknownEntity, RuntimeClosed, LoomError.
+        """
+        return await self._tree.in_store(lambda: read_messages(self.loom, self._find_id(entity)))
 
     # Requests to people
 

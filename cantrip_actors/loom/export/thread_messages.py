@@ -1,0 +1,34 @@
+"""The thread of an entity as messages that say who wrote each of them, when, and whether a fold has taken it away.
+
+They are made from the same conversation as the exports, so they are whole: a fold removes nothing (LOOM-5), and the
+messages that it left in the context are those that are not marked. The system prompt is not among them, and neither is
+what the entity said in a turn that is not committed yet.
+"""
+
+from __future__ import annotations
+
+from cantrip_actors.loom.export.conversation import build_item_messages, conversation_of
+from cantrip_actors.loom.view import Loom
+from cantrip_actors.machine.project.conversation import Heard, Said, find_visible
+from cantrip_actors.terms.messages import Message, ThreadMessage
+
+
+def read_messages(loom: Loom, entity_id: str) -> list[ThreadMessage]:
+    """Return the messages of an entity's thread, oldest first; a fork's begin with its original's. Raises LoomError."""
+    conversation = conversation_of(loom, entity_id)
+    name = conversation.header.name or entity_id
+    visible = find_visible(conversation.items)
+    return [
+        _make_message(message, item, name, is_folded=at not in visible)
+        for at, item in enumerate(conversation.items)
+        if isinstance(item, Heard | Said)
+        for message in build_item_messages(item)
+    ]
+
+
+def _make_message(message: Message, item: Heard | Said, name: str, *, is_folded: bool) -> ThreadMessage:
+    fields = {field: getattr(message, field) for field in Message.__struct_fields__}
+    if isinstance(item, Heard):
+        return ThreadMessage(**fields, by=item.by, at=item.at, is_folded=is_folded)
+    turn = item.turns[-1]
+    return ThreadMessage(**fields, by=name, at=turn.at, turn_id=turn.turn_id, is_folded=is_folded)
