@@ -70,7 +70,7 @@ def _views(loom: Loom) -> Iterator[str]:
     headers = list(loom.headers())
     for header in headers:
         turns = loom.turns(header.entity_id)
-        for line in (*thread_lines(turns), *(line for turn in turns for line in turn_lines(loom, turn))):
+        for line in (*thread_lines(loom, turns), *(line for turn in turns for line in turn_lines(loom, turn))):
             yield line.plain
     for line in (*tree(loom), *entity_table([entity_row(loom, header) for header in headers], 120)):
         yield line.plain
