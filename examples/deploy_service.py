@@ -1,0 +1,151 @@
+"""A service that is deployed while it works: several workers, keys, health, a clean shutdown, another prompt.
+
+`POST /ask` gives an intent to the caller's long-lived entity, `POST /jobs` casts a new one; both need the headers
+`x-user` and `idempotency-key`, so that a request which a deploy interrupts can be sent again to any worker.
+`GET /health` says whether the worker can write. docs/deploy.md explains each part. Run it with
+
+    LOOM=sqlite:service.db uvicorn examples.deploy_service:app --workers 4 --timeout-graceful-shutdown 20
+
+The environment says what a deploy changes: RELEASE is the prompt, and from release 2 on there is another gate.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypedDict
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cantrip_actors import (
+    PROVIDED,
+    Call,
+    Cantrip,
+    CantripError,
+    Circle,
+    InboxFull,
+    Injected,
+    InvalidIntent,
+    Invocation,
+    KeyUsed,
+    Runtime,
+    RuntimeClosed,
+    Work,
+    gate,
+    scripted,
+)
+from cantrip_actors.wards import max_turns, timeout
+
+LOOM = os.environ.get("LOOM", "sqlite:service.db")
+RELEASE = int(os.environ.get("RELEASE", "1"))
+LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))
+GRACE = 10.0
+"""Seconds that a shutdown waits for work under way."""
+
+
+class Account:
+    """The account of one user: what must never be somebody else's."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+
+    def charge(self, item: str) -> None:
+        """Write a line to the ledger."""
+        with LEDGER.open("a") as ledger:
+            ledger.write(f"{self.user} {item}\n")
+
+
+@gate(blocking=False)
+def order(item: str, account: Injected[Account]) -> str:
+    """Order an item for the user, and charge the user's account."""
+    account.charge(item)
+    return f"{item} for {account.user}"
+
+
+@gate
+async def opening_hours() -> str:
+    """Say when the shop is open."""
+    return "always"
+
+
+def policy(context: Invocation) -> dict[str, object]:
+    """Answer in place of a model: order what the intent names, and say so."""
+    if context[-1].role == "user":
+        return {"tool_calls": [{"gate": "order", "args": {"item": context[-1].content}}]}
+    return {"content": f"{context[0].content} {context[-1].content}"}
+
+
+GATES: list[Any] = ["done", order.with_(account=PROVIDED), *([opening_hours] if RELEASE > 1 else [])]
+DESK = Cantrip(scripted(policy), Call(f"Release {RELEASE}:"), Circle(GATES, [max_turns(20), timeout(60)]), name="desk")
+
+
+def provide(work: Work) -> Mapping[str, Any]:
+    """Return the dependencies of the gates for one episode, in whichever worker it runs."""
+    return {"account": Account(work.sender)}
+
+
+class State(TypedDict):
+    """The values in `request.state`."""
+
+    runtime: Runtime
+
+
+@asynccontextmanager
+async def lifespan(_app: Starlette) -> AsyncIterator[State]:
+    """Open the worker's runtime; at the end finish what is under way, and leave the rest to the other workers."""
+    async with Runtime.open(LOOM, cantrips=[DESK], dependencies=provide, recover="resume") as runtime:
+        yield {"runtime": runtime}
+        await runtime.drain(GRACE)
+
+
+async def ask(request: Request) -> Response:
+    """Give an intent to the entity of the user, which any worker may be running."""
+    runtime: Runtime = request.state.runtime
+    user, key = identify(request)
+    entity = await runtime.ensure(f"desk-{user}", DESK)
+    episode = await entity.send((await request.body()).decode(), by=user, key=key)
+    return JSONResponse({"answer": episode.result})
+
+
+async def work(request: Request) -> Response:
+    """Cast a new entity, and wait for its answer. With the same key the next attempt waits for the same one."""
+    runtime: Runtime = request.state.runtime
+    user, key = identify(request)
+    episode = await runtime.cast(DESK, (await request.body()).decode(), by=user, key=f"{user}:{key}")
+    return JSONResponse({"answer": episode.result})
+
+
+def identify(request: Request) -> tuple[str, str]:
+    """Return the user and the key of a request. A real service checks a token here."""
+    try:
+        return request.headers["x-user"], request.headers["idempotency-key"]
+    except KeyError as missing:
+        raise InvalidIntent(f"expected the header {missing}") from None
+
+
+async def health(request: Request) -> Response:
+    """Answer 200 if this worker's loom can be written; a load balancer sends no request to any other."""
+    await request.state.runtime.check_writer()
+    return JSONResponse({"release": RELEASE})
+
+
+async def refuse(_request: Request, error: Exception) -> Response:
+    """Answer with the status of an error. After a 503 the client sends the request again, with the same key."""
+    statuses: dict[type[Exception], int] = {RuntimeClosed: 503, InboxFull: 429, KeyUsed: 409, InvalidIntent: 400}
+    status = statuses.get(type(error), 502)
+    headers = {"retry-after": "1"} if status in (429, 503) else None
+    return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status, headers)
+
+
+app = Starlette(
+    routes=[
+        Route("/ask", ask, methods=["POST"]),
+        Route("/jobs", work, methods=["POST"]),
+        Route("/health", health),
+    ],
+    exception_handlers={CantripError: refuse},
+    lifespan=lifespan,
+)
