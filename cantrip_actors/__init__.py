@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.entity.upgrades import Move
     from cantrip_actors.runtime.events.events import Subscription
     from cantrip_actors.runtime.face.receipt import NoAnswer, Receipt
+    from cantrip_actors.runtime.face.run import Run
     from cantrip_actors.runtime.nodes.membership import Node
     from cantrip_actors.runtime.people.request import Request
     from cantrip_actors.runtime.people.requests import RequestFeed
@@ -205,6 +206,7 @@ __all__ = [
     "ResumedEvent",
     "Retry",
     "RewardedEvent",
+    "Run",
     "Runtime",
     "RuntimeClosed",
     "SampledEvent",
@@ -369,6 +371,7 @@ _HOMES = {
     "cantrip_actors.runtime.events.events": ("Subscription",),
     "cantrip_actors.runtime.nodes.membership": ("Node",),
     "cantrip_actors.runtime.face.receipt": ("NoAnswer", "Receipt"),
+    "cantrip_actors.runtime.face.run": ("Run",),
     "cantrip_actors.runtime.people.request": ("Request",),
     "cantrip_actors.runtime.people.requests": ("RequestFeed",),
     "cantrip_actors.runtime.time.schedules": ("Schedule",),
