@@ -28,7 +28,7 @@ from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.receipt import Receipt, check_timeout
-from cantrip_actors.runtime.face.run import BEGINNING, FollowedEpisode, Run, RunPosition
+from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
 from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.tree import Tree
@@ -237,7 +237,7 @@ class Entity:
         key: str | None = None,
         by: str = "",
         resume: str | None = None,
-    ) -> Run:
+    ) -> EpisodeRun:
         """Send an intent, and follow its episode while it happens: `async with entity.stream(intent) as run`.
 
         `context`, `key` and `by` are as for `send`. Leaving the block before the episode has ended withdraws the intent
@@ -248,7 +248,7 @@ class Entity:
 
         Raises InvalidIntent for a `resume` that is no position; entering the block raises as `post`.
         """
-        return Run(partial(self._begin_run, intent, context, key, by), resume, keeps=key is not None)
+        return EpisodeRun(partial(self._begin_run, intent, context, key, by), resume, keeps=key is not None)
 
     async def _begin_run(
         self, intent: Said, context: Any, key: str | None, by: str, after: RunPosition

@@ -134,7 +134,7 @@ class RunText(AsyncIterator[str]):
                 return piece
 
 
-class Run:
+class EpisodeRun:
     """An episode that is followed while it happens: `async with runtime.stream(cantrip, intent) as run`.
 
     The work begins when the block is entered. Leaving the block before the episode has ended cancels the episode, as

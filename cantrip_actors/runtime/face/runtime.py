@@ -50,7 +50,7 @@ from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
 from cantrip_actors.runtime.face.owner import Owner
 from cantrip_actors.runtime.face.receipt import Receipt
-from cantrip_actors.runtime.face.run import BEGINNING, FollowedEpisode, Run, RunPosition
+from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
 from cantrip_actors.runtime.face.system import System, read_system
 from cantrip_actors.runtime.loom.core import Limits, OnClose
 from cantrip_actors.runtime.loom.guard import Guard
@@ -545,7 +545,7 @@ class Runtime:
         key: str | None = None,
         by: str = "",
         resume: str | None = None,
-    ) -> Run:
+    ) -> EpisodeRun:
         """Cast, and follow the episode while it happens: `async with runtime.stream(cantrip, intent) as run`.
 
         `run.text()` yields the text in pieces, `run.events()` the events, and `await run.result()` returns the episode.
@@ -557,7 +557,7 @@ class Runtime:
 
         Raises InvalidIntent for a `resume` that is no position; entering the block raises as `start`, or UnknownEntity.
         """
-        return Run(partial(self._begin_run, cantrip, intent, context, key, by), resume, keeps=key is not None)
+        return EpisodeRun(partial(self._begin_run, cantrip, intent, context, key, by), resume, keeps=key is not None)
 
     async def _begin_run(
         self, cantrip: Cantrip, intent: Said, context: Any, key: str | None, by: str, after: RunPosition
