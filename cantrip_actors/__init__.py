@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.entity.upgrades import Move
     from cantrip_actors.runtime.events.events import Subscription
     from cantrip_actors.runtime.face.receipt import NoAnswer, Receipt
+    from cantrip_actors.runtime.face.run import EpisodeRun
     from cantrip_actors.runtime.nodes.membership import Node
     from cantrip_actors.runtime.people.request import Request
     from cantrip_actors.runtime.people.requests import RequestFeed
@@ -161,6 +162,7 @@ __all__ = [
     "EntityStartedEvent",
     "Episode",
     "EpisodeEndedEvent",
+    "EpisodeRun",
     "Fence",
     "File",
     "FinalResponseEvent",
@@ -381,6 +383,7 @@ _HOMES = {
     "cantrip_actors.runtime.events.events": ("Subscription",),
     "cantrip_actors.runtime.nodes.membership": ("Node",),
     "cantrip_actors.runtime.face.receipt": ("NoAnswer", "Receipt"),
+    "cantrip_actors.runtime.face.run": ("EpisodeRun",),
     "cantrip_actors.runtime.people.request": ("Request",),
     "cantrip_actors.runtime.people.requests": ("RequestFeed",),
     "cantrip_actors.runtime.time.schedules": ("Schedule",),

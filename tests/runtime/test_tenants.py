@@ -132,6 +132,7 @@ REFUSED: dict[str, Look] = {
     "get_submission": lambda w, id: w.other.get_submission("later"),
     "receipt": lambda w, id: w.other.receipt(id, "once"),
     "messages": lambda w, id: w.other.messages(id),
+    "stream": lambda w, id: w.other.stream(cantrip(), "mine", resume=f"{id}:1").__aenter__(),
     "has_mail": lambda w, id: w.other.has_mail(id, "once"),
     "resume": lambda w, id: w.other.resume(id),
     "abandon": lambda w, id: w.other.abandon(id),

@@ -43,6 +43,7 @@ from cantrip_actors.runtime.circles.tool_servers import HeldServer
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.receipt import MailState, Receipt
+from cantrip_actors.runtime.face.run import EpisodeRun
 from cantrip_actors.runtime.face.runtime import HasId, Runtime
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.people.request import Request
@@ -317,6 +318,35 @@ class BlockingHeldServer(_Blocking[HeldServer]):
     changed = _call_blocking(HeldServer.changed)
 
 
+class BlockingText(_BlockingFeed[str]):
+    """`RunText` without `await`: `for piece in run.text(): …`."""
+
+
+class BlockingEpisodeRun(_Blocking[EpisodeRun]):
+    """`EpisodeRun` without `await`: `with runtime.stream(cantrip, intent) as run: …`."""
+
+    def __init__(self, inner: EpisodeRun, portal: Portal) -> None:
+        super().__init__(inner, portal)
+        self._entered: AbstractContextManager[EpisodeRun] | None = None
+
+    def __enter__(self) -> Self:
+        self._entered = self._portal.enter(self._inner)
+        self._entered.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        assert self._entered is not None, "it is left after it was entered"
+        self._entered.__exit__(kind, error, where)
+
+    entity_id: _Value[str] = _Value()
+    position: _Value[str] = _Value()
+    events = _wrap_result(BlockingSubscription, EpisodeRun.events)
+    text = _wrap_result(BlockingText, EpisodeRun.text)
+    result = _call_blocking(EpisodeRun.result)
+
+
 class BlockingEntity(_Blocking[Entity]):
     """`Entity` without `await`: its methods wait."""
 
@@ -329,6 +359,7 @@ class BlockingEntity(_Blocking[Entity]):
     result = _call_blocking(Entity.result)
     send = _call_blocking(Entity.send)
     post = _wrap_result(BlockingReceipt, Entity.post)
+    stream = _wrap_result(BlockingEpisodeRun, Entity.stream)
     steer = _call_blocking(Entity.steer)
     interrupt = _call_blocking(Entity.interrupt)
     stop = _call_blocking(Entity.stop)
@@ -442,6 +473,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     cast = _call_blocking(Runtime.cast)
     batch = _call_blocking(Runtime.batch)
     start = _wrap_result(BlockingEntity, Runtime.start)
+    stream = _wrap_result(BlockingEpisodeRun, Runtime.stream)
     submit = _wrap_result(BlockingSubmission, Runtime.submit)
     submission = _wrap_result(_wrap_submission, Runtime.submission)
     get_submission = _wrap_result(BlockingSubmission, Runtime.get_submission)

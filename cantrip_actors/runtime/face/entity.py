@@ -17,7 +17,7 @@ from cantrip_actors.loom import Held
 from cantrip_actors.loom.export.thread_messages import read_messages
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.life import Stage
-from cantrip_actors.machine.project import get_outcome
+from cantrip_actors.machine.project import get_outcome, list_intents
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
@@ -28,6 +28,7 @@ from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.receipt import Receipt, check_timeout
+from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
 from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.tree import Tree
@@ -242,6 +243,71 @@ class Entity(Generic[Answer_co]):
                 cantrip, _ = tree.find_cantrip(await tree.in_store(partial(tree.loom.facts, self._id)))
         if cantrip is not None:
             tree.launcher.check_files(cantrip, files)
+
+    def stream(
+        self,
+        intent: Said,
+        *,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
+        resume: str | None = None,
+    ) -> EpisodeRun:
+        """Send an intent, and follow its episode while it happens: `async with entity.stream(intent) as run`.
+
+        `context`, `key` and `by` are as for `send`. Leaving the block before the episode has ended withdraws the intent
+        or interrupts the episode, unless there is a `key`.
+
+        With `resume`, the `position` of a run or the `id` of its last event, only later events come. With the `key`,
+        the intent of that key is followed; without one, the episode at that position, and nothing is sent.
+
+        Raises InvalidIntent for a `resume` that is no position; entering the block raises as `post`.
+        """
+        return EpisodeRun(partial(self._begin_run, intent, context, key, by), resume, keeps=key is not None)
+
+    async def _begin_run(
+        self, intent: Said, context: Any, key: str | None, by: str, after: RunPosition
+    ) -> FollowedEpisode:
+        if key is None and after.event != BEGINNING:
+            return await self._follow_episode_at(after.event)
+        feed = EventFeed(self._tree, self._id, BEGINNING, deltas=True)  # before the intent is there to be taken
+        receipt = await self.post(intent, context=context, key=key, by=by)
+        return self._follow_intent(feed, receipt.key)
+
+    async def _follow_episode_at(self, at: EventId) -> FollowedEpisode:
+        """Return the episode that an event belongs to."""
+        tree = self._tree
+        feed = EventFeed(tree, self._id, BEGINNING, deltas=True)
+        header = await tree.in_store(partial(tree.loom.header, self._id))
+        if not header.lasting:
+            return self._follow_only_episode(feed)
+        records = await tree.in_store(partial(tree.loom.records, self._id))
+        intents = list_intents(records[: at.number])
+        return self._follow_intent(feed, intents[-1].key or "" if intents else "")
+
+    def _follow_intent(self, feed: EventFeed, key: str) -> FollowedEpisode:
+        receipt = Receipt(self._tree, self._id, key)
+
+        async def cancel() -> None:
+            await receipt.cancel(now=True)
+            await receipt.episode()
+
+        async def has_no_episode() -> bool:
+            return await self._tree.in_store(lambda: receipt.state) in ("refused", "withdrawn")
+
+        return FollowedEpisode(self._id, feed, key, receipt.episode, cancel, has_no_episode)
+
+    def _follow_only_episode(self, feed: EventFeed) -> FollowedEpisode:
+        """Return the episode of a one-shot entity."""
+
+        async def has_no_episode() -> bool:
+            return False
+
+        return FollowedEpisode(self._id, feed, None, self.episode, self._cancel, has_no_episode)
+
+    def _follow_beginning(self) -> FollowedEpisode:
+        """Return the episode of a one-shot entity that has just begun, for `Runtime.stream`."""
+        return self._follow_only_episode(EventFeed(self._tree, self._id, BEGINNING, deltas=True))
 
     async def steer(self, text: Said, *, key: str | None = None, by: str = "") -> None:
         """Insert a message before the entity's next query; if the entity is idle, before its next intent.

@@ -50,6 +50,7 @@ from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
 from cantrip_actors.runtime.face.owner import Owner
 from cantrip_actors.runtime.face.receipt import Receipt
+from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
 from cantrip_actors.runtime.face.system import System, read_system
 from cantrip_actors.runtime.loom.core import Limits
 from cantrip_actors.runtime.loom.guard import Guard
@@ -562,6 +563,44 @@ class Runtime:
         """
         what = self._make_beginning("start", cantrip, intent, context, key, by, on_close)
         return await self._beginnings.begin(what, waits=True)
+
+    def stream(
+        self,
+        cantrip: Cantrip,
+        intent: Said,
+        *,
+        context: Any = None,
+        key: str | None = None,
+        by: str = "",
+        resume: str | None = None,
+    ) -> EpisodeRun:
+        """Cast, and follow the episode while it happens: `async with runtime.stream(cantrip, intent) as run`.
+
+        `run.text()` yields the text in pieces, `run.events()` the events, and `await run.result()` returns the episode.
+        `context`, `key` and `by` are as for `cast`. Leaving the block before the episode has ended ends the entity,
+        unless there is a `key`.
+
+        With `resume` only later events come: with a `key` it may be the `id` of an event, in any process; without one
+        it is the `position` of a run, and nothing is begun.
+
+        Raises InvalidIntent for a `resume` that is no position; entering the block raises as `start`, or UnknownEntity.
+        """
+        return EpisodeRun(partial(self._begin_run, cantrip, intent, context, key, by), resume, keeps=key is not None)
+
+    async def _begin_run(
+        self, cantrip: Cantrip, intent: Said, context: Any, key: str | None, by: str, after: RunPosition
+    ) -> FollowedEpisode:
+        if key is None and after.event != BEGINNING:
+            if after.entity_id is None:
+                raise InvalidIntent(
+                    f"resume: expected a key, or the position of a run, got the event {after.event} only"
+                )
+            entity_id = after.entity_id
+            entity = await self._tree.in_store(lambda: self.get_entity(entity_id))
+            return await entity._follow_episode_at(after.event)  # noqa: SLF001  # of the same face
+        beginning = self._make_beginning("stream", cantrip, intent, context, key, by)
+        entity = await self._beginnings.begin(beginning, waits=True)
+        return entity._follow_beginning()  # noqa: SLF001  # of the same face
 
     async def submit(
         self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0, queue: str = ""

@@ -1,0 +1,203 @@
+"""One episode as it happens: what `Runtime.stream` and `Entity.stream` return.
+
+A run reads `Entity.events(after=)`, from the beginning of the log, and delivers the events of its own episode: the
+recorded ones, with ids, from whichever process runs the entity, and in between the pieces of answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+
+from cantrip_actors.runtime.events.log_feed import EventFeed
+from cantrip_actors.runtime.face.episode import Episode
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
+from cantrip_actors.stream.events import EntityEndedEvent, EntityEvent, EntityStartedEvent, EpisodeEndedEvent
+from cantrip_actors.stream.pieces import TextPieces
+from cantrip_actors.stream.reading import EventId
+from cantrip_actors.terms.errors import CantripError, InvalidIntent, LoomError
+
+BEGINNING: Final = EventId()
+
+
+@dataclass(frozen=True, slots=True)
+class RunPosition:
+    """A position in a run, as `Run.position` writes it; `entity_id` is None for the id of an event alone."""
+
+    entity_id: str | None
+    event: EventId
+
+    @classmethod
+    def parse(cls, text: object) -> RunPosition:
+        """Return the position in a text; None is the beginning. Raises InvalidIntent."""
+        if text is None:
+            return cls(None, BEGINNING)
+        entity_id, _, id = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+        event = EventId.parse(id)
+        if event is None:
+            raise InvalidIntent(f"resume: expected a position of a run or the id of an event, got {text!r}")
+        return cls(entity_id or None, event)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedEpisode:
+    """An episode that a run follows, and how to wait for it and to cancel it."""
+
+    entity_id: str
+    feed: EventFeed
+    key: str | None
+    """The key of its intent; None for the only episode of a one-shot entity."""
+    wait: Callable[[], Awaitable[Episode]]
+    cancel: Callable[[], Awaitable[object]]
+    has_no_episode: Callable[[], Awaitable[bool]]
+    """Returns whether its intent was refused or withdrawn, so that no episode comes."""
+
+
+BeginRun = Callable[[RunPosition], Awaitable[FollowedEpisode]]
+
+
+class RunEvents(AsyncIterator[EntityEvent]):
+    """The events of one episode after a position, in order. It ends with the episode."""
+
+    def __init__(self, episode: FollowedEpisode, after: EventId) -> None:
+        self._episode = episode
+        self._after = after
+        self._has_begun = episode.key is None
+        self.has_ended = False
+        """Whether the end of the episode was among the events."""
+
+    @property
+    def last(self) -> EventId:
+        """The id of the last event that has one."""
+        return self._after
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further event comes; earlier ones can still be read."""
+        return self.has_ended or self._episode.feed.is_over
+
+    def close(self) -> None:
+        """Take no further events."""
+        self._episode.feed.close()
+
+    async def __anext__(self) -> EntityEvent:
+        while not self.has_ended:
+            event = await self._read_next()
+            if isinstance(event, EntityStartedEvent) and not self._has_begun:
+                self._has_begun = (event.key or "") == self._episode.key
+            if not self._has_begun:
+                continue
+            self.has_ended = isinstance(event, EpisodeEndedEvent | EntityEndedEvent)
+            id = EventId.parse(event.id)
+            if id is None:
+                return event
+            if id > self._after:
+                self._after = id
+                return event
+        raise StopAsyncIteration
+
+    async def _read_next(self) -> EntityEvent:
+        while not self._has_begun:
+            with anyio.move_on_after(POLL_INTERVAL):
+                return await anext(self._episode.feed)
+            if await self._episode.has_no_episode():
+                self.has_ended = True
+                raise StopAsyncIteration
+        return await anext(self._episode.feed)
+
+
+class RunText(AsyncIterator[str]):
+    """The text of one episode in pieces; it reads the events of its run."""
+
+    def __init__(self, events: RunEvents) -> None:
+        self._events = events
+        self._pieces = TextPieces()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further piece comes; earlier ones can still be read."""
+        return self._events.is_over
+
+    def close(self) -> None:
+        """Take no further pieces."""
+        self._events.close()
+
+    async def __anext__(self) -> str:
+        while True:
+            piece = self._pieces.add(await anext(self._events))
+            if piece:
+                return piece
+
+
+class EpisodeRun:
+    """An episode that is followed while it happens: `async with runtime.stream(cantrip, intent) as run`.
+
+    The work begins when the block is entered. Leaving the block before the episode has ended cancels the episode, as
+    cancelling `cast` does; with a `key` it does not, because a reader that lost its connection may come back for it.
+    """
+
+    def __init__(
+        self, begin: Callable[[RunPosition], Awaitable[FollowedEpisode]], resume: object, *, keeps: bool
+    ) -> None:
+        self._begin = begin
+        self._from = RunPosition.parse(resume)
+        self._keeps = keeps
+        self._entered: tuple[FollowedEpisode, RunEvents] | None = None
+        self._text: RunText | None = None
+
+    async def __aenter__(self) -> Self:
+        episode = await self._begin(self._from)
+        self._entered = episode, RunEvents(episode, self._from.event)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        episode, events = self._get_entered()
+        events.close()
+        if self._keeps or events.has_ended:
+            return
+        with anyio.CancelScope(shield=True), suppress(CantripError):  # it has ended, or the runtime closes and ends it
+            await episode.cancel()
+
+    def _get_entered(self) -> tuple[FollowedEpisode, RunEvents]:
+        if self._entered is None:
+            raise LoomError("a run begins when its block is entered: async with runtime.stream(…) as run")
+        return self._entered
+
+    @property
+    def entity_id(self) -> str:
+        """The id of the entity."""
+        return self._get_entered()[0].entity_id
+
+    @property
+    def position(self) -> str:
+        """The position after the last event that was read, for `resume` in any process: with the entity's id."""
+        episode, events = self._get_entered()
+        return f"{episode.entity_id}:{events.last}"
+
+    def events(self) -> RunEvents:
+        """Return the events of the episode, to its end: recorded ones, which have ids, and pieces of answers.
+
+        `events` and `text` read the same events, and each event is delivered once: use one of them at a time.
+        """
+        return self._get_entered()[1]
+
+    def text(self) -> RunText:
+        """Return the text that the entity says, in pieces as they come; a blank line is between the texts of two turns.
+
+        The pieces of an attempt that failed, and is retried, stay. An answer that is given with `done` is no text:
+        `result` has it.
+        """
+        if self._text is None:
+            self._text = RunText(self._get_entered()[1])
+        return self._text
+
+    async def result(self) -> Episode:
+        """Wait for the end of the episode, and return it. Raises as `Runtime.cast` and `Entity.send` do."""
+        return await self._get_entered()[0].wait()
