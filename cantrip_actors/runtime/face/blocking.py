@@ -331,6 +331,8 @@ class BlockingEntity(_Blocking[Entity]):
     post = _wrap_result(BlockingReceipt, Entity.post)
     steer = _call_blocking(Entity.steer)
     interrupt = _call_blocking(Entity.interrupt)
+    undo = _call_blocking(Entity.undo)
+    compact = _call_blocking(Entity.compact)
     stop = _call_blocking(Entity.stop)
     unload = _call_in_loop(Entity.unload)
 
