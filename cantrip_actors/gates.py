@@ -7,7 +7,7 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import Injected, gate
-from cantrip_actors.terms.own_gates import ASK, POST, QUESTION, RECALL, WAKE_ME
+from cantrip_actors.terms.own_gates import ASK, COMPACT, POST, QUESTION, RECALL, WAKE_ME
 from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, wrap
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Injected",
     "Refused",
     "ask",
+    "compact",
     "echo",
     "fetch",
     "gate",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 ask = ASK
+compact = COMPACT
 post = POST
 wake_me = WAKE_ME
 question = QUESTION

@@ -62,6 +62,7 @@ from cantrip_actors.records.records import (
     Rewarded,
     Sampled,
     Steered,
+    Undone,
     Utterance,
 )
 
@@ -110,6 +111,7 @@ __all__ = [
     "Store",
     "Taken",
     "Timer",
+    "Undone",
     "Unsure",
     "Utterance",
     "Verified",

@@ -33,6 +33,8 @@ SECTIONS = {
         "post": ("entities", "Post an intent, and print its receipt without waiting."),
         "withdraw": ("entities", "Take back an intent or a submission that still waits."),
         "submit": ("entities", "Have some node cast a cantrip, and do not wait for the answer."),
+        "undo": ("entities", "Take a long-lived entity back to before its last intent."),
+        "compact": ("entities", "Fold older turns out of an entity's context now."),
         "stop": ("entities", "End an entity for good, wherever it runs."),
         "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
         "entities": ("entities", "List the long-lived entities, their states and last answers."),

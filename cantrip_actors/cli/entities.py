@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
+NOTHING = "nothing to do"
+"""The state of an entity that had nothing to undo or to fold."""
+
 RecipeOption = Annotated[
     Path | None,
     typer.Option("--recipe", metavar="RECIPE", help="The recipe to continue with; left out: the one it was made with."),
@@ -357,6 +360,68 @@ def submit(
 
     receipt = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
     _show_receipt(receipt, loom, as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip undo notes"))
+def undo(
+    name: Name, recipe: RecipeOption = None, loom: Url = LOOM, as_json: Json = False, backend: Loop = Backend.asyncio
+) -> None:
+    """Take a long-lived entity back to before its last intent.
+
+    Its old turns stay in the loom. An episode under way is interrupted first. If there is no intent to undo, the exit
+    code is 1.
+    """
+
+    async def work(runtime: Runtime) -> dict[str, str]:
+        entity = await _load(runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe)
+        return {"entity_id": entity.id, "state": "undone" if await entity.undo(by=_login()) else NOTHING}
+
+    cantrip = _read_recipe(recipe, loom, as_json=as_json)
+    _show_change(run_quietly(loom, work, as_json=as_json, backend=backend), loom, as_json=as_json)
+
+
+@app.command(epilog=examples("cantrip compact notes", 'cantrip compact notes "Keep all names and addresses."'))
+def compact(
+    name: Name,
+    instructions: Annotated[
+        str | None, typer.Argument(metavar="[INSTRUCTIONS]", help="What the summary has to keep.")
+    ] = None,
+    recipe: RecipeOption = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Fold older turns out of an entity's context now.
+
+    With instructions a crystal writes a summary of them. If there is nothing to fold, the exit code is 1.
+    """
+
+    async def work(runtime: Runtime) -> dict[str, str]:
+        entity = await _load(runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe)
+        done = await entity.compact(instructions, by=_login())
+        return {"entity_id": entity.id, "state": "compacted" if done else NOTHING}
+
+    cantrip = _read_recipe(recipe, loom, as_json=as_json)
+    _show_change(run_quietly(loom, work, as_json=as_json, backend=backend), loom, as_json=as_json)
+
+
+def _login() -> str:
+    from cantrip_actors.cli.decision_author import login
+
+    return login()
+
+
+def _read_recipe(recipe: Path | None, loom: str, *, as_json: bool) -> Cantrip | None:
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_actors.recipes import load_recipe
+
+        return None if recipe is None else load_recipe(recipe)
+
+
+def _show_change(receipt: dict[str, str], loom: str, *, as_json: bool) -> None:
+    _show_receipt(receipt, loom, as_json=as_json)
+    if receipt["state"] == NOTHING:
+        raise typer.Exit(FAILED)
 
 
 @app.command(epilog=examples("cantrip stop notes"))

@@ -1,4 +1,4 @@
-"""Handlers for entities: begin, list, show, send, steer, interrupt, stop, resume, fork.
+"""Handlers for entities: begin, list, show, send, steer, interrupt, undo, compact, stop, resume, fork.
 
 Each handler turns a request into one call of `Runtime` or `Entity`. Handlers that read much of the loom do so in a
 thread and do not block the event loop.
@@ -349,6 +349,20 @@ async def interrupt(call: HttpCall) -> JsonAnswer:
     entity, headers = await call.read(lambda: _find_to_control(call))
     await entity.interrupt(body.why, now=body.now, key=call.key, by=call.token.sender)
     return JsonAnswer(None, 202, headers)
+
+
+async def undo(call: HttpCall) -> JsonAnswer:
+    """Go back to before the entity's last intent."""
+    entity, headers = await call.read(lambda: _find_to_control(call))
+    return JsonAnswer({"done": await entity.undo(key=call.key, by=call.token.sender)}, 200, headers)
+
+
+async def compact(call: HttpCall) -> JsonAnswer:
+    """Fold older turns out of the entity's context now."""
+    body: models.CompactBody = call.body
+    entity, headers = await call.read(lambda: _find_to_control(call))
+    done = await entity.compact(body.instructions, key=call.key, by=call.token.sender)
+    return JsonAnswer({"done": done}, 200, headers)
 
 
 def _find_to_control(call: HttpCall) -> tuple[Entity, dict[str, str]]:

@@ -111,6 +111,12 @@ class InterruptBody(Strict):
     now: bool = Field(default=False, description="Cancel the query or the gate under way, too.")
 
 
+class CompactBody(Strict):
+    """Fold the context now."""
+
+    instructions: Text | None = Field(default=None, description="What the summary has to keep.")
+
+
 class DecideBody(Strict):
     """Decide a request: a decision about a call, or the answer to a question."""
 
@@ -492,6 +498,12 @@ class RewardedJson(BaseModel):
     turn_id: str
     reward: float
     by: str
+
+
+class DoneJson(BaseModel):
+    """Whether there was something to undo or to fold."""
+
+    done: bool
 
 
 class StatsJson(BaseModel):

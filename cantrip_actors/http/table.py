@@ -87,6 +87,8 @@ _NATIVE: tuple[ApiRoute, ...] = (
     ),
     ApiRoute("POST", "/entities/{id}/steer", "steer", entities.steer, {202: None}, models.SteerBody),
     ApiRoute("POST", "/entities/{id}/interrupt", "steer", entities.interrupt, {202: None}, models.InterruptBody),
+    ApiRoute("POST", "/entities/{id}/undo", "steer", entities.undo, {200: models.DoneJson}, models.NoBody),
+    ApiRoute("POST", "/entities/{id}/compact", "steer", entities.compact, {200: models.DoneJson}, models.CompactBody),
     ApiRoute("DELETE", "/entities/{id}", "stop", entities.stop, {204: None}, query=models.StopQuery),
     ApiRoute("POST", "/entities/{id}/resume", "stop", entities.resume, {202: models.StartedJson}, models.NoBody),
     ApiRoute("POST", "/entities/{id}/abandon", "stop", entities.abandon, {204: None}, models.NoBody),

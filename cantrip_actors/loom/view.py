@@ -38,12 +38,14 @@ from cantrip_actors.machine.project import (
     find_first_intent,
     find_header_in_force,
     find_open_request,
+    fold_log,
     get_committed_turn,
     get_header,
     get_named_turn,
     get_outcome,
     get_time,
     get_turn_number,
+    has_undone,
     read_turns,
 )
 from cantrip_actors.machine.state import Shape
@@ -609,9 +611,11 @@ def fold_entity(loom: Loom, entity_id: str) -> MachineState:
     """
     shape, kept = Shape.of_header(loom.header(entity_id)), loom.checkpoint(entity_id)
     checkpoint = None if kept is None else decode_checkpoint(kept.data, loom.attach)
-    if kept is None or checkpoint is None:
-        return fold(shape, loom.records(entity_id))
-    return fold(shape, loom.records(entity_id, after=kept.position), checkpoint.state)
+    if kept is not None and checkpoint is not None:
+        records = loom.records(entity_id, after=kept.position)
+        if not has_undone(records):
+            return fold(shape, records, checkpoint.state)
+    return fold_log(shape, loom.records(entity_id))
 
 
 def _find_last_turn(records: Sequence[Record]) -> str | None:

@@ -13,6 +13,7 @@ from cantrip_actors.machine.delegate import make_delegation_answer
 from cantrip_actors.machine.events import (
     Begin,
     Called,
+    Compact,
     Computed,
     Decide,
     Event,
@@ -28,6 +29,7 @@ from cantrip_actors.machine.events import (
     Returned,
     Steer,
     Stopped,
+    Undo,
 )
 from cantrip_actors.machine.program import extract_code, render_result_text
 from cantrip_actors.machine.state import Phase, Plan, State, Transient
@@ -45,6 +47,7 @@ from cantrip_actors.records.records import (
     Record,
     Requested,
     Steered,
+    Undone,
     Utterance,
 )
 from cantrip_actors.terms.errors import InvalidIntent
@@ -143,13 +146,14 @@ def commit(
     )
 
 
-def fold_turns(plan: Plan, state: State, moment: Moment, kept: Remembered) -> Folded:
-    """Return the record of the fold that is due."""
+def fold_turns(plan: Plan, state: State, live: Transient, moment: Moment, kept: Remembered) -> Folded:
+    """Return the record of the fold that is due, or was asked for."""
     conversation = state.conversation
     first = plan.cantrip.folding.first_kept(conversation.said, conversation.folded)
     last = conversation.starts[first - conversation.folded][1] - 1
     marker = f"[folded: turns 1-{last}]" if kept.text is None else f"[folded: turns 1-{last}]\n{kept.text}"
-    return Folded(plan.entity_id, 1, last, marker, moment.at, kept.usage)
+    asked = live.compaction or Compact()
+    return Folded(plan.entity_id, 1, last, marker, moment.at, kept.usage, asked.key, asked.sender)
 
 
 # Events
@@ -199,8 +203,17 @@ def _fail(plan: Plan, state: State, live: Transient, moment: Moment, event: Fail
     return [Ended(plan.entity_id, "failed", moment.at, event.error, usage=event.usage)]
 
 
-def _remember(plan: Plan, state: State, live: Transient, moment: Moment, event: Remembered) -> list[Record]:  # noqa: ARG001
-    return [fold_turns(plan, state, moment, event)]
+def _remember(plan: Plan, state: State, live: Transient, moment: Moment, event: Remembered) -> list[Record]:
+    return [fold_turns(plan, state, live, moment, event)]
+
+
+def _compact(plan: Plan, state: State, live: Transient, moment: Moment, event: Compact) -> list[Record]:  # noqa: ARG001
+    live.compaction = event  # the record of the fold takes its mail
+    return []
+
+
+def _undo(plan: Plan, state: State, live: Transient, moment: Moment, event: Undo) -> list[Record]:  # noqa: ARG001
+    return [Undone(plan.entity_id, moment.at, event.key, event.sender)]
 
 
 def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: Observed) -> list[Record]:
@@ -365,6 +378,10 @@ HANDLERS: Mapping[tuple[Phase, type], Handler] = {
     (Phase.NEW, Begin): _begin,
     (Phase.IDLE, Begin): _begin,
     (Phase.IDLE, Steer): _steer,
+    (Phase.IDLE, Undo): _undo,
+    (Phase.IDLE, Compact): _compact,
+    (Phase.IDLE, Remembered): _remember,
+    (Phase.ASKING, Compact): _compact,
     (Phase.ASKING, Replied): _reply,
     (Phase.ASKING, Posted): _post,
     (Phase.ASKING, Failed): _fail,

@@ -46,10 +46,14 @@ class Collect(Action, frozen=True):
 
 
 class Remember(Action, frozen=True):
-    """Summarise the `messages` of the turns up to `last`, which will be folded. Answer with Remembered."""
+    """Summarise the `messages` of the turns up to `last`, which will be folded. Answer with Remembered.
+
+    With `instructions` a crystal writes the summary in any case, and obeys them.
+    """
 
     messages: Sequence[Message]
     last: int
+    instructions: str | None = None
 
 
 class Run(Action, frozen=True):
@@ -72,7 +76,7 @@ class Run(Action, frozen=True):
 
 class Contact(Action, frozen=True):
     """Carry out a gate of the runtime: send a message to another entity (`post`, `ask`), set a timer (`wake_me`), read
-    an earlier result (`recall`). Answer with Observed or, for `ask`, Questioned.
+    an earlier result (`recall`), have the context folded (`compact`). Answer with Observed or, for `ask`, Questioned.
     """
 
     gate: Gate

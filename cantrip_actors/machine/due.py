@@ -72,7 +72,7 @@ def due(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | A
     if phase is Phase.COMPUTING:
         assert turn.program is not None
         return turn.program.answers[-1] if turn.program.answers else _compute(state)
-    return _due_end(plan, state, moment)
+    return _due_end(plan, state, moment) if live.compaction is None else _due_fold(plan, state, live, moment)
 
 
 def _compute(state: State) -> Compute:
@@ -256,17 +256,28 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
         return Ended(plan.entity_id, "budget", moment.at, summary, ward=spent.name)
     conversation, folding = state.conversation, plan.cantrip.folding
     tokens = 0 if plan.window is None else estimate_tokens(state)
-    is_due = live.overflows or (
-        conversation.folded_for != conversation.said
-        and folding.due(conversation.said - conversation.folded, tokens, plan.window)
+    is_due = (
+        live.overflows
+        or live.compaction is not None
+        or (
+            conversation.folded_for != conversation.said
+            and folding.due(conversation.said - conversation.folded, tokens, plan.window)
+        )
     )
     if not is_due:
         return Ask(build_view(plan.shape, state, live.squeezed), plan.tools, plan.tool_choice)
-    if not plan.has_memory:
-        return fold_turns(plan, state, moment, Remembered())
-    first = folding.first_kept(conversation.said, conversation.folded) - conversation.folded
+    return _due_fold(plan, state, live, moment)
+
+
+def _due_fold(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
+    """Return the fold, or first the action that finds the text which replaces the folded turns."""
+    instructions = None if live.compaction is None else live.compaction.instructions
+    if not plan.has_memory and instructions is None:
+        return fold_turns(plan, state, live, moment, Remembered())
+    conversation = state.conversation
+    first = plan.cantrip.folding.first_kept(conversation.said, conversation.folded) - conversation.folded
     stays, number = conversation.starts[first]
-    return Remember(build_view(plan.shape, state)[conversation.head : stays], number - 1)
+    return Remember(build_view(plan.shape, state)[conversation.head : stays], number - 1, instructions)
 
 
 def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:

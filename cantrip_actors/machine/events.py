@@ -201,6 +201,21 @@ class Interrupt(NamedTuple):
     sender: str | None = None
 
 
+class Compact(NamedTuple):
+    """The context is to be folded now; `instructions` say what the summary keeps."""
+
+    instructions: str | None = None
+    key: str | None = None
+    sender: str | None = None
+
+
+class Undo(NamedTuple):
+    """An idle entity goes back to before its last intent."""
+
+    key: str | None = None
+    sender: str | None = None
+
+
 Event = (
     Begin
     | Replied
@@ -217,4 +232,6 @@ Event = (
     | Stopped
     | Steer
     | Interrupt
+    | Compact
+    | Undo
 )

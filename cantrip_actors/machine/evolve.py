@@ -43,6 +43,7 @@ from cantrip_actors.records.records import (
     Rewarded,
     Sampled,
     Steered,
+    Undone,
     Utterance,
     replace_snapshot,
 )
@@ -91,7 +92,7 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
         if record.args is not None:  # type: ignore[union-attr]  # the steps before the call see the new arguments
             live.wrapping = ""
     elif kind is Folded:
-        live.overflows, live.squeezed = False, None
+        live.overflows, live.squeezed, live.compaction = False, None, None
 
 
 def is_entity_end(record: Ended, *, lasting: bool) -> bool:
@@ -432,6 +433,7 @@ _EVOLVE: Mapping[type, Callable[[Shape, State, Any], None]] = {
     Committed: _commit,
     ChildStarted: _start_child,
     Folded: _fold_turns,
+    Undone: _pass,  # `fold_log` leaves out what it undoes
     Sampled: _add_sampled_usage,
     Rewarded: _pass,
     Resumed: _pass,

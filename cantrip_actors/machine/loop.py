@@ -79,11 +79,17 @@ the running one would have done:
     ACTING      Called     WAITING      Spawn    after a restart, where the delegation had just begun
     WAITING     Called     WAITING      Spawn    after a restart: it still waits for the children
     IDLE        Stopped    OVER         Finish   nothing is lost
+    IDLE        Compact    IDLE         Remember the fold that was asked for, once a text for it is found
+    IDLE        Compact    IDLE         Finish   the fold is made
+    IDLE        Remembered IDLE         Finish   the same, with the text
+    ASKING      Compact    ASKING       Remember the fold that was asked for comes before the query
+    ASKING      Compact    ASKING       Ask      the same, without a text
 
 A long-lived entity waits in IDLE for its next intent; a one-shot entity is OVER. A message that comes meanwhile is
-recorded without a step (`note`). Calls run one by one in the order of the utterance (CIRCLE-7); `done` ends it and the
-rest is skipped (LOOP-3, D-003). A call that cannot be carried out, with an unknown gate, a bad argument or a child that
-is not allowed, becomes an error observation at once, without an action (CIRCLE-5, CIRCLE-6).
+recorded without a step (`note`), and so is an undo, after which the log is folded again. Calls run one by one in the
+order of the utterance (CIRCLE-7); `done` ends it and the rest is skipped (LOOP-3, D-003). A call that cannot be carried
+out, with an unknown gate, a bad argument or a child that is not allowed, becomes an error observation at once, without
+an action (CIRCLE-5, CIRCLE-6).
 
 Steps that wrap `done`, a delegation or a message run like a gate, before the call that they wrap: first the action Run,
 then the end, the Spawn or the Contact, as if that call came next. A refusal is the observation of the call.

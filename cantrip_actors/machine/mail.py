@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
-from cantrip_actors.machine.events import Begin, Decide, Interrupt, Steer, Steering, Stopped
+from cantrip_actors.machine.events import Begin, Compact, Decide, Interrupt, Steer, Steering, Stopped, Undo
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Decision
+
+NOTHING_TO_FOLD: Final = "there is nothing to fold: the context has only the newest turn"
 
 
 class Void(NamedTuple):
@@ -15,15 +17,35 @@ class Void(NamedTuple):
     reason: str
 
 
+MailEvent = Begin | Steer | Interrupt | Stopped | Decide | Compact | Undo
+
+
 def read_mail(
-    mail: Mail, episode: int | None, request: str | None = None
-) -> Begin | Steer | Interrupt | Stopped | Decide | Void:
+    mail: Mail,
+    episode: int | None,
+    request: str | None = None,
+    *,
+    can_fold: bool = False,
+    can_undo: bool = False,
+) -> MailEvent | Void:
     """Return the event of a mail; `episode` is the number of the episode under way, None if the entity is idle.
 
-    `request` is the id of the open request, if there is one. An interrupt is void after the episode that it names, and
-    a decision after its request was decided (core.md 3, 4). A body that lacks what its kind needs is void too:
+    `request` is the id of the open request, if there is one. `can_fold` and `can_undo` say whether the context has
+    turns to fold, and whether the entity has an intent to undo. An interrupt is void after the episode that it names,
+    and a decision after its request was decided (core.md 3, 4). A body that lacks what its kind needs is void too:
     another version may have posted it.
     """
+    key, sender = mail.key, mail.sender or None
+    match mail.kind, mail.body.get("instructions"):
+        case "compact", str() | None as instructions:
+            return Compact(instructions, key, sender) if can_fold else Void(NOTHING_TO_FOLD)
+        case "undo", _:
+            return Undo(key, sender) if can_undo else Void("the entity has no intent to undo")
+        case _:
+            return _read_message(mail, episode, request)
+
+
+def _read_message(mail: Mail, episode: int | None, request: str | None) -> MailEvent | Void:
     body, key, sender = mail.body, mail.key, mail.sender or None
     match mail.kind, body:
         case "intent" | "timer", {"intent": str(text)} if text.strip():

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from cantrip_actors.machine.actions import Child, Program, SnapshotAfter
+from cantrip_actors.machine.events import Compact
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import (
     Adopted,
@@ -357,6 +358,16 @@ class State(msgspec.Struct):
     """Turns of the thread that a fork inherited from another entity."""
     spawned: int = 0
     """Children that the entity has started."""
+    undone: int = 0
+    """How many of its intents were undone."""
+
+    @property
+    def can_fold(self) -> bool:
+        """Whether the context has turns that a fold would take out."""
+        conversation = self.conversation
+        return conversation.said - conversation.folded > 1 and (
+            self.phase is not Phase.IDLE or self.episode.end is not None
+        )
 
     def copy(self) -> State:
         """Return an independent copy."""
@@ -399,5 +410,7 @@ class Transient(msgspec.Struct):
     """Whether the program in the sandbox is where the state says; False after a restart."""
     overflows: bool = False
     """Whether the provider refused the last query because the context was too long."""
+    compaction: Compact | None = None
+    """The fold that was asked for."""
     squeezed: int | None = None
     """The most characters of one result that queries show until the next fold; None without a bound."""

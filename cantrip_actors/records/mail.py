@@ -4,8 +4,8 @@ Mail belongs to an entity's identity, not to a process: it is durable before `se
 takes it (`IntentGiven`, `Steered`, …) is written in the transaction that marks it taken. So each mail is taken exactly
 once, and a crash loses none.
 
-There are two lanes. Control mail (steering messages, interrupts, stops, decisions) overtakes intents; within a lane
-mail keeps its order.
+There are two lanes. Control mail (steering messages, interrupts, stops, decisions, folds, undos) overtakes intents;
+within a lane mail keeps its order.
 """
 
 from __future__ import annotations
@@ -19,13 +19,22 @@ import msgspec
 import orjson
 
 from cantrip_actors.records.codec import convert_from_json, dump_json, encode_value
-from cantrip_actors.records.records import Decided, Ended, IntentGiven, MailRefused, Record, Steered
+from cantrip_actors.records.records import (
+    Decided,
+    Ended,
+    Folded,
+    IntentGiven,
+    MailRefused,
+    Record,
+    Steered,
+    Undone,
+)
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.value import Value
 
-MailKind = Literal["intent", "timer", "steer", "interrupt", "stop", "decision"]
+MailKind = Literal["intent", "timer", "steer", "interrupt", "stop", "decision", "compact", "undo"]
 
 CONTROL: Final = 0
 INTENTS: Final = 1
@@ -37,6 +46,8 @@ _LANES: Final[Mapping[MailKind, int]] = {
     "interrupt": CONTROL,
     "stop": CONTROL,
     "decision": CONTROL,
+    "compact": CONTROL,
+    "undo": CONTROL,
 }
 
 
@@ -145,5 +156,5 @@ def decode_mail(line: bytes) -> Mail:
         raise LoomError(f"{line[:60]!r} is not a mail: {error}") from error
 
 
-_TAKE_MAIL = frozenset({IntentGiven, Steered, MailRefused, Ended, Decided})
+_TAKE_MAIL = frozenset({IntentGiven, Steered, MailRefused, Ended, Decided, Folded, Undone})
 _DECODER = msgspec.json.Decoder(Mail, dec_hook=convert_from_json)

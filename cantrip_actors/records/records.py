@@ -420,7 +420,8 @@ class ChildStarted(_Record, frozen=True, tag="child", rename={**_IDS, "child_id"
 class Folded(_Record, frozen=True, tag="fold"):
     """From here on the working context shows turns `first` … `last` as `marker` (LOOM-5).
 
-    `usage` is the cost of the summary in the marker, if a crystal wrote one.
+    `usage` is the cost of the summary in the marker, if a crystal wrote one. `key` and `sender` are those of the mail
+    that asked for the fold, if it did not come by itself.
     """
 
     entity_id: str
@@ -429,6 +430,20 @@ class Folded(_Record, frozen=True, tag="fold"):
     marker: str
     at: str
     usage: Usage = NO_USAGE
+    key: str | None = None
+    sender: str | None = None
+
+
+class Undone(_Record, frozen=True, tag="undone"):
+    """The entity is back before its last intent: the records since then are in force no longer (`undone.py`).
+
+    `key` and `sender` are those of the mail that this record takes.
+    """
+
+    entity_id: str
+    at: str
+    key: str | None = None
+    sender: str | None = None
 
 
 class Sampled(_Record, frozen=True, kw_only=True, tag="sampled"):
@@ -520,6 +535,7 @@ Record = (
     | Committed
     | ChildStarted
     | Folded
+    | Undone
     | Sampled
     | Rewarded
     | Resumed

@@ -5,7 +5,7 @@ because only it can cast a child. So are `post` and `ask`, which reach the entit
 patterns of `post.with_(to=["archive", "reviewer-*"])` (by default, no entity), and `wake_me`, which sets a timer of the
 entity; `wake_me.with_(zone="Europe/Oslo")` sets the zone of local times. A person answers a `question`;
 `question.with_(expires=3600)` returns an error observation if there is no answer after an hour. `recall` reads the
-entity's own log: the part of a result that queries do not show.
+entity's own log: the part of a result that queries do not show. `compact` folds the context.
 """
 
 from __future__ import annotations
@@ -92,6 +92,10 @@ class _WakeMe(_GateArguments):
     )
 
 
+class _Compact(_GateArguments):
+    instructions: str | None = Field(default=None, min_length=1, description="what a summary of them has to keep")
+
+
 class _Recall(_GateArguments):
     call: str = Field(min_length=1, description="the id of the call")
     begin: int = Field(default=0, ge=0, alias="from", description="the first character, counted from 0")
@@ -161,6 +165,7 @@ WAKE_ME = _own(
     _WakeMe,
     ("zone",),
 )
+COMPACT = _own("compact", "Fold your older turns out of your context, before you go on.", "message", _Compact, risks=())
 RECALL = _own(
     "recall",
     "Read a part of an earlier result that was not shown whole, or is no longer shown: its characters from `from` to "
@@ -170,4 +175,4 @@ RECALL = _own(
 )
 DELEGATION = frozenset((CALL_AGENT.name, CALL_AGENT_BATCH.name))
 
-provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, RECALL)
+provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, COMPACT, RECALL)

@@ -236,6 +236,29 @@ class TestPost:
         assert "has ended" in said.err
 
 
+@pytest.mark.rule("V-07")
+class TestMemory:
+    def test_the_last_intent_is_undone(self, cantrip):
+        entity = cantrip("invoke", "notes.yaml", "milk", "--name", "notes", "--json").json["entity_id"]
+        cantrip("send", "notes", "bread")
+        said = cantrip("undo", "notes")
+        assert (said.code, said.out) == (0, f"{entity} undone\n")
+        assert cantrip("send", "notes", "eggs").out == "milk, eggs\n"
+        cantrip("undo", "notes")
+        cantrip("undo", "notes")
+        said = cantrip("undo", "notes")
+        assert (said.code, said.out) == (1, f"{entity} nothing to do\n")
+
+    def test_the_context_is_folded(self, cantrip):
+        entity = cantrip("invoke", "notes.yaml", "milk", "--name", "notes", "--json").json["entity_id"]
+        assert cantrip("compact", "notes").code == 1
+        cantrip("send", "notes", "bread")
+        said = cantrip("compact", "notes", "--json")
+        assert (said.code, said.json["state"]) == (0, "compacted")
+        assert "[folded: turns 1-1]" in cantrip("loom", "export", "notes", "--format", "html").out
+        assert entity
+
+
 class TestWithdraw:
     @pytest.mark.rule("C-19")
     def test_an_intent_that_waits_is_withdrawn(self, cantrip, place):

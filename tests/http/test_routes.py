@@ -96,6 +96,8 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         assert taken_back["state"] == "withdrawn"
         await check("POST", "entities/bob/steer", 202, {"text": "psst"})
         await check("POST", "entities/bob/interrupt", 202, {})
+        assert (await check("POST", "entities/bob/compact", 200, {"instructions": "Keep names."}))["done"] is True
+        assert (await check("POST", "entities/bob/undo", 200, {}))["done"] is True
         (first, *_) = (await check("GET", "entities/bob/turns?limit=1", 200))["items"]
         assert (await check("GET", f"turns/{first['id']}", 200)) == first
         await check("GET", f"turns/{first['id']}/thread", 200)

@@ -32,6 +32,7 @@ from cantrip_actors.records.records import (
     Rewarded,
     Sampled,
     Steered,
+    Undone,
     Utterance,
 )
 from cantrip_actors.terms.image import Image
@@ -185,7 +186,8 @@ records = st.one_of(
         snapshot=snapshots,
     ),
     st.builds(ChildStarted, ids, ids, texts, ids, st.integers(0, 9)),
-    st.builds(Folded, ids, counts, counts, texts, texts, usages),
+    st.builds(Folded, ids, counts, counts, texts, texts, usages, maybe_text, maybe_text),
+    st.builds(Undone, ids, texts, maybe_text, maybe_text),
     st.builds(
         Sampled,
         entity_id=ids,

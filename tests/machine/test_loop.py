@@ -14,6 +14,7 @@ from cantrip_actors.machine.events import (
     Begin,
     Called,
     ChildOutcome,
+    Compact,
     Computed,
     Event,
     Failed,
@@ -891,6 +892,12 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
         yield one
     for folding in (Folding(), Folding(summary=True)):
         yield drive(cantrip(folding=folding), say(look), say(look), Failed("too long", overflows=True), say(done()))
+        yield drive(cantrip(folding=folding), say(look), say(look), Compact("Keep all."), say(done()))
+        yield drive(cantrip(folding=folding), say(look), say(look), Compact(), say(done()))
+        if lasting:
+            one = drive(cantrip(folding=folding), say(look), say(done()))
+            one.carry_on(one.feed(Compact()))
+            yield one
     long = Steer((Steering("x" * 2000),))
     yield drive(cantrip(folding=Folding(summary=True)), say(look), say(look), long, say(done()), window=400)
 
@@ -908,7 +915,7 @@ def every_transition() -> set[tuple[str, str, str, str]]:
 class TestTable:
     def test_the_table_lists_exactly_the_events_that_handlers_accept(self) -> None:
         stated = {(row.phase, row.event) for row in diagram.table()}
-        noted = {("IDLE", "Steer")}  # a message that comes while it waits for an intent is no step
+        noted = {("IDLE", "Steer"), ("IDLE", "Undo")}  # a message that comes while it waits for an intent is no step
         assert stated | noted == {(phase.name, event.__name__) for phase, event in HANDLERS}
 
     def test_the_table_lists_exactly_the_transitions_that_occur(self) -> None:

@@ -84,7 +84,7 @@ def test_a_line_leaves_out_defaults():
 
 def test_the_kinds_of_records_have_fixed_names():
     words = "header intent steer utterance gate_started gate_finished turn child fold sampled reward ended "
-    words += "refused adopted query_posted asked requested decided forgotten resumed"
+    words += "refused adopted query_posted asked requested decided forgotten resumed undone"
     assert frozenset(words.split()) == KINDS
 
 

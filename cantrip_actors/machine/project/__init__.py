@@ -66,6 +66,7 @@ from cantrip_actors.machine.project.turns import (
     read_entries,
     read_turns,
 )
+from cantrip_actors.machine.project.undone import drop_undone, fold_log, has_undone
 
 __all__ = [
     "ASIDES",
@@ -84,6 +85,7 @@ __all__ = [
     "begins_inside",
     "collect_rewards",
     "compute_life",
+    "drop_undone",
     "find_cantrip",
     "find_decision",
     "find_dependencies",
@@ -97,6 +99,7 @@ __all__ = [
     "find_refusal",
     "find_settled_at",
     "find_status",
+    "fold_log",
     "fold_state",
     "get_committed_turn",
     "get_header",
@@ -107,6 +110,7 @@ __all__ = [
     "get_time",
     "get_turn_number",
     "has_taken",
+    "has_undone",
     "is_end_recorded",
     "is_for_lease_holder",
     "is_of_life",

@@ -5,8 +5,9 @@ utterance, with all of its calls and their results, as the crystal saw it. This 
 folds for a fork; but it is made from records alone, because a program that exports a loom may not have its cantrips. A
 test compares the two.
 
-It is whole: folds and moves to another cantrip are noted where they happened and take nothing away (LOOM-5), an
-ephemeral result is there in full (PROD-5). The exports can hide it, as the crystal saw it later (D-010).
+Intents that were undone are left out. All else is there: folds and moves to another cantrip are noted where they
+happened and take nothing away (LOOM-5), an ephemeral result is there in full (PROD-5). The exports can hide it, as the
+crystal saw it later (D-010).
 
 An utterance after the last committed turn, which a crash interrupted, is left out.
 """
@@ -20,6 +21,7 @@ from typing import Literal
 
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED, render_result
 from cantrip_actors.machine.project.entity import find_header_in_force
+from cantrip_actors.machine.project.undone import drop_undone
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
@@ -151,7 +153,7 @@ def build_conversation(records: Iterable[Record]) -> Conversation:
     Raises ValueError if the records do not begin with a header.
     """
     reader = _Reader()
-    for record in records:
+    for record in drop_undone(records):
         reader.read(record)
     return reader.build_conversation()
 

@@ -8,21 +8,30 @@ from typing import Any, Final
 
 from cantrip_actors.machine.evolve import fold, is_entity_end
 from cantrip_actors.machine.project.outcome import Status, get_outcome
-from cantrip_actors.machine.project.record import Life, advance, as_header, begin_standing, compute_life, get_time
+from cantrip_actors.machine.project.record import (
+    COUNTED,
+    Life,
+    advance,
+    as_header,
+    begin_standing,
+    compute_life,
+    get_time,
+    get_usage,
+)
+from cantrip_actors.machine.project.undone import fold_log
 from cantrip_actors.machine.state import CantripRef, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
     Committed,
     Ended,
-    Folded,
     GateFinished,
     Header,
     IntentGiven,
     MailRefused,
     Observation,
     Record,
-    Sampled,
+    Undone,
     Utterance,
 )
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -50,9 +59,6 @@ __all__ = [
     "list_turns_quoting",
     "sum_usage",
 ]
-
-COUNTED: Final = frozenset({Utterance, Folded, Sampled, Ended})
-"""The kinds of records that count tokens."""
 
 
 def get_header(records: Sequence[Record]) -> Header:
@@ -98,7 +104,7 @@ def is_over(records: Iterable[Record]) -> bool:
 
 def fold_state(records: Sequence[Record]) -> State:
     """Return the state after an entity's whole log; its cantrip is not needed."""
-    return fold(Shape.of_header(get_header(records)), records)
+    return fold_log(Shape.of_header(get_header(records)), records)
 
 
 def find_status(records: Sequence[Record]) -> Status:
@@ -132,9 +138,9 @@ def find_episode(
     state, outcome, below = State(shape.parent_turn), None, NO_USAGE
     is_it, is_cut = False, False
     for record in records:
+        if isinstance(record, (IntentGiven, Undone)) and is_it:
+            break
         if isinstance(record, IntentGiven):
-            if is_it:
-                break
             is_it = (record.key or "") == key
         elif isinstance(record, Committed):
             is_cut = record.truncated and record.ward is None  # in the middle of it: the next record says why
@@ -218,5 +224,5 @@ def sum_usage(records: Iterable[Record]) -> Usage:
     total = NO_USAGE
     for record in records:
         if type(record) in COUNTED:
-            total = total + record.usage  # type: ignore[union-attr]  # its type says so
+            total = total + get_usage(record)
     return total

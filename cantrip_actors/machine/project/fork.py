@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cantrip_actors.machine.evolve import close_turn, fold
+from cantrip_actors.machine.evolve import close_turn
 from cantrip_actors.machine.project.record import as_forgotten, get_committed_turn
+from cantrip_actors.machine.project.undone import fold_log
 from cantrip_actors.machine.state import Episode, Phase, Sandbox, Shape, State
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.messages import NO_USAGE
@@ -20,7 +21,7 @@ def make_fork_state(shape: Shape, lineage: Iterable[Record]) -> State:
     records = list(lineage)
     while records and get_committed_turn(records[-1]) is None and as_forgotten(records[-1]) is None:
         records.pop()
-    state = fold(shape, records)
+    state = fold_log(shape, records)
     close_turn(state)
     state.phase = Phase.NEW
     if state.medium not in (None, shape.medium):  # the fork's sandbox cannot run the programs of another language

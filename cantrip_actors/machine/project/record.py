@@ -6,7 +6,7 @@ Stores call these functions for each record that they append, so they compare cl
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cantrip_actors.machine.evolve import is_entity_end
 from cantrip_actors.machine.project.outcome import Status, show_status
@@ -15,6 +15,7 @@ from cantrip_actors.records.records import (
     Committed,
     Decided,
     Ended,
+    Folded,
     ForgottenRecord,
     Header,
     IntentGiven,
@@ -23,14 +24,22 @@ from cantrip_actors.records.records import (
     Requested,
     Resumed,
     Rewarded,
+    Sampled,
     Steered,
+    Undone,
+    Utterance,
 )
+from cantrip_actors.terms.messages import NO_USAGE, Usage
+
+COUNTED: Final = frozenset({Utterance, Folded, Sampled, Ended})
+"""The kinds of records that count tokens."""
 
 ASIDES: frozenset[type] = frozenset({Rewarded, Adopted})
 """The kinds of records that say something about turns far from them in the log: a store finds them by themselves."""
 
 NOTED: frozenset[type] = (
     frozenset({Header, Committed, IntentGiven, Ended, Steered, MailRefused, Requested, Decided, ForgottenRecord})
+    | {Undone}
     | ASIDES
 )
 """The kinds of records that a store checks or indexes; it only stores the other kinds."""
@@ -149,9 +158,14 @@ def get_sender(record: Record) -> str:
     """Return the sender of the mail that a record takes, or who withdrew it, gave a reward or resumed; or ""."""
     if isinstance(record, (Rewarded, Resumed)):
         return record.by
-    if isinstance(record, (IntentGiven, Steered, MailRefused, Decided, Ended)):
+    if isinstance(record, (IntentGiven, Steered, MailRefused, Decided, Ended, Folded, Undone)):
         return record.sender or ""
     return ""
+
+
+def get_usage(record: Record) -> Usage:
+    """Return the tokens that a record counts (PROD-3)."""
+    return record.usage if type(record) in COUNTED else NO_USAGE  # type: ignore[union-attr]  # its type says so
 
 
 def get_time(record: Record) -> str:

@@ -7,7 +7,6 @@ loom has every turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from cantrip_actors.crystal.query import Query
@@ -15,7 +14,7 @@ from cantrip_actors.machine.actions import Remember
 from cantrip_actors.machine.events import Remembered
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
-from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.cell import Bound, Cell
 from cantrip_actors.runtime.entity.unavailable import call_until_available
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.terms.companion import Here
@@ -38,16 +37,18 @@ async def remember(instrument: Instrument | None, cell: Cell, wanted: Remember, 
     if companion is not None:
         recalled = await call_until_available(lambda: companion.recalls(here, wanted.last), here.entity_id)
     summary, usage = None, NO_USAGE
-    if cell.crystal.summariser is not None:
-        summary, usage = await _summarise(instrument, cell, wanted.messages)
+    summariser = cell.crystal.summariser or (None if wanted.instructions is None else cell.crystal)
+    if summariser is not None:
+        summary, usage = await _summarise(instrument, cell, summariser, wanted)
     text = "\n\n".join(part for part in (recalled, summary) if part)
     return Remembered(text or None, usage)
 
 
-async def _summarise(instrument: Instrument | None, cell: Cell, messages: Sequence[Message]) -> tuple[str | None, Any]:
-    summariser = cell.crystal.summariser
-    assert summariser is not None
-    asked = [Message("system", INSTRUCTION), Message("user", "\n\n".join(map(_render, messages)))]
+async def _summarise(
+    instrument: Instrument | None, cell: Cell, summariser: Bound, wanted: Remember
+) -> tuple[str | None, Any]:
+    instruction = INSTRUCTION if wanted.instructions is None else f"{INSTRUCTION}\n\n{wanted.instructions}"
+    asked = [Message("system", instruction), Message("user", "\n\n".join(map(_render, wanted.messages)))]
     query = Query(Invocation(asked, (), None), retried=make_retry_callback(instrument, cell, summariser))
     reply = await query_crystal(instrument, cell, summariser, query)
     if not isinstance(reply, Response):

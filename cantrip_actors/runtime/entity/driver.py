@@ -28,7 +28,7 @@ import anyio
 from cantrip_actors.crystal.query import PostingCrystal
 from cantrip_actors.loom import Held, Taken
 from cantrip_actors.machine.actions import Action, Finish, Spawn
-from cantrip_actors.machine.events import Begin, Event, Interrupt, Steer, Stopped
+from cantrip_actors.machine.events import Begin, Compact, Event, Interrupt, Steer, Stopped, Undo
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.life import Change, CrashMark, Stage, may_restart
 from cantrip_actors.machine.loop import resume
@@ -304,9 +304,12 @@ class EntityActor(Actor):
         cell.caller = EpisodeCaller()
         self._change(Change.RESTS)
         while True:
-            event = await reader.take_control()
-            if isinstance(event, Steer):  # recorded at once: the next intent may come much later
-                await self._recorder.note(event)
+            event = await reader.take_control() or await reader.take_undo()
+            if isinstance(event, (Steer, Compact, Undo)):  # at once: the next intent may come much later
+                await self._performer.change_memory(event)
+                if isinstance(event, Undo):
+                    await self._load_again()
+                    self._change(Change.RESTS)
                 continue
             if event is None and cell.deadline.is_set and cell.deadline.has_passed:
                 event = Stopped("timeout", cell.deadline.ward)

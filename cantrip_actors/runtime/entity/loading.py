@@ -11,8 +11,15 @@ from cantrip_actors.machine.checkpoint import (
     read_cantrip_of_checkpoint,
     read_dependencies_of_checkpoint,
 )
-from cantrip_actors.machine.evolve import fold, renew_call
-from cantrip_actors.machine.project import find_cantrip, find_dependencies, list_children, make_fork_state
+from cantrip_actors.machine.evolve import renew_call
+from cantrip_actors.machine.project import (
+    find_cantrip,
+    find_dependencies,
+    fold_log,
+    has_undone,
+    list_children,
+    make_fork_state,
+)
 from cantrip_actors.machine.state import CantripRef, Plan, State
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
@@ -58,7 +65,8 @@ def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
     checkpoint = None if kept is None else decode_checkpoint(kept.data, loom.attach)
     if plan.parent_entity is None or plan.forked:
         loom.check_chain(entity_id, after=-1 if kept is None else kept.position)
-    if kept is not None and checkpoint is not None and checkpoint.is_for(plan):
+    is_usable = checkpoint is not None and checkpoint.is_for(plan) and not has_undone(facts.records)
+    if kept is not None and checkpoint is not None and is_usable:
         state, below, records = checkpoint.state, checkpoint.below, facts.records
         renew_call(shape, state)
     else:
@@ -67,4 +75,4 @@ def load_state(loom: Loom, plan: Plan) -> tuple[State, Usage]:
         state = make_fork_state(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
     for child in list_children(records):
         below = below + sum_usage_under(loom, child)
-    return fold(shape, records, state), below
+    return fold_log(shape, records, state), below

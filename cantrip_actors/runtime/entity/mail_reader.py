@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 
-from cantrip_actors.machine.events import Begin, Decide, Event, Interrupt, Steer, Stopped
-from cantrip_actors.machine.mail import Void, read_mail
+from cantrip_actors.machine.events import Begin, Compact, Event, Steer, Undo
+from cantrip_actors.machine.mail import MailEvent, Void, read_mail
 from cantrip_actors.records.mail import Mail, MailKind
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.runtime.entity.cell import Cell, EpisodeCaller
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.mail.inbox import Inbox, make_refusal_error
+
+E = TypeVar("E", Compact, Undo)
 
 _FIRST: Final[tuple[MailKind, ...]] = ("stop", "interrupt", "decision")
 """The kinds of control mail that come before steering messages, in their order."""
@@ -31,9 +33,10 @@ class MailReader:
         self._recorder = recorder
 
     async def take_control(self) -> Event | None:
-        """Take control mail: a stop, an interrupt of this episode or a decision first, then all steering messages.
+        """Take control mail: a stop, an interrupt of this episode or a decision first, then all steering messages,
+        then the wish for a fold.
 
-        Steering messages wait as long as the entity waits for a person.
+        Steering messages and folds wait as long as the entity waits for a person.
         """
         inbox, event = self._cell.inbox, await self.take_decisive()
         if event is not None or inbox is None or not inbox.has_control or self._recorder.open_request is not None:
@@ -41,7 +44,25 @@ class MailReader:
         steers = [
             event for pending in inbox.take("steer") if isinstance(event := await self._read(pending.mail), Steer)
         ]
-        return Steer(tuple(message for event in steers for message in event.messages)) if steers else None
+        if steers:
+            return Steer(tuple(message for event in steers for message in event.messages))
+        return await self._take_first("compact", Compact)
+
+    async def take_undo(self) -> Undo | None:
+        """Take the wish to undo the last intent; None if no such mail waits. The entity is idle."""
+        return await self._take_first("undo", Undo)
+
+    async def _take_first(self, kind: MailKind, event_class: type[E]) -> E | None:
+        """Take the first mail of a kind that can be carried out, and leave the others in the inbox."""
+        inbox = self._cell.inbox
+        claimed = [] if inbox is None or not inbox.has_control else inbox.take(kind)
+        for index, pending in enumerate(claimed):
+            event = await self._read(pending.mail)
+            if isinstance(event, event_class):
+                for later in claimed[index + 1 :]:
+                    inbox.put_back(later)  # type: ignore[union-attr]  # it came from there
+                return event
+        return None
 
     async def take_decisive(self) -> Event | None:
         """Take a stop, an interrupt of this episode, or a decision; None if no such mail waits."""
@@ -76,10 +97,17 @@ class MailReader:
                 return event
         return None
 
-    async def _read(self, mail: Mail) -> Begin | Steer | Interrupt | Stopped | Decide | None:
+    async def _read(self, mail: Mail) -> MailEvent | None:
         """Return the event of claimed mail; if the mail is void, record its refusal and return None."""
         episode = self._cell.episode
-        event = read_mail(mail, None if episode is None else episode.number, self._recorder.open_request)
+        state = self._recorder.state
+        event = read_mail(
+            mail,
+            None if episode is None else episode.number,
+            self._recorder.open_request,
+            can_fold=state.can_fold,
+            can_undo=state.episode.number > 0,
+        )
         if not isinstance(event, Void):
             return event
         inbox, at = self._cell.inbox, self._recorder.make_moment().at

@@ -23,12 +23,14 @@ from cantrip_actors.machine.actions import (
     Compute,
     Consult,
     Contact,
+    Finish,
     Remember,
     Run,
     Spawn,
 )
 from cantrip_actors.machine.events import (
     Called,
+    Compact,
     Computed,
     Decide,
     Event,
@@ -42,8 +44,10 @@ from cantrip_actors.machine.events import (
     Steer,
     Steering,
     Stopped,
+    Undo,
 )
 from cantrip_actors.machine.life import Change, Stage, WaitKind
+from cantrip_actors.machine.mail import NOTHING_TO_FOLD
 from cantrip_actors.records.records import Observation
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.circles.program_actor import RELEASE_PROGRAM, CircleActor
@@ -66,7 +70,7 @@ from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.errors import AskCycle, Unavailable
 from cantrip_actors.terms.messages import Invocation, Response
 from cantrip_actors.terms.outcome import Outcome
-from cantrip_actors.terms.own_gates import ASK, RECALL
+from cantrip_actors.terms.own_gates import ASK, COMPACT, RECALL
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ActorRef, Children, ChildSpec
 
@@ -120,6 +124,8 @@ class Performer:
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = make_retry_callback(environment.instrument, cell, cell.crystal)
         self._circle: ActorRef[Any] | None = None
+        self._has_own_mail = False
+        """Whether the entity has posted mail to itself, which it takes before the next query."""
         self._unnotified: tuple[Unavailable, bool] | None = None
         """Set if the companion was not notified of the present episode: why, and whether that was resumed."""
 
@@ -173,6 +179,8 @@ class Performer:
                 event = await self._consult(action)
             case Contact() if action.gate.name == RECALL.name:
                 event = await recall_result(self._cell, self._environment.core, action)
+            case Contact() if action.gate.name == COMPACT.name:
+                event = self._request_fold(action)
             case Contact():
                 event, self._recorder.outgoing = await self._environment.questions.contact(self._cell, action)
             case Await():
@@ -183,6 +191,31 @@ class Performer:
                 assert isinstance(action, Collect), action
                 event = await self._collect(action)
         return event
+
+    async def change_memory(self, event: Steer | Compact | Undo) -> None:
+        """Record what changes the memory of an idle entity. After an Undo, its log has to be folded again."""
+        if isinstance(event, Compact):
+            action = await self._recorder.take_step(event)
+            while type(action) is not Finish:
+                action = await self._recorder.take_step(await self.perform(action))
+            return
+        await self._recorder.note(event)
+        circle = self._circle
+        if isinstance(event, Undo) and circle is not None:
+            self._circle = None  # the next call begins with the sandbox that the log describes
+            await self._children.stop(circle)
+
+    def _request_fold(self, action: Contact) -> Observed:
+        """Post the entity's wish for a fold, which it takes before its next query, with the observation of the call."""
+        cell, call, state = self._cell, action.call, self._recorder.state
+        if not state.can_fold:
+            return Observed(Observation(call.gate, call.args, f"{COMPACT.name}: {NOTHING_TO_FOLD}", True, call.id))
+        body = {"instructions": action.args["instructions"]}
+        key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
+        root, self._has_own_mail = cell.root.entity_id, True
+        make_mail = self._environment.inboxes.make_mail
+        self._recorder.outgoing = [make_mail(cell.entity_id, "compact", body, key=key, sender=call.gate, root=root)]
+        return Observed(Observation(call.gate, call.args, "your older turns are folded now", False, call.id))
 
     @contextmanager
     def _waiting(self, kind: WaitKind, *, asks: str | None = None) -> Iterator[None]:
@@ -207,6 +240,10 @@ class Performer:
         if environment.core.is_handing_over and not ends_here(environment.core, cell.root):
             with self._waiting("node"):  # this node suspends it between two turns, for another one (N-63)
                 await anyio.sleep_forever()
+        if self._has_own_mail:
+            self._has_own_mail = False
+            environment.inboxes.attach(cell)
+            await self.open_inbox()
         if self.recalled is not None or (cell.inbox is not None and cell.inbox.has_control):
             event = await self._find_control()
             if event is not None:
@@ -231,7 +268,7 @@ class Performer:
     async def _find_control(self) -> Event | None:
         """Return the event of control mail or of the companion's message that comes before the next query."""
         event, recalled = await self._reader.take_control(), self.recalled
-        if recalled is None or isinstance(event, (Stopped, Interrupt)):
+        if recalled is None or isinstance(event, (Stopped, Interrupt, Compact)):
             return event
         self.recalled = None
         messages = event.messages if isinstance(event, Steer) else ()
@@ -258,6 +295,8 @@ class Performer:
         self.cut_off_at = None
         invocation = Invocation(action.messages, action.tools, action.tool_choice)
         key = f"{self._cell.entity_id}:{conversation.said}:{conversation.folded}:{len(action.messages)}"
+        if undone := self._recorder.state.undone:
+            key = f"{key}:{undone}"
         return Query(invocation, self._options, emit, handle, key, since, retried=self._retried)
 
     async def _query(self, query: Query) -> Replied | Posted | Failed:

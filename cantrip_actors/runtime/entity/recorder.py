@@ -90,7 +90,7 @@ class StepRecorder:
             cell.error = None  # a failed query ends no episode if a fold mends it
         if type(action) is Finish:
             cell.outcome = action.outcome  # the events of its records have it
-        elif cell.episode is None:
+        elif cell.episode is None and self.state.phase is not Phase.IDLE:
             cell.episode = EpisodeUnderWay(self.state.episode.number, self.state.episode.key, self._interrupt)
         if records:
             if type(action) is Consult:

@@ -362,6 +362,8 @@ class BlockingEntity(_Blocking[Entity]):
     stream = _wrap_result(BlockingEpisodeRun, Entity.stream)
     steer = _call_blocking(Entity.steer)
     interrupt = _call_blocking(Entity.interrupt)
+    undo = _call_blocking(Entity.undo)
+    compact = _call_blocking(Entity.compact)
     stop = _call_blocking(Entity.stop)
     messages = _call_blocking(Entity.messages)
     unload = _call_in_loop(Entity.unload)

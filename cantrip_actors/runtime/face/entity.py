@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
@@ -17,7 +17,7 @@ from cantrip_actors.loom import Held
 from cantrip_actors.loom.export.thread_messages import read_messages
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.life import Stage
-from cantrip_actors.machine.project import get_outcome, list_intents
+from cantrip_actors.machine.project import find_refusal, get_outcome, list_intents
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
@@ -41,6 +41,9 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Said, select_files, split_message
 from cantrip_actors.terms.messages import ThreadMessage
 from cantrip_actors.terms.outcome import Outcome
+
+TAKEN_INTERVAL: Final = 0.05
+"""Seconds between two looks whether control mail was taken."""
 
 T = TypeVar("T")
 
@@ -216,11 +219,7 @@ class Entity(Generic[Answer_co]):
         begin = make_begin(intent, context)
         tree.check_accepting()
         _check_sent(key, by)
-        if self._cantrip is not None:
-            await tree.launcher.adopt(self._id, self._cantrip)
-        elif cell is None:
-            known = None if self._cell is None or self._cell.is_for_episode else self._cell.plan.cantrip.unprovided
-            await tree.launcher.check_sendable(self._id, known, key, waits=waits)
+        await self._make_loadable(key, waits=waits)
         if cell is not None:
             if not cell.plan.lasting:
                 raise InvalidIntent(
@@ -231,6 +230,18 @@ class Entity(Generic[Answer_co]):
         return tree.inboxes.make_intent(
             self._id, begin.intent, begin.context, begin.images, key=key, sender=by, cantrip=self._cantrip
         )
+
+    async def _make_loadable(self, key: str | None, *, waits: bool = True) -> None:
+        """Check that some process can run the long-lived entity, if it is not loaded here.
+
+        Raises EntityEnded, InvalidIntent and LoomError.
+        """
+        cell, launcher = self._cell, self._tree.launcher
+        if self._cantrip is not None:
+            await launcher.adopt(self._id, self._cantrip)
+        elif self._find_cell() is None:
+            known = None if cell is None or cell.is_for_episode else cell.plan.cantrip.unprovided
+            await launcher.check_sendable(self._id, known, key, waits=waits)
 
     async def _check_files(self, files: Iterable[File]) -> None:
         """Raise InvalidFile for a file that the entity's crystal does not take, as far as this process knows it."""
@@ -334,22 +345,77 @@ class Entity(Generic[Answer_co]):
         self._tree.check_open()
         check_texts(why=why, by=by)
         check_kind("now", now, bool, "True or False", InvalidIntent)
-        cell = self._find_cell()
-        if cell is not None:
-            await cell.wait_until_begun()
-        if cell is not None and cell.life.stage is not Stage.LOADING:
-            number = None if cell.episode is None else cell.episode.number
-            intent_key = None if cell.episode is None else cell.episode.key
-        else:
-            loom = self._tree.loom
-            state = await self._tree.in_store(lambda: fold_entity(loom, self._id))
-            number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
-            intent_key = state.episode.key
+        cell, number, intent_key = await self._find_episode_under_way()
         if number is not None or key is not None:  # with a key, the mail records that the interrupt was requested
             target = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
             await self._post_control("interrupt", {**target, "why": why, "now": now}, key=key, by=by)
         if now and number is not None:
             await self._wait_until_over(cell, intent_key)
+
+    async def _find_episode_under_way(self) -> tuple[Cell | None, int | None, str | None]:
+        """Return the cell if the entity is loaded here, the number of its present episode, if any, and its key."""
+        cell = self._find_cell()
+        if cell is not None:
+            await cell.wait_until_begun()
+        if cell is not None and cell.life.stage is not Stage.LOADING:
+            return (cell, None, None) if cell.episode is None else (cell, cell.episode.number, cell.episode.key)
+        loom = self._tree.loom
+        state = await self._tree.in_store(lambda: fold_entity(loom, self._id))
+        number = None if state.phase in (Phase.IDLE, Phase.OVER) else state.episode.number
+        return cell, number, state.episode.key
+
+    async def undo(self, *, key: str | None = None, by: str = "") -> bool:
+        """Go back to before the last intent of a long-lived entity; return whether there was one.
+
+        It is a fork in place: the name and the inbox stay. An episode under way is interrupted first. What followed the
+        intent is in force no longer: the conversation, the sandbox and remembered decisions are as they were before it.
+        The old turns stay in the loom, and can be forked. What gates did outside the entity stays done, and what was
+        used stays counted. Undone again, it goes back further. It returns when that is recorded. `key` and `by` as for
+        `send`. Raises EntityEnded, KeyUsed, and InvalidIntent for a one-shot entity.
+        """
+        tree = self._tree
+        tree.check_open()
+        if not (await tree.in_store(partial(tree.loom.header, self._id))).lasting:
+            raise InvalidIntent("undo: this entity was cast: only a long-lived one goes back to before its last intent")
+        _, number, _ = await self._find_episode_under_way()
+        await self._make_loadable(key)
+        mail_key = await self._post_control("undo", {}, key=key, by=by)  # before the interrupt: no intent comes between
+        if number is not None:
+            await self._post_control("interrupt", {"episode": number, "why": "undone", "now": True}, by=by)
+        return await self._wait_until_taken(mail_key)
+
+    async def compact(self, instructions: str | None = None, *, key: str | None = None, by: str = "") -> bool:
+        """Fold older turns out of the context now; a working entity does so before its next query.
+
+        With `instructions` a crystal writes the summary and obeys them: the one of `folding.summary`, else the entity's
+        own. It returns when the fold is recorded: False if there was nothing to fold. `key` and `by` as for `send`.
+        Raises EntityEnded, KeyUsed.
+        """
+        check_kind("instructions", instructions, str | None, "a text, or None", InvalidIntent)
+        await self._make_loadable(key)
+        body = {"instructions": instructions}
+        return await self._wait_until_taken(await self._post_control("compact", body, key=key, by=by))
+
+    async def _wait_until_taken(self, key: str) -> bool:
+        """Wait until a record has taken control mail; return whether it was carried out, and not refused."""
+        tree = self._tree
+        root = await tree.look_up_root(self._id)
+        if self._find_cell() is None:
+            tree.inboxes.load(root)
+        while (was_carried_out := await tree.in_store(partial(self._find_taken, root, key))) is None:
+            tree.check_open()
+            await anyio.sleep(TAKEN_INTERVAL)
+        return was_carried_out
+
+    def _find_taken(self, root: str, key: str) -> bool | None:
+        """Return whether control mail was carried out; None while it waits. Raises EntityEnded."""
+        store, loom = self._tree.store, self._tree.loom
+        row = store.find_mail(root, key)
+        if row is None or row.taken is not None:
+            return find_refusal(loom.records(self._id), key) is None
+        if loom.is_over(self._id):
+            raise EntityEnded(f"entity {self._id} ended before it took the mail")
+        return None
 
     async def _wait_until_over(self, cell: Cell | None, intent_key: str | None) -> None:
         """Wait until an episode has ended, however that may be."""
@@ -361,7 +427,8 @@ class Entity(Generic[Answer_co]):
 
     async def _post_control(
         self, kind: Any, body: dict[str, Any], images: Any = (), key: str | None = None, by: str = ""
-    ) -> None:
+    ) -> str:
+        """Make control mail durable, and return its key."""
         tree, cell = self._tree, self._find_cell()
         tree.check_open()
         _check_sent(key, by)
@@ -370,6 +437,7 @@ class Entity(Generic[Answer_co]):
         root = await tree.look_up_root(self._id)
         mail = tree.inboxes.make_mail(self._id, kind, body, images, key=key, sender=by, root=root)
         await self._await_with_entity_id(tree.inboxes.post(mail))
+        return mail.key
 
     async def stop(self, reason: str = "cancelled", *, by: str = "") -> None:
         """End the entity and its subtree, last started first; return when all have ended. `by` says who ends it.

@@ -598,7 +598,7 @@ class Runtime:
             entity_id = after.entity_id
             entity = await self._tree.in_store(lambda: self.get_entity(entity_id))
             return await entity._follow_episode_at(after.event)  # noqa: SLF001  # of the same face
-        beginning = self._make_beginning("stream", cantrip, intent, context, key, by)
+        beginning = self._make_beginning("stream", cantrip, intent, context, key, by, None)
         entity = await self._beginnings.begin(beginning, waits=True)
         return entity._follow_beginning()  # noqa: SLF001  # of the same face
 

@@ -1,0 +1,76 @@
+"""The log of an entity whose intents were undone: the fold leaves out what came after them, and counts what it cost.
+
+An undo is a fork in place. The log keeps the old branch; the state is the fold of the records before the undone intent,
+then of those after the undo. Moves to another cantrip stay in force. Turns keep their numbers, so new turns get higher
+ones, and budgets include what the old branch has used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cantrip_actors.machine.evolve import evolve
+from cantrip_actors.machine.project.record import get_usage
+from cantrip_actors.machine.state import Phase, Shape, State
+from cantrip_actors.records.records import Adopted, ChildStarted, Committed, Header, IntentGiven, Record, Undone
+
+
+class UndoneBranch:
+    """The records of an intent that was undone, in their place in the log."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+
+    def apply(self, state: State) -> None:
+        """Count what the branch has used; nothing else is left of it."""
+        state.sequence += sum(type(record) is Committed for record in self.records)
+        state.spawned += sum(type(record) is ChildStarted for record in self.records)
+        state.usage = sum(map(get_usage, self.records), state.usage)
+        state.undone += 1
+
+
+def has_undone(records: Iterable[Record]) -> bool:
+    """Return whether some of these records undo an intent, so that they cannot be folded onto an earlier state."""
+    return any(type(record) is Undone for record in records)
+
+
+def split_branches(records: Iterable[Record]) -> list[Record | UndoneBranch]:
+    """Return the records that are in force, and in between the branches that were undone."""
+    parts: list[Record | UndoneBranch] = []
+    for record in records:
+        if type(record) is not Undone:
+            parts.append(record)
+            continue
+        begin = _find_last_intent(parts)
+        undone, parts = parts[begin:], parts[:begin]
+        parts += [part for part in undone if isinstance(part, (Adopted, UndoneBranch))]
+        parts.append(UndoneBranch([part for part in undone if not isinstance(part, UndoneBranch)]))
+    return parts
+
+
+def _find_last_intent(parts: Sequence[Record | UndoneBranch]) -> int:
+    """Return the index of the last intent of the entity itself: a fork cannot undo what it has inherited."""
+    for at in range(len(parts) - 1, -1, -1):
+        if isinstance(parts[at], IntentGiven):
+            return at
+        if isinstance(parts[at], Header):
+            return at + 1
+    return 0
+
+
+def drop_undone(records: Iterable[Record]) -> list[Record]:
+    """Return the records that are in force."""
+    return [part for part in split_branches(records) if not isinstance(part, UndoneBranch)]
+
+
+def fold_log(shape: Shape, records: Iterable[Record], state: State | None = None) -> State:
+    """Return the state after a whole log, or after a lineage; `state` is that of what comes before the log."""
+    state = State(shape.parent_turn) if state is None else state
+    for part in split_branches(records):
+        if not isinstance(part, UndoneBranch):
+            evolve(shape, state, part)
+            continue
+        part.apply(state)
+        if state.phase is Phase.NEW:
+            state.phase = Phase.IDLE  # the first intent was undone: as if it had been made without one
+    return state
