@@ -373,7 +373,9 @@ def undo(
     """
 
     async def work(runtime: Runtime) -> dict[str, str]:
-        entity = await _load(runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe)
+        entity = await _load(
+            runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe
+        )
         return {"entity_id": entity.id, "state": "undone" if await entity.undo(by=_login()) else NOTHING}
 
     cantrip = _read_recipe(recipe, loom, as_json=as_json)
@@ -397,7 +399,9 @@ def compact(
     """
 
     async def work(runtime: Runtime) -> dict[str, str]:
-        entity = await _load(runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe)
+        entity = await _load(
+            runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe
+        )
         done = await entity.compact(instructions, by=_login())
         return {"entity_id": entity.id, "state": "compacted" if done else NOTHING}
 

@@ -152,8 +152,8 @@ def fold_turns(plan: Plan, state: State, live: Transient, moment: Moment, kept: 
     first = plan.cantrip.folding.first_kept(conversation.said, conversation.folded)
     last = conversation.starts[first - conversation.folded][1] - 1
     marker = f"[folded: turns 1-{last}]" if kept.text is None else f"[folded: turns 1-{last}]\n{kept.text}"
-    asked = live.compaction or Compact()
-    return Folded(plan.entity_id, 1, last, marker, moment.at, kept.usage, asked.key, asked.sender)
+    request = live.compaction or Compact()
+    return Folded(plan.entity_id, 1, last, marker, moment.at, kept.usage, request.key, request.sender)
 
 
 # Events

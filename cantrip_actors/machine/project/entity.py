@@ -176,7 +176,7 @@ def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
 
 def find_observation(records: Iterable[Record], call_id: str) -> Observation | None:
     """Return the result of a call, the newest if ids repeat; None without one."""
-    results = [one for one in records if isinstance(one, GateFinished) and one.tool_call_id == call_id]
+    results = [record for record in records if isinstance(record, GateFinished) and record.tool_call_id == call_id]
     return results[-1].observation if results else None
 
 
