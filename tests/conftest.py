@@ -32,8 +32,11 @@ pytest.register_assert_rewrite("tests.circle.medium_contract")
 
 ROOT = Path(__file__).parent.parent
 
-# A first run compiles schemas and imports engines: a deadline for each example would only measure that.
-settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# A first run compiles schemas and imports engines: a deadline for each example would only measure that. That examples
+# are made slowly says on a busy machine only that it is busy.
+settings.register_profile(
+    "dev", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 settings.register_profile(
     "ci",
     settings.get_profile("dev"),
