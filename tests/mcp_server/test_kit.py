@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forked import COMMAND, Forked
 
 ROOT = Path(__file__).parents[2]
 KITS = ROOT / ".kits" / "node_modules" / ".bin"
@@ -39,13 +40,7 @@ def server(backend: str) -> Iterator[str]:
     """Start the server without tokens, which the kit does not send; its URL."""
     recipes = [f"tests.mcp_server.kit:{name}" for name in ("streaming", "logging")]
     options = ["--http", "--no-auth", "--bind", "127.0.0.1:0", "--loom", "memory:", "--backend", backend]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cantrip_actors.cli.main", "mcp", *recipes, *options],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = Forked(COMMAND, "mcp", *recipes, *options, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         found = re.search(r"http://\S+/mcp", process.stderr.readline())

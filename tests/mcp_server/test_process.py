@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,12 +14,14 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from anyio import to_thread
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client import advertise
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from cantrip_actors.loom import open_store, verify_loom
+from tests.forked import COMMAND, Forked
 from tests.mcp_server.clients import ERAS
 from tests.mcp_server.test_tasks import MODERN, TASKS, ask, begin
 
@@ -118,15 +121,16 @@ async def _never(_context: Any, _params: Any) -> Any:
 async def test_the_http_server_ends_in_order_while_a_client_listens(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    command = [sys.executable, "-m", "cantrip_actors.cli.main", "mcp", "tests.mcp_server.noisy:noisy", "--http"]
-    options = ["--bind", "127.0.0.1:0", "--loom", f"sqlite:{tmp_path}/loom.db", "--backend", backend_of(request)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = ["mcp", "tests.mcp_server.noisy:noisy", "--http", "--bind", "127.0.0.1:0"]
+    options = ["--loom", f"sqlite:{tmp_path}/loom.db", "--backend", backend_of(request)]
     with anyio.fail_after(60):
-        async with await anyio.open_process([*command, *options], cwd=ROOT, env=environment) as process:
+        with Forked(COMMAND, *command, *options, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             told, words = "", None
             while words is None:
-                told += (await process.stderr.receive()).decode()
+                line = await to_thread.run_sync(process.stderr.readline)
+                assert line, told
+                told += line
                 words = re.search(r"serving MCP at (\S+)\nauthorization: Bearer (\S+)\n", told)
             headers = {"authorization": f"Bearer {words[2]}"}
             async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
@@ -135,8 +139,7 @@ async def test_the_http_server_ends_in_order_while_a_client_listens(
                     result = await client.call_tool("noisy", {"intent": "hello"})
                     assert not result.is_error
                     process.send_signal(signal.SIGTERM)
-                    async for part in process.stderr:
-                        told += part.decode()
-                    assert await process.wait() == 0
+                    told += await to_thread.run_sync(process.stderr.read)
+                    assert await to_thread.run_sync(process.wait) == 0
     assert "Traceback" not in told
     assert words[2] not in told[words.end() :]
