@@ -146,8 +146,8 @@ async def test_the_command_prints_the_link_and_keeps_the_tokens(tmp_path: Path) 
                 printed.append(line)
             async with httpx.AsyncClient(follow_redirects=True) as browser:
                 assert (await browser.get(printed[-1].strip())).status_code == 200
-            assert (await to_thread.run_sync(login.stdout.read)).startswith("connection: ok\ntools: ")
-            assert await to_thread.run_sync(login.wait) == 0
+            out, err = await to_thread.run_sync(login.communicate)
+            assert (login.returncode, out.partition("tools: ")[0]) == (0, "connection: ok\n"), err
         assert await add(at, oauth(folder=str(tmp_path / ".cantrip" / "oauth"))) == ({"result": 3}, False)
     assert at.grants == ["authorization_code"]
 
