@@ -35,10 +35,13 @@ PRELOADED = (
     "cantrip_actors.cli.session",
     "cantrip_actors.cli.serve",
     "cantrip_actors.http.server",
+    "cantrip_actors.mcp",
+    "cantrip_actors.mcp_server",
     "cantrip_actors.recipes",
     "jsonschema",
     "httpx",
     "anyio._backends._asyncio",
+    "anyio._backends._trio",
 )
 
 _STATUS = struct.Struct("ii")

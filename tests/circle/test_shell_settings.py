@@ -27,7 +27,7 @@ async def search(query: str) -> str:
 
 @pytest.fixture(params=JAILS)
 def box(request):
-    opened = confined_by(request.param).open([search.definition], ProgramLimits(seconds=5))
+    opened = confined_by(request.param).open([search.definition], ProgramLimits(seconds=60))
     yield opened
     opened.close()
 

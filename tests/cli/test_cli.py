@@ -15,6 +15,8 @@ from typer.main import get_command
 from cantrip_actors import Runtime, open_loom
 from cantrip_actors.cli.app import COMMANDS, app, commands_of
 from cantrip_actors.recipes import load_recipe
+from tests.forked import COMMAND as PROGRAM
+from tests.forked import Forked
 
 COMMAND = [sys.executable, "-m", "cantrip_actors.cli.main"]
 
@@ -338,13 +340,16 @@ class TestProcess:
     )
     def test_a_full_output_device_is_reported_without_a_traceback(self, cantrip, what):
         cantrip("cast", "recipe.yaml", "count")
-        with Path("/dev/full").open("w") as full:
-            done = subprocess.run([*COMMAND, *what], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        with (
+            Path("/dev/full").open("w") as full,
+            Forked(PROGRAM, *what, stdout=full, stderr=subprocess.PIPE, text=True) as done,
+        ):
+            _, err = done.communicate(timeout=60)
         assert done.returncode == 1
-        assert done.stderr.endswith(
+        assert err.endswith(
             "error: the output could not be printed, because its disk is full: the loom has the result\n"
         )
-        assert "Traceback" not in done.stderr
+        assert "Traceback" not in err
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
     def test_progress_that_cannot_be_printed_does_not_end_a_cast(self, place):

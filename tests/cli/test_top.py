@@ -6,7 +6,6 @@ import pty
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -257,9 +256,10 @@ async def test_top_shows_the_same_for_a_loom_and_a_service(tmp_path: Path) -> No
 @pytest.mark.real_time
 async def test_once_prints_the_same_json_for_a_loom_and_for_its_service(tmp_path: Path) -> None:
     async def printed(*arguments: str) -> Any:
-        command = [sys.executable, "-m", "cantrip_actors.cli.main", "top", "--once", "--json", *arguments]
-        ended = await anyio.run_process(command, env={**os.environ, "CANTRIP_TOKEN": ADMIN})
-        return json.loads(ended.stdout)
+        environment = {**os.environ, "CANTRIP_TOKEN": ADMIN}
+        top = Forked(COMMAND, "top", "--once", "--json", *arguments, env=environment, stdout=subprocess.PIPE, text=True)
+        out, _ = await to_thread.run_sync(top.communicate)
+        return json.loads(out)
 
     url = f"sqlite:{tmp_path / 'loom.db'}"
     async with served([echo()], url) as on:
@@ -358,11 +358,13 @@ async def test_keys_change_entities_of_a_service() -> None:
 
 
 def test_without_a_terminal_it_prints_one_frame(loom: Path) -> None:
-    command = [sys.executable, "-m", "cantrip_actors.cli.main", "top", "--loom", f"sqlite:{loom}"]
-    done_ = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL)
-    assert done_.stdout.startswith("cantrip top  20")
-    assert "worker 0" in done_.stdout
-    assert "waiting for a person: 1" in done_.stdout
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    with Forked(COMMAND, "top", "--loom", f"sqlite:{loom}", text=True, **pipes) as top:
+        out, _ = top.communicate(timeout=60)
+    assert top.returncode == 0
+    assert out.startswith("cantrip top  20")
+    assert "worker 0" in out
+    assert "waiting for a person: 1" in out
 
 
 async def test_an_overview_reads_only_new_records() -> None:

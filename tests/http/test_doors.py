@@ -1,11 +1,11 @@
 """One cantrip through every door: HTTP, OpenAI's API, MCP, an editor, the command line and Python."""
 
-import sys
+import subprocess
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
+from anyio import to_thread
 from mcp import Client
 
 from cantrip_actors import Cantrip, Circle, gate, scripted
@@ -14,6 +14,7 @@ from cantrip_actors.mcp_server import by_name, make_server
 from cantrip_actors.mcp_server.stdio import find_local
 from cantrip_actors.wards import max_turns
 from tests.acp.editors import edited
+from tests.forked import COMMAND, Forked
 from tests.http.serving import served
 
 ROOT = Path(__file__).parent.parent.parent
@@ -61,8 +62,8 @@ async def test_a_cast_through_any_door_leaves_the_same_turns(tmp_path: Path) -> 
     file = f"sqlite:{tmp_path}/loom.db"
     recipe = tmp_path / "counter.yaml"
     recipe.write_text(RECIPE, encoding="utf-8")
-    command = [sys.executable, "-m", "cantrip_actors.cli.main", "cast", str(recipe), intent]
-    await anyio.run_process([*command, "--loom", file], cwd=ROOT)
+    command = Forked(COMMAND, "cast", recipe, intent, "--loom", file, cwd=ROOT, stdout=subprocess.DEVNULL)
+    assert await to_thread.run_sync(command.wait) == 0
     with open_loom(file) as loom:
         found += [turns_of(loom, entity) for entity in loom.entities()]
     assert len(found) == 6

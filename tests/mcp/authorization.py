@@ -79,6 +79,8 @@ async def guarded(**options: Any) -> AsyncIterator[Guarded]:
         if said.removeprefix("Bearer ") in at.good:
             await mcp({**scope, "path": "/mcp", "root_path": ""}, receive, send)
         else:
+            if scope["type"] == "http":
+                await Request(scope, receive).body()  # a connection with an unread body is closed after the answer
             where = f'Bearer resource_metadata="{base}/.well-known/oauth-protected-resource/mcp"'
             await Response(status_code=401, headers={"www-authenticate": where})(scope, receive, send)
 

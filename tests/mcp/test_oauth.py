@@ -2,24 +2,24 @@
 
 import os
 import stat
-import sys
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 import pytest
+from anyio import to_thread
 
 from cantrip_actors import InvalidCantrip, Runtime
 from cantrip_actors.mcp import ToolServerError, http, oauth
 from cantrip_actors.mcp.look import with_connection
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.recipes.tool_servers import tool_server
+from tests.forked import COMMAND, Forked
 from tests.mcp.authorization import Guarded, guarded
 from tests.mcp.test_gates import seen, spell
 from tests.runtime.spells import done, say
-
-ROOT = str(Path(__file__).parent.parent.parent)
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("MCP-01")]
 
@@ -134,22 +134,20 @@ async def test_credentials_are_sent_to_their_own_issuer_only(tmp_path: Path) -> 
 
 
 async def test_the_command_prints_the_link_and_keeps_the_tokens(tmp_path: Path) -> None:
-    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": ROOT}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     async with guarded() as at:
-        command = [sys.executable, "-m", "cantrip_actors.cli.main", "mcp", "login", at.url]
-        async with await anyio.open_process(command, env=environment) as login:
+        with Forked(COMMAND, "mcp", "login", at.url, env={**os.environ, "HOME": str(tmp_path)}, **pipes) as login:
             assert login.stderr is not None
             assert login.stdout is not None
-            printed = ""
-            while "\nhttp" not in printed or not printed.endswith("\n"):
-                try:
-                    printed += (await login.stderr.receive()).decode()
-                except anyio.EndOfStream:
-                    pytest.fail(f"the command printed no link, but: {printed}")
+            printed = [""]
+            while not printed[-1].startswith("http"):
+                line = await to_thread.run_sync(login.stderr.readline)
+                assert line, f"the command printed no link, but: {printed}; it ended with {login.poll()}"
+                printed.append(line)
             async with httpx.AsyncClient(follow_redirects=True) as browser:
-                assert (await browser.get(printed.split()[-1])).status_code == 200
-            assert (await login.stdout.receive()).decode().startswith("connection: ok\ntools: ")
-            assert await login.wait() == 0
+                assert (await browser.get(printed[-1].strip())).status_code == 200
+            out, err = await to_thread.run_sync(login.communicate)
+            assert (login.returncode, out.partition("tools: ")[0]) == (0, "connection: ok\n"), err
         assert await add(at, oauth(folder=str(tmp_path / ".cantrip" / "oauth"))) == ({"result": 3}, False)
     assert at.grants == ["authorization_code"]
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from cantrip_actors import Runtime
 from cantrip_actors.http import ServiceSettings
 from cantrip_actors.http.server import listen, run_hypercorn
-from cantrip_actors.mcp import ToolServerError, http, stdio
+from cantrip_actors.mcp import ToolServerError, http, pipe, stdio
 from cantrip_actors.terms.tool_server import Host
 from tests.exhaustive import EXHAUSTIVE
 from tests.mcp.test_gates import ERAS, seen, servers_of, spell
@@ -176,7 +176,10 @@ async def test_a_server_that_breaks_the_protocol_is_an_error_that_says_how(mode:
 
 
 @pytest.mark.rule("MCP-12")
-async def test_a_program_that_ignores_its_shutdown_is_killed_with_its_children(tmp_path: Path) -> None:
+async def test_a_program_that_ignores_its_shutdown_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe, "GRACE", 0.2)
     code = (
         "import os, signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -577,9 +577,11 @@ async def test_reading_the_page_a_hundred_times_a_second_takes_no_time_of_the_tu
                 tasks.start_soon(to_thread.run_sync, scrape)
                 scraped.append(await turns())
                 is_over.set()
+            if min(scraped) < 1.5 * min(plain):
+                break
         counted = value(telemetry, "cantrip.turns", "")
-    assert counted == 12 * 500  # the flushes of another thread lose nothing
-    assert pages >= 6
+    assert counted == 2 * len(scraped) * 500  # the flushes of another thread lose nothing
+    assert pages >= len(scraped)
     assert min(scraped) < 1.5 * min(plain), (plain, scraped)
 
 
