@@ -74,6 +74,10 @@ SCHEMAS: Final = 64
 """How many schemas of answers, fitted to its family, a crystal keeps."""
 
 IMAGES: Final = "images"
+STRICT: Final = "strict"
+"""The parameter by which a provider holds its model to the schema of a tool."""
+STRICT_REFUSED: Final = r"\bstrict\b|structured output|invalid schema for function|input_schema|too complex"
+"""The words of refusals of it."""
 """The name in `left_out` if a server accepts no images."""
 
 FILES: Final = "files"
@@ -160,6 +164,8 @@ class Family(ABC):
     """Whether the server may accept `tool_choice` and ignore it."""
     lessons: ClassVar[Mapping[str, str]] = {}
     """For each parameter, the pattern of an error that refuses it."""
+    is_strict: ClassVar[bool] = False
+    """Whether the provider can hold its model to the schema of a tool."""
     level: ClassVar[str] = "effort"
     """The parameter for the level of thinking."""
 
@@ -184,7 +190,7 @@ class Family(ABC):
         """Whether the model has no tools, and writes its calls as JSON."""
         self.lessons_learnt = Lessons()
         self._fits: dict[bytes, Fitted] = {}
-        self._fitted_tools: tuple[Sequence[ToolDefinition], Sequence[ToolDefinition]] | None = None
+        self._fitted_tools: tuple[Sequence[ToolDefinition], bool, Sequence[ToolDefinition]] | None = None
         self.accepted: set[str] = set()
         """The keys of images and files that the provider has accepted."""
         self.refused: set[str] = set()
@@ -272,6 +278,8 @@ class Family(ABC):
         values = {parameter: encode_json(present) if parameter in VALUES else b"" for parameter, present in parts}
         if encoded.pictured:
             values = {IMAGES: b"", **values}
+        if self.is_strict and any(tool.is_strict for tool in offered):
+            values = {STRICT: b"", **values}
         wanted, excluded = frozenset(values), self.exclude(query)
         sent = {
             parameter: value
@@ -321,10 +329,25 @@ class Family(ABC):
         )
 
     def _fit_tools(self, tools: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
-        """Return the definitions under names that the provider accepts; the same tools as last time cost nothing."""
-        if self._fitted_tools is None or self._fitted_tools[0] is not tools:
-            self._fitted_tools = (tools, fit_tools(tools, self.rules))
-        return self._fitted_tools[1]
+        """Return the definitions under names that the provider accepts; the same tools as last time cost nothing.
+
+        Those to which the provider can hold its model have the schema that it accepts for that; no other `is_strict`.
+        """
+        is_strict = self.is_strict and self.should_send(STRICT)
+        if self._fitted_tools is None or self._fitted_tools[0] is not tools or self._fitted_tools[1] != is_strict:
+            fitted = fit_tools(tools, self.rules)
+            if any(tool.is_strict for tool in fitted):
+                fitted = [self._fit_strict(tool, is_strict=is_strict) for tool in fitted]
+            self._fitted_tools = (tools, is_strict, fitted)
+        return self._fitted_tools[2]
+
+    def _fit_strict(self, tool: ToolDefinition, *, is_strict: bool) -> ToolDefinition:
+        if not tool.is_strict:
+            return tool
+        fitted = self.fit_schema(tool.parameters) if is_strict else Fitted(None)
+        if fitted.schema is None or not fitted.strict:
+            return replace(tool, is_strict=False)
+        return replace(tool, parameters=fitted.schema)
 
     def _find_lacking(self, settings: SamplingSettings) -> tuple[str, ...]:
         """Return the settings that the family lacks."""
@@ -736,7 +759,7 @@ class _Query:
             self.utterance = request.utterance
             self.left_out += request.left_out
             self.adjusted.update(request.adjusted)
-            return response
+            return _drop_strict_nulls(response, query.tools) if STRICT in request.sent else response
         raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(lessons)}")
 
     def _leave_out(
@@ -811,6 +834,12 @@ def _drop_nulls(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:
     """Return a call without the nulls for omitted arguments, if the schema required all arguments."""
     schema = next((tool.parameters for tool in tools if tool.name == call.gate), None)
     return call if schema is None or call.args is None else replace(call, args=drop_nulls(dict(call.args), schema))
+
+
+def _drop_strict_nulls(response: Response, tools: Sequence[ToolDefinition]) -> Response:
+    """Return a response whose calls of strict tools have no nulls for omitted arguments."""
+    strict = [tool for tool in tools if tool.is_strict]
+    return replace(response, tool_calls=tuple(_drop_nulls(call, strict) for call in response.tool_calls))
 
 
 def _fit_to_schema(schema: Mapping[str, Any] | None, response: Response) -> Response:

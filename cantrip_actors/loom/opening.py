@@ -12,6 +12,7 @@ from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.migration import Migrate
 from cantrip_actors.loom.seal_key import GivenKey, SealKey, read_secret
 from cantrip_actors.loom.store import Durability, Store
+from cantrip_actors.own_files.modes import HOME
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError, suggest_nearest
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def open_store(
-    url: str | os.PathLike[str], *, read_only: bool = False, repair: bool = False, seal_key: GivenKey = None
+    url: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    repair: bool = False,
+    seal_key: GivenKey = None,
+    create: bool = False,
 ) -> Store:
     """Return the store that `url` names.
 
@@ -32,8 +38,10 @@ def open_store(
 
     A path whose beginning looks like a misspelt scheme (`sqllite:loom.db`) is refused; `./sqllite:loom.db` is a path.
 
-    All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A missing file and its
-    folders are made. With `read_only` nothing is made, locked or repaired, and a writer may be at work meanwhile.
+    All but memory take `?durability=process|power|none`; `%` escapes in them are resolved. A missing file is made. Its
+    folder must exist, so that a mistyped path makes no empty loom; with `create` missing folders are made, too. A
+    missing `.cantrip` is always made. With `read_only` nothing is made, locked or repaired, and a writer may be at work
+    meanwhile.
 
     SQLite and Postgres take `?migrate=upgrade|refuse`: whether tables of an earlier version are upgraded when they are
     opened for writing (the default), or refused.
@@ -56,7 +64,7 @@ def open_store(
     if repair and not read_only and seal_key is not False:
         if _is_damaged(text, seal_key):
             repair_loom(text, seal_key=seal_key)
-        return open_store(text, seal_key=seal_key)
+        return open_store(text, seal_key=seal_key, create=create)
     if seal_key is False and not read_only:
         raise LoomError("seal_key=False is for reading: give the key of the loom to write to it")
     scheme, rest, query = _split(text)
@@ -71,6 +79,8 @@ def open_store(
     options, more = _parse_options(text, scheme, query or "")
     if scheme in _FILES:
         path = _parse_path(text, scheme, rest, query)
+        if not (read_only or create):
+            _check_folder(text, path.absolute().parent)
         if scheme == "jsonl":
             from cantrip_actors.loom.jsonl import JsonlStore
 
@@ -84,6 +94,24 @@ def open_store(
         raise LoomError(f"a Postgres loom needs psycopg: install cantrip-actors[postgres] ({error})") from error
     address = f"{scheme}:{rest}" + (f"?{urlencode(more, quote_via=quote)}" if more else "")
     return PostgresStore(address, read_only=read_only, seal_key=seal_key, **options)
+
+
+def check_url(url: str) -> None:
+    """Raise LoomError for a URL that cannot be that of a loom; nothing is opened."""
+    scheme, rest, query = _split(url)
+    _parse_options(url, scheme, query or "")
+    if scheme in _FILES:
+        _parse_path(url, scheme, rest, query)
+
+
+def _check_folder(text: str, folder: Path) -> None:
+    """Raise LoomError for a new loom whose folder does not exist, unless it is the `.cantrip` of one that does."""
+    if folder.exists() or (folder.name == HOME and folder.parent.exists()):
+        return
+    raise LoomError(
+        f'"{render_url(text)}": there is no folder {folder}: check the path, make the folder, or open the loom with '
+        "create=True"
+    )
 
 
 _FILES = {"sqlite": "loom.db", "jsonl": "loom.jsonl"}

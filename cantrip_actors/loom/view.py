@@ -586,14 +586,19 @@ class Loom:
 
 @contextmanager
 def open_loom(
-    url: str | os.PathLike[str], *, read_only: bool = True, tenant: str | None = None, seal_key: GivenKey = None
+    url: str | os.PathLike[str],
+    *,
+    read_only: bool = True,
+    tenant: str | None = None,
+    seal_key: GivenKey = None,
+    create: bool = False,
 ) -> Iterator[Loom]:
     """Return the loom that `url` names (as for `open_store`), outside of a runtime; with a `tenant`, only its entities.
 
     Opened read-only it works next to a running writer. Otherwise it is the only writer, and rewards are written at
-    once. A sealed loom needs its `seal_key`.
+    once. A sealed loom needs its `seal_key`. `create` is as for `Runtime.open`.
     """
-    with open_store(url, read_only=read_only, seal_key=seal_key) as store:
+    with open_store(url, read_only=read_only, seal_key=seal_key, create=create) as store:
 
         async def append(
             records: Sequence[Record],

@@ -107,6 +107,7 @@ class Tree(Core):
         upgrade: Upgrade = "idle",
         *,
         repair: bool = False,
+        create: bool = False,
         seal_key: SealKey | None = None,
         instrument: Instrument | None = None,
         node: Node | None = None,
@@ -125,7 +126,7 @@ class Tree(Core):
         self.bus = Bus(self.watchers)
         self._url = url
         self.seal_key = seal_key
-        self.opening: Callable[[], Store] = partial(open_store, url, repair=repair, seal_key=seal_key)
+        self.opening: Callable[[], Store] = partial(open_store, url, repair=repair, seal_key=seal_key, create=create)
         self._system: ActorSystem | None = None
         self._entities = SupervisorRef()
         self.crystals = Crystals(SupervisorRef(), self.draw)

@@ -6,6 +6,8 @@ again. The loom keeps the answer as JSON. Validating that JSON once more yields 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,9 +15,10 @@ from pydantic_core import to_json
 from typing_extensions import TypeVar
 
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.gate_function import make_model
 from cantrip_actors.terms.identity import build_parameters_identity
+from cantrip_actors.terms.json_schema import make_validator
 from cantrip_actors.terms.own_gates import DONE
 from cantrip_actors.terms.problems import shorten
 
@@ -42,6 +45,17 @@ def make_typed_done(answer: object) -> Gate:
         written=build_parameters_identity(fields, is_open=False),
         model=model,
     )
+
+
+def hold_to_schema(done: Gate, schema: Mapping[str, Any]) -> Gate | Refused:
+    """Return the gate `done` for answers that fit a schema, which a model wrote, or why it cannot."""
+    if done.function is not None:
+        return Refused("cannot ask for an answer of another form: yours is the only one here; leave out `answer`")
+    inner = {name: part for name, part in schema.items() if name != "$defs"}
+    parameters = {"type": "object", "properties": {"answer": inner}, "required": ["answer"]}
+    parameters |= {"additionalProperties": False} | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
+    validator = make_validator(parameters, foreign=True)
+    return replace(done, parameters=parameters, schema=validator, model=None, written=None)
 
 
 def read_answer(model: type[BaseModel], answer: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
@@ -23,7 +24,7 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     The child has some of the parent's open gates, as the parent's companion lends them, and at least its wards, one
     level less deep. Its crystal is the first of: the request's, the one of its depth, the child crystal, the parent's.
     Its call is the parent's, unless its crystal has one of its own (as a program that acts as a crystal does) or the
-    request names a system prompt.
+    request names a system prompt. Its `done` asks for an answer that fits the request's schema, if it has one.
 
     Equal requests give one cantrip: the parent's cantrip caches the last child's.
     """
@@ -60,9 +61,15 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
             f"cannot narrow {idle}: it bounds programs, and your children call tools, as you do; leave it out"
         )
     numbers: dict[str, Any] = {name: getattr(request, name, None) for name in NUMBERS}
+    lent = [gates[name] for name in names]
+    if request.answer is not None:
+        done = hold_to_schema(gates["done"], request.answer)
+        if isinstance(done, Refused):
+            return done
+        lent = [done if gate.kind == "done" else gate for gate in lent]
     wards = Wards(
         **numbers,
-        require_done_tool=bool(request.require_done_tool),
+        require_done_tool=bool(request.require_done_tool) or request.answer is not None,
         removed=frozenset(removed) - {"done"},
     )
     crystal = _child_crystal(parent, request)
@@ -74,8 +81,10 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
         call = replace(call, tool_choice=None)  # the parent's gate, which this child was not granted
     if request.system_prompt is not None:
         call = replace(call, system_prompt=request.system_prompt)
-    circle = parent.circle.narrowed([gates[name] for name in names], parent.circle.resolved.down(wards))
-    return replace_fields(parent, crystal=crystal, call=call, circle=circle, level=parent.level + 1, name=None)
+    circle = parent.circle.narrowed(lent, parent.circle.resolved.down(wards))
+    answer = parent.answer if request.answer is None else None
+    parts = {"crystal": crystal, "call": call, "circle": circle, "answer": answer}
+    return replace_fields(parent, **parts, level=parent.level + 1, name=None)
 
 
 def _list_lent_gates(parent: Cantrip) -> Mapping[str, Gate]:

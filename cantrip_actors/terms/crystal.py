@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
-from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
+
+_WRAPPERS: Final = frozenset({"batch", "background"})
+"""Families whose names go on with the name of another crystal: `batch:anthropic:MODEL`."""
+FAMILY_NAMES: Final = _WRAPPERS | {
+    *("scripted", "python", "replay"),
+    *("anthropic", "openai", "openai-chat", "google", "openrouter", "xai", "mistral", "cohere"),
+    *("bedrock", "vertex", "azure", "ollama", "local"),
+}
+"""The families of crystals that a text may name; `crystal/resolve.py` has a function for each."""
 
 
 @runtime_checkable
@@ -37,9 +46,23 @@ def get_crystal_name(crystal: Crystal | str) -> str:
 def check_crystal(what: str, crystal: object) -> None:
     """Raise InvalidCantrip for what is not a crystal; `what` says where it stands."""
     if isinstance(crystal, str) and ":" in crystal.strip(":"):
+        _check_family(what, crystal)
         return
     if isinstance(crystal, str) or not callable(getattr(crystal, "invoke", None)):
         raise InvalidCantrip(
             f"cantrip requires a crystal: {what}: expected 'family:model' or an object with invoke, got {crystal!r}"
             + ("; as a script: scripted(…)" if callable(crystal) or isinstance(crystal, list) else "")
         )
+
+
+def _check_family(what: str, crystal: str) -> None:
+    """Raise InvalidCantrip for a name whose family does not exist."""
+    name = crystal
+    while True:
+        family, _, name = name.partition(":")
+        if family not in FAMILY_NAMES:
+            raise InvalidCantrip(
+                f'{what}: no crystal family "{family}" (in "{crystal}"): {suggest_nearest(family, FAMILY_NAMES)}'
+            )
+        if family not in _WRAPPERS:
+            return

@@ -148,7 +148,12 @@ class Gate:
     @property
     def definition(self) -> ToolDefinition:
         """The tool definition that the crystal sees (CALL-3)."""
-        return ToolDefinition(self.name, self.description, self.parameters)
+        return ToolDefinition(self.name, self.description, self.parameters, self.has_typed_answer)
+
+    @property
+    def has_typed_answer(self) -> bool:
+        """True for the `done` of a cantrip with an `answer` type."""
+        return self.kind == "done" and self.function is None and self.written is not None
 
     def identity(self) -> tuple[dict[str, Any], str]:
         """Return the parts that enter the content id: the gate and its description, as its author wrote them."""
@@ -293,9 +298,8 @@ class Gate:
             return Refused(f"{self.name}: checking its arguments raised {last.strip()}; expected {self.signature}")
 
     def _bind(self, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
-        is_typed_answer = self.kind == "done" and self.function is None and self.written is not None
         try:
-            if is_typed_answer:
+            if self.has_typed_answer:
                 return BoundArguments(_make_plain_answer(model, args))
             checked = model.model_validate(args)
         except ValidationError as errors:

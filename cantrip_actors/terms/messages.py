@@ -148,11 +148,15 @@ class ThreadMessage(Message, frozen=True, gc=False):
 
 
 class ToolDefinition(_Readable, Value, frozen=True):
-    """A gate as the crystal sees it: derived from the circle, never written by hand (CALL-3)."""
+    """A gate as the crystal sees it: derived from the circle, never written by hand (CALL-3).
+
+    A model is held to the parameters of one that `is_strict`, if its provider can do so.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    is_strict: bool = False
 
 
 class Response(Value, frozen=True, gc=False):

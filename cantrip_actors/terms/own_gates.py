@@ -26,6 +26,14 @@ class _GateArguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the schema that a model wrote; raise ValueError for one that is not a schema, or is too large to check."""
+    fault = None if schema is None else find_excess(schema) or find_schema_fault(schema, foreign=True)
+    if fault is not None:
+        raise ValueError(f"expected a JSON Schema: {fault}")
+    return schema
+
+
 class AgentRequest(_GateArguments):
     """What `call_agent` asks for: a child on a derived intent (SPEC 5.1). What is left out comes from the parent."""
 
@@ -48,6 +56,9 @@ class AgentRequest(_GateArguments):
     max_output: int | None = Field(default=None, ge=1, description="characters kept of what such a program prints")
     remove_gates: tuple[str, ...] = Field(default=(), description="gates that the child is not to have")
     require_done_tool: bool | None = Field(default=None, description="whether only done ends the child")
+    answer: Annotated[dict[str, Any] | None, AfterValidator(_check_answer_schema)] = Field(
+        default=None, description="a JSON Schema that the child's answer fits; left out: as yours"
+    )
 
 
 class _Batch(_GateArguments):
@@ -65,13 +76,6 @@ class _Done(_GateArguments):
 class _Message(_GateArguments):
     to: str = Field(min_length=1, description="the name of the entity, or its id")
     message: str = Field(min_length=1, description="what it is told")
-
-
-def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    fault = None if schema is None else find_excess(schema) or find_schema_fault(schema, foreign=True)
-    if fault is not None:
-        raise ValueError(f"expected a JSON Schema: {fault}")
-    return schema
 
 
 with warnings.catch_warnings():

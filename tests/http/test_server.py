@@ -81,6 +81,22 @@ def test_streams_and_keys_survive_kill_9(tmp_path: Path, backend: str) -> None:
 
 
 @BACKENDS
+@pytest.mark.rule("Z-03", "HTTP-16")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_keeps_the_work_with_an_idempotency_key(tmp_path: Path, backend: str, number: int) -> None:
+    body = {"cantrip": "echo", "intent": "turns 6 0.5"}
+    key = {"idempotency-key": "order-17"}
+    with process(tmp_path, backend, "--grace", "0.2") as one, client_of(one) as client:
+        entity = client.post("/casts", json=body, headers=key).json()["entity_id"]
+        wait_until(lambda: client.get(f"/entities/{entity}/turns").json()["items"])
+        code, logged = one.end(number)
+        assert code == 0, logged
+    with process(tmp_path, backend) as two, client_of(two) as client:
+        again = client.post("/casts", json={**body, "wait": 20}, headers=key).json()
+        assert (again["entity_id"], again["terminated"]) == (entity, True)
+
+
+@BACKENDS
 @pytest.mark.rule("HTTP-16")
 def test_a_drain_ends_streams_and_casts_and_exits_with_0(tmp_path: Path, backend: str) -> None:
     with process(tmp_path, backend, "--grace", "10") as on, client_of(on) as client:

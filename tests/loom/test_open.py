@@ -34,18 +34,21 @@ def test_one_slash_is_an_absolute_path_too(tmp_path):
 
 def test_no_slash_is_a_relative_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
     assert opened_path("jsonl:runs/a.log") == tmp_path / "runs" / "a.log"
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "sub/a.jsonl", "50%25.jsonl", "odd:name.jsonl", "./sqllite:a.jsonl"])
 def test_a_path_that_ends_in_jsonl_opens_a_jsonl_loom(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
     assert opened_path(name) == tmp_path / name
 
 
 @pytest.mark.parametrize("url", ["sqlite:sub/a.db", "sub/a.db", "sqlite:sub/a%2Edb"])
 def test_a_sqlite_url_is_like_a_file_url(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
     assert opened_path(url, SqliteStore) == tmp_path / "sub" / "a.db"
     assert opened_path(f"sqlite://{tmp_path}/sub/a.db", SqliteStore, read_only=True) == tmp_path / "sub" / "a.db"
 
@@ -61,11 +64,6 @@ def test_escapes_in_a_url_are_resolved(tmp_path):
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", os.fspath(tmp_path))
     assert opened_path("jsonl:~/a.jsonl") == tmp_path / "a.jsonl"
-
-
-def test_missing_folders_are_created(tmp_path):
-    opened_path(f"jsonl:{tmp_path}/x/y/z.jsonl")
-    assert (tmp_path / "x" / "y" / "z.jsonl").exists()
 
 
 @pytest.mark.parametrize(("durability", "is_postponed"), [("process", False), ("power", True), ("none", False)])

@@ -100,7 +100,7 @@ def modes(folder: Path) -> dict[str, str]:
 @pytest.mark.rule("X-20")
 @pytest.mark.parametrize("name", [".cantrip/loom.db", ".cantrip/loom.jsonl", "new/deep/loom.jsonl"])
 def test_a_loom_is_private_to_its_user_under_any_umask(tmp_path: Path, umask: None, name: str) -> None:
-    with Runtime.blocking(tmp_path / name) as runtime:
+    with Runtime.blocking(tmp_path / name, create=True) as runtime:
         entity = runtime.invoke(cantrip(), "hello", name="ann")
         entity.send("again")
         assert modes(tmp_path) == {}  # SQLite's own files are there, too

@@ -122,7 +122,7 @@ INQUIRIES = ("How many seats?", "In which row?")
 
 def cantrip(*wards: Ward, gates: Iterable[Any] = GATES, **parts: Any) -> Cantrip:
     """A valid cantrip with these wards, or else with max_turns(20)."""
-    return Cantrip("test:model", circle=Circle(gates=gates, wards=wards or (max_turns(20),)), **parts)
+    return Cantrip("local:model", circle=Circle(gates=gates, wards=wards or (max_turns(20),)), **parts)
 
 
 def call(name: str, **args: Any) -> ToolCall:

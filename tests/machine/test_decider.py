@@ -75,7 +75,7 @@ def test_the_live_state_equals_the_replayed_log_with_moves(script: Script, moves
 @pytest.mark.parametrize("medium", ["tools", "javascript"])
 def test_a_move_to_another_medium_keeps_the_conversation_and_drops_the_sandbox(medium: Any) -> None:
     def made(medium: Any) -> Cantrip:
-        return Cantrip("test:model", circle=Circle(["done", echo], [max_turns(9)], medium=medium))
+        return Cantrip("local:model", circle=Circle(["done", echo], [max_turns(9)], medium=medium))
 
     replies = (
         Response(code="x = 1"),
@@ -209,7 +209,7 @@ def test_the_live_state_of_a_code_circle_equals_the_replayed_log(data: st.DataOb
     """Random worlds of programs, steering, interrupts, failures and folds, and then a fork of each."""
     gates = (*GATES, *ASKING)
     folding = Folding(2, keep_turns=1, summary=summed_up)
-    made = Cantrip("test:model", circle=Circle(gates, [max_turns(6)], medium="python"), folding=folding)
+    made = Cantrip("local:model", circle=Circle(gates, [max_turns(6)], medium="python"), folding=folding)
     answers = (Response("text"), Response(code="x = 1"), Response(code="y"), Failed("down"))
 
     def run(drive: Drive, episodes: int) -> None:

@@ -762,7 +762,7 @@ def programs(turns: int, *gates: Any, **parts: Any) -> Cantrip:
     """A cantrip with a code circle."""
     own = [look, echo, "call_agent", POST, ASK, *ASKING]
     circle = Circle(["done", *own, *gates], [max_turns(turns)], medium="python")
-    return Cantrip("test:model", circle=circle, **parts)
+    return Cantrip("local:model", circle=circle, **parts)
 
 
 def every_drive(*, lasting: bool) -> Iterator[Drive]:

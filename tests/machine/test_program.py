@@ -44,7 +44,7 @@ DONE = Called("done", {"answer": 42})
 
 
 def circle(*wards: Any) -> Cantrip:
-    return Cantrip("test:model", circle=Circle(GATES, [max_turns(9), *wards], medium="python"))
+    return Cantrip("local:model", circle=Circle(GATES, [max_turns(9), *wards], medium="python"))
 
 
 def drive(*replies: Any, wards: tuple[Any, ...] = (), **plan: Any) -> Drive:

@@ -115,7 +115,7 @@ class World:
 
 def plan_of(*, folding: Folding | None = None, turns: int = 8, lasting: bool = False, **parts: Any) -> Plan:
     circle = Circle(["done", touch, peek, "call_agent", "call_agent_batch"], [max_turns(turns)])
-    return Plan.of(Cantrip("test:model", circle=circle, folding=folding, **parts), Identity("e", lasting=lasting))
+    return Plan.of(Cantrip("local:model", circle=circle, folding=folding, **parts), Identity("e", lasting=lasting))
 
 
 def by_script(script: list[Response]) -> Policy:
@@ -313,7 +313,7 @@ class TestTheMiddleOfATurn:
         again.moments = (replace_fresh(moment) for moment in moments())
         again.log = world.log[: next(n for n, r in enumerate(world.log) if isinstance(r, Committed)) + 1]
         circle = Circle(["done", peek], [max_turns(8)])
-        again.resume(Plan.of(Cantrip("test:model", circle=circle), Identity("e")))
+        again.resume(Plan.of(Cantrip("local:model", circle=circle), Identity("e")))
         assert_turns_are_whole(again.log)
         assert len(list(read_turns(again.log))) == 3
 

@@ -156,7 +156,7 @@ class TestDone:
     @pytest.mark.rule("D-003")
     def test_a_program_gets_the_refusal_and_continues(self) -> None:
         circle = Circle(["done", wrap("done", pre=[Until(1)])], [max_turns(5)], medium="python")
-        made = Cantrip("test:model", circle=circle)
+        made = Cantrip("local:model", circle=circle)
         drive = Drive(
             made,
             Response(code="x"),

@@ -112,7 +112,7 @@ async def test_validators_run_once_on_what_the_model_wrote(kind: Any, answer: An
     answer=st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists)
 )
 def test_an_answer_of_any_kind_has_one_value_or_is_refused(answer: Any) -> None:
-    gate_done = Cantrip("a:b", answer=int | list[int] | str, max_turns=1)
+    gate_done = Cantrip("local:b", answer=int | list[int] | str, max_turns=1)
     bound = gate_done.circle.open_gates["done"].check(ToolCall("1", "done", {"answer": answer}))
     if hasattr(bound, "args"):
         value = gate_done.read_answer(bound.args["answer"])
@@ -133,6 +133,59 @@ async def test_a_child_answers_in_the_type_of_its_parent() -> None:
         child = await runtime.find(child_id).episode()
         assert (child.result, len(child.thread)) == (BILL, 2)
     assert episode.thread[1].gate_calls[0].result == {"total": 3, "items": [], "due": "2026-11-28"}
+
+
+@pytest.mark.rule("COMP-1")
+async def test_a_parent_may_ask_a_child_for_an_answer_that_fits_a_schema() -> None:
+    schema = {"$defs": {"n": {"type": "integer"}}, "type": "array", "items": {"$ref": "#/$defs/n"}}
+
+    def answer(context: Any) -> Any:
+        is_first = context[-1].role != "tool"
+        if context[0].content == "child":
+            return (
+                {"content": "no call"}
+                if is_first and context[-1].role == "user" and len(context) == 1
+                else done([1, 2])
+            )
+        return say("call_agent", intent="child", answer=schema) if is_first else RIGHT
+
+    circle = Circle(["done", "call_agent"], [max_turns(4), max_depth(1)])
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(make_biller(answer, circle=circle), "go")
+        (child_id,) = runtime.loom.children(episode.thread[0].id)
+        child = await runtime.find(child_id).episode()
+        assert (child.result, len(child.thread)) == ([1, 2], 2)
+    assert episode.result == BILL
+    assert episode.thread[1].gate_calls[0].result == [1, 2]
+
+
+@pytest.mark.rule("V-30", "D-011")
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "strnig"}, "strnig"),
+        ({"enum": ["x" * 30_000]}, "characters"),
+        ("integer", "should be an object"),
+    ],
+)
+async def test_a_wrong_schema_for_a_child_is_an_observation(schema: Any, why: str) -> None:
+    circle = Circle(["done", "call_agent"], [max_turns(2), max_depth(1)])
+    async with Runtime.open() as runtime:
+        answers = [say("call_agent", intent="child", answer=schema), done(1)]
+        episode = await runtime.cast(Cantrip(scripted(answers), circle=circle), "go")
+    assert why in str(episode.thread[0].observation)
+
+
+async def test_a_child_is_not_asked_for_another_answer_than_the_authors_done_gate() -> None:
+    @gate(name="done")
+    async def finish(answer: Bill) -> None:
+        """Finish."""
+
+    answers = [say("call_agent", intent="child", answer={"type": "integer"}), RIGHT]
+    async with Runtime.open() as runtime:
+        circle = Circle([finish, "call_agent"], [max_turns(2), max_depth(1)])
+        episode = await runtime.cast(Cantrip(scripted(answers), circle=circle), "go")
+    assert "yours is the only one here" in str(episode.thread[0].observation)
 
 
 async def test_steps_around_done_stay_and_see_the_typed_answer() -> None:

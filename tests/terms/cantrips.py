@@ -105,12 +105,17 @@ class Desk:
         return question
 
 
+def named(name: str) -> Any:
+    """Return a crystal with a name that no family has: the ids of these cantrips are older than the check of names."""
+    return scripted([{}], name=name)
+
+
 def _tools(*gates: Any, **parts: Any) -> Cantrip:
-    return Cantrip("a:b", circle=Circle(["done", *gates], [max_turns(10)]), **parts)
+    return Cantrip(named("a:b"), circle=Circle(["done", *gates], [max_turns(10)]), **parts)
 
 
 def _medium(name: Any, *wards: Any) -> Cantrip:
-    return Cantrip("a:b", circle=Circle(["done", search], [max_turns(10), *wards], medium=name))
+    return Cantrip(named("a:b"), circle=Circle(["done", search], [max_turns(10), *wards], medium=name))
 
 
 def cantrips(folder: Path) -> dict[str, Cantrip]:
@@ -120,15 +125,15 @@ def cantrips(folder: Path) -> dict[str, Cantrip]:
     files = [standard(name).with_(root="/") for name in ("read", "list", "search", "write")]
     return {
         "smallest": _tools(),
-        "another crystal": Cantrip("a:c", circle=Circle(["done"], [max_turns(10)])),
+        "another crystal": Cantrip(named("a:c"), circle=Circle(["done"], [max_turns(10)])),
         "a named crystal": Cantrip(scripted([{}], name="told"), circle=Circle(["done"], [max_turns(10)])),
         "a system prompt": _tools(call=Call("You are terse.")),
         "sampling": _tools(call=Call("p", temperature=0.5, top_p=0.9, max_tokens=99, stop=("A", "B"))),
         "options": _tools(call=Call("p", options={"top_k": 2**70, "nested": {"a": [1, None, "ø"]}})),
         "a tool choice": _tools(call=Call("p", tool_choice="required")),
         "done required": _tools(require_done_tool=True),
-        "a child crystal": _tools("call_agent", child_crystal="c:d"),
-        "crystals to choose from": _tools("call_agent_batch", crystals={"small": "e:f", 1: "g:h"}),
+        "a child crystal": _tools("call_agent", child_crystal=named("c:d")),
+        "crystals to choose from": _tools("call_agent_batch", crystals={"small": named("e:f"), 1: named("g:h")}),
         "standard gates": _tools("echo", "fetch", "post", "ask", *files),
         "another description": _tools(standard("echo").with_(description="Say it back.")),
         "a function": _tools(search),
@@ -143,9 +148,9 @@ def cantrips(folder: Path) -> dict[str, Cantrip]:
             Gate.of(None, name="far", description="d", parameters={"properties": {"x": {"type": "integer"}}})
         ),
         "wrapped": _tools(wrap(search, pre=[check], post=[inspect]), wrap("done", pre=[check], name="checked")),
-        "removed": _tools("echo", search, call=Call("p")).with_crystal("x:y"),
+        "removed": _tools("echo", search, call=Call("p")).with_crystal(named("x:y")),
         "wards": Cantrip(
-            "a:b",
+            named("a:b"),
             circle=Circle(
                 ["done", "echo", "call_agent"],
                 [max_tokens(1000), max_cost(0.5), timeout(60), max_depth(3), max_gate_calls(7), remove_gate("echo")],
@@ -154,9 +159,9 @@ def cantrips(folder: Path) -> dict[str, Cantrip]:
         "python": _medium("python", max_compute(2)),
         "javascript": _medium("javascript"),
         "shell": _medium("shell"),
-        "folding": _tools(folding=Folding(trigger_after_turns=40, keep_turns=3, summary="s:t")),
+        "folding": _tools(folding=Folding(trigger_after_turns=40, keep_turns=3, summary=named("s:t"))),
         "a companion and retries": Cantrip(
-            "a:b", circle=Circle(["done"], [max_turns(10)], companion=Companion()), retry=Retry(2)
+            named("a:b"), circle=Circle(["done"], [max_turns(10)], companion=Companion()), retry=Retry(2)
         ),
         "a recipe": load_recipe(recipe),
     }

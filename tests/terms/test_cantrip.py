@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from cantrip_actors.crystal.resolve import FAMILIES
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.crystal import Crystal, get_crystal_name
+from cantrip_actors.terms.crystal import FAMILY_NAMES, Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
 from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.gate import Refused
@@ -58,22 +59,22 @@ class TestConstruction:
     @pytest.mark.rule("CANTRIP-1")
     def test_a_cantrip_without_a_circle_is_refused(self) -> None:
         with pytest.raises(InvalidCantrip, match="cantrip requires a circle"):
-            Cantrip("a:b")
+            Cantrip("local:b")
 
     @pytest.mark.rule("CANTRIP-1")
     def test_a_missing_call_is_an_empty_call(self) -> None:
-        assert Cantrip("a:b", circle=DONE_ONLY).call == Call()
+        assert Cantrip("local:b", circle=DONE_ONLY).call == Call()
 
     @pytest.mark.rule("CIRCLE-1", "CANTRIP-3")
     @pytest.mark.parametrize("gates", [[], [echo]])
     def test_a_cantrip_without_a_done_gate_is_refused(self, gates: list[Any]) -> None:
         with pytest.raises(InvalidCantrip, match="circle must have a done gate"):
-            Cantrip("a:b", circle=Circle(gates=gates, wards=[max_turns(10)]))
+            Cantrip("local:b", circle=Circle(gates=gates, wards=[max_turns(10)]))
 
     @pytest.mark.rule("CIRCLE-1")
     def test_a_done_gate_that_a_ward_removes_does_not_count(self) -> None:
         with pytest.raises(InvalidCantrip, match="circle must have a done gate"):
-            Cantrip("a:b", circle=Circle(gates=["done"], wards=[max_turns(10), remove_gate("done")]))
+            Cantrip("local:b", circle=Circle(gates=["done"], wards=[max_turns(10), remove_gate("done")]))
 
     @pytest.mark.rule("LOOP-2", "D-002")
     @pytest.mark.parametrize(
@@ -87,18 +88,18 @@ class TestConstruction:
     )
     def test_require_done_tool_without_a_done_gate_is_refused(self, parts: dict[str, Any]) -> None:
         with pytest.raises(InvalidCantrip, match="cantrip with require_done must have a done gate"):
-            Cantrip("a:b", **parts)
+            Cantrip("local:b", **parts)
 
     @pytest.mark.rule("LOOP-2", "CIRCLE-2", "CANTRIP-3")
     @pytest.mark.parametrize("wards", [[], [max_depth(3)], [require_done_tool()]])
     def test_a_cantrip_without_a_truncating_ward_is_refused(self, wards: list[Ward]) -> None:
         with pytest.raises(InvalidCantrip, match="cantrip must have at least one truncation ward"):
-            Cantrip("a:b", circle=Circle(gates=["done"], wards=wards))
+            Cantrip("local:b", circle=Circle(gates=["done"], wards=wards))
 
     @pytest.mark.rule("CIRCLE-2")
     @pytest.mark.parametrize("ward", [max_turns(1), timeout(1), max_tokens(1), max_cost(1)])
     def test_any_truncating_ward_is_enough(self, ward: Ward) -> None:
-        assert Cantrip("a:b", circle=Circle(gates=["done"], wards=[ward])).circle.resolved.bounded
+        assert Cantrip("local:b", circle=Circle(gates=["done"], wards=[ward])).circle.resolved.bounded
 
     @pytest.mark.rule("CALL-1")
     def test_an_unknown_setting_of_a_call_is_refused_in_the_name_of_call(self) -> None:
@@ -108,9 +109,9 @@ class TestConstruction:
     @pytest.mark.rule("CANTRIP-3")
     def test_gates_are_checked_before_wards(self) -> None:
         with pytest.raises(InvalidCantrip, match="circle must have a done gate"):
-            Cantrip("a:b", circle=Circle())
+            Cantrip("local:b", circle=Circle())
         with pytest.raises(InvalidCantrip, match="require_done"):
-            Cantrip("a:b", circle=Circle(), require_done_tool=True)
+            Cantrip("local:b", circle=Circle(), require_done_tool=True)
 
     @pytest.mark.rule("CANTRIP-1")
     @pytest.mark.parametrize(
@@ -135,13 +136,13 @@ class TestConstruction:
             ({"name": ""}, "cantrip: name: expected a text without control characters, got ''"),
             ({"name": "a\x00b"}, "cantrip: name: expected a text without control characters"),
             ({"name": "n" * 1_001}, "cantrip: name: expected a text of at most 1,000 bytes"),
-            ({"crystals": {0: "a:b"}}, "cantrip: crystals: expected a name, or a depth from 1 on .*got 0"),
-            ({"crystals": {True: "a:b"}}, "cantrip: crystals: expected a name, or a depth from 1 on .*got True"),
+            ({"crystals": {0: "local:b"}}, "cantrip: crystals: expected a name, or a depth from 1 on .*got 0"),
+            ({"crystals": {True: "local:b"}}, "cantrip: crystals: expected a name, or a depth from 1 on .*got True"),
         ],
     )
     def test_parts_of_the_wrong_kind_are_refused(self, parts: dict[str, Any], why: str) -> None:
         with pytest.raises(InvalidCantrip, match=why):
-            Cantrip(**{"crystal": "a:b", "circle": DONE_ONLY, **parts})
+            Cantrip(**{"crystal": "local:b", "circle": DONE_ONLY, **parts})
 
     def test_every_refusal_is_a_cantrip_error_and_a_value_error(self) -> None:
         assert issubclass(InvalidCantrip, CantripError)
@@ -151,52 +152,52 @@ class TestConstruction:
         crystal = Named("mine")
         assert isinstance(crystal, Crystal)
         assert Cantrip(crystal, circle=DONE_ONLY).crystal is crystal
-        names = [get_crystal_name(one) for one in (crystal, "a:b", Named(5))]
-        assert names == ["mine", "a:b", "Named"]
+        names = [get_crystal_name(one) for one in (crystal, "local:b", Named(5))]
+        assert names == ["mine", "local:b", "Named"]
 
 
 @pytest.mark.rule("CANTRIP-2")
 class TestValue:
     def test_a_cantrip_cannot_be_changed(self) -> None:
-        crystals: dict[str | int, Any] = {"big": "a:c"}
-        made = Cantrip("a:b", circle=DONE_ONLY, crystals=crystals)
-        crystals["small"] = "a:d"
-        assert made.crystals == {"big": "a:c"}
+        crystals: dict[str | int, Any] = {"big": "local:c"}
+        made = Cantrip("local:b", circle=DONE_ONLY, crystals=crystals)
+        crystals["small"] = "local:d"
+        assert made.crystals == {"big": "local:c"}
         with pytest.raises(FrozenInstanceError):
-            made.crystal = "a:c"
+            made.crystal = "local:c"
         with pytest.raises(TypeError):
-            made.crystals["small"] = "a:d"
+            made.crystals["small"] = "local:d"
 
     def test_replace_makes_another_cantrip(self) -> None:
-        made = Cantrip("a:b", circle=DONE_ONLY, require_done_tool=True, name="n", crystals={"big": "a:c"})
+        made = Cantrip("local:b", circle=DONE_ONLY, require_done_tool=True, name="n", crystals={"big": "local:c"})
         other = replace(made, call=Call("You are terse"))
-        assert (other.call.system_prompt, other.crystal, other.require_done_tool) == ("You are terse", "a:b", True)
+        assert (other.call.system_prompt, other.crystal, other.require_done_tool) == ("You are terse", "local:b", True)
         assert made.call == Call()
 
     def test_with_crystal_changes_only_the_crystal(self) -> None:
         child = carve(cantrip(), AgentRequest(intent="x", gates=("echo",)))
         assert isinstance(child, Cantrip)
-        other = child.with_crystal("x:y")
-        assert (other.crystal, other.circle, other.level) == ("x:y", child.circle, 1)
-        assert (child.crystal, other.id == child.id) == ("test:model", False)
+        other = child.with_crystal("local:y")
+        assert (other.crystal, other.circle, other.level) == ("local:y", child.circle, 1)
+        assert (child.crystal, other.id == child.id) == ("local:model", False)
         with pytest.raises(InvalidCantrip, match="cantrip requires a crystal"):
             child.with_crystal("y")
 
     def test_the_id_of_a_cantrip_follows_from_its_content(self) -> None:
         parts: dict[str, Any] = {"call": Call("p", options={"top_k": 2**70}), "circle": DONE_ONLY}
-        made = Cantrip("a:b", **parts)
-        assert made.id == Cantrip("a:b", **parts).id
+        made = Cantrip("local:b", **parts)
+        assert made.id == Cantrip("local:b", **parts).id
         others = [
-            Cantrip("a:c", **parts),
-            Cantrip("a:b", **parts, child_crystal="a:c"),
-            Cantrip("a:b", **parts, crystals={"big": "a:c"}),
-            Cantrip("a:b", **parts, folding=Folding(3)),
-            Cantrip("a:b", **parts, require_done_tool=True),
-            Cantrip("a:b", call=Call("q"), circle=DONE_ONLY),
-            Cantrip("a:b", call=parts["call"], circle=Circle(gates=["done"], wards=[max_turns(11)])),
-            Cantrip("a:b", call=parts["call"], circle=Circle(gates=["done", echo], wards=[max_turns(10)])),
+            Cantrip("local:c", **parts),
+            Cantrip("local:b", **parts, child_crystal="local:c"),
+            Cantrip("local:b", **parts, crystals={"big": "local:c"}),
+            Cantrip("local:b", **parts, folding=Folding(3)),
+            Cantrip("local:b", **parts, require_done_tool=True),
+            Cantrip("local:b", call=Call("q"), circle=DONE_ONLY),
+            Cantrip("local:b", call=parts["call"], circle=Circle(gates=["done"], wards=[max_turns(11)])),
+            Cantrip("local:b", call=parts["call"], circle=Circle(gates=["done", echo], wards=[max_turns(10)])),
             Cantrip(
-                "a:b",
+                "local:b",
                 call=parts["call"],
                 circle=Circle(gates=["done", echo.with_(description="x")], wards=[max_turns(10)]),
             ),
@@ -206,11 +207,11 @@ class TestValue:
     def test_the_id_of_a_cantrip_is_the_same_in_every_process(self) -> None:
         code = (
             "from cantrip_actors.terms.cantrip import Cantrip; from cantrip_actors.terms.circle import Circle;"
-            "print(Cantrip('a:b', circle=Circle(gates=['done'], wards=[{'max_turns': 10}])).id)"
+            "print(Cantrip('local:b', circle=Circle(gates=['done'], wards=[{'max_turns': 10}])).id)"
         )
         command = [sys.executable, "-c", code]
         ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
-        assert ran.stdout.strip() == Cantrip("a:b", circle=DONE_ONLY).id
+        assert ran.stdout.strip() == Cantrip("local:b", circle=DONE_ONLY).id
 
 
 def carved(parent: Cantrip, **request: Any) -> Cantrip:
@@ -249,7 +250,9 @@ class TestCarve:
             async def invoke(self, messages: Any) -> str:
                 return "x"
 
-        parent = Cantrip("a:b", Call("You are terse", tool_choice="required"), DEEP.circle, crystals={"p": Program()})
+        parent = Cantrip(
+            "local:b", Call("You are terse", tool_choice="required"), DEEP.circle, crystals={"p": Program()}
+        )
         assert carved(parent, crystal="p").call is Program.call
         assert carved(parent, crystal="p").requires_done
         assert carved(parent, crystal="p", system_prompt="Be brief").call.system_prompt == "Be brief"
@@ -338,7 +341,7 @@ class TestCarve:
         self, requests: list[dict[str, Any]], own: dict[str, Any]
     ) -> None:
         wards = [max_turns(20), max_depth(3), own] if own else [max_turns(20), max_depth(3)]
-        made, asked = Cantrip("test:model", circle=Circle(GATES, wards, medium="python")), [own]
+        made, asked = Cantrip("local:model", circle=Circle(GATES, wards, medium="python")), [own]
         for request_ in requests:
             made = carved(made, **request_)
             asked.append(request_)
@@ -389,7 +392,7 @@ class TestCarve:
 
     @pytest.mark.rule("COMP-7")
     def test_an_unknown_crystal_is_refused_with_the_known_names(self) -> None:
-        parent = replace(DEEP, crystals={1: "a:b", "big": "a:c"})
+        parent = replace(DEEP, crystals={1: "local:b", "big": "local:c"})
         assert refused(parent, crystal="huge") == ('unknown crystal "huge": crystals that may be named here: big')
         assert refused(parent, crystal="1").endswith("here: big")
         assert refused(DEEP, crystal="huge").endswith("here: none")
@@ -457,3 +460,29 @@ class TestRetry:
 
     def test_status_codes_may_be_a_list(self) -> None:
         assert Retry(retryable_status_codes=[429]) == Retry(retryable_status_codes=(429,))
+
+
+@pytest.mark.rule("Y-13")
+class TestNames:
+    @pytest.mark.parametrize(
+        ("parts", "message"),
+        [
+            (
+                {"crystal": "antropic:claude-sonnet-4-5"},
+                'crystal: no crystal family "antropic" .*did you mean "anthropic"',
+            ),
+            ({"crystal": "batch:antropic:claude-sonnet-4-5"}, 'no crystal family "antropic"'),
+            ({"child_crystal": "opnai:gpt-5"}, 'child_crystal: no crystal family "opnai" .*did you mean "openai"'),
+            ({"crystals": {"big": "opnai:gpt-5"}}, "crystals.'big'.: no crystal family"),
+        ],
+    )
+    def test_an_unknown_family_is_refused_when_the_cantrip_is_made(self, parts: dict[str, Any], message: str) -> None:
+        with pytest.raises(InvalidCantrip, match=message):
+            Cantrip(**{"crystal": "anthropic:claude-sonnet-4-5", "circle": DONE_ONLY} | parts)
+        with pytest.raises(InvalidCantrip, match="no crystal family"):
+            Cantrip("local:b", circle=DONE_ONLY).with_crystal("nowhere:model")
+        with pytest.raises(InvalidCantrip, match="no crystal family"):
+            Folding(summary="nowhere:model")
+
+    def test_the_families_that_may_be_named_are_those_that_can_be_made(self) -> None:
+        assert set(FAMILIES) == FAMILY_NAMES

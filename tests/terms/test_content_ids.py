@@ -46,7 +46,7 @@ def _fields(one: Gate) -> dict[str, Any]:
 @pytest.mark.rule("C-42")
 def test_a_content_id_does_not_depend_on_the_schemas_of_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(function: Any) -> str:
-        return Cantrip("a:b", circle=Circle(["done", gate(function)], [max_turns(1)])).id
+        return Cantrip("local:b", circle=Circle(["done", gate(function)], [max_turns(1)])).id
 
     def plain(query: str, limit: int | None = None) -> str:
         """Look."""
@@ -65,7 +65,7 @@ def test_a_content_id_does_not_depend_on_the_schemas_of_pydantic(monkeypatch: py
 @pytest.mark.rule("C-42")
 def test_a_content_id_does_not_depend_on_names_dependencies_and_objects() -> None:
     def made(*parts: Any, **more: Any) -> str:
-        return Cantrip("a:b", circle=Circle(["done", *parts], [max_turns(1)]), **more).id
+        return Cantrip("local:b", circle=Circle(["done", *parts], [max_turns(1)]), **more).id
 
     assert made(name="one") == made(name="two") == made()
     assert made(pay.with_(account="anna")) == made(pay.with_(account="bert"))
@@ -80,7 +80,7 @@ def test_a_content_id_depends_on_annotations_and_constraints() -> None:
             """Act."""
 
         act.__annotations__["x"] = hint
-        return Cantrip("a:b", circle=Circle(["done", gate(act)], [max_turns(1)])).id
+        return Cantrip("local:b", circle=Circle(["done", gate(act)], [max_turns(1)])).id
 
     hints = [int, str, list[int], tuple[int], tuple[str], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=2)]]
     assert len({made(hint) for hint in hints}) == len(hints)

@@ -16,8 +16,8 @@ async def lookup(name: str, limit: int = 5) -> list[str]:
 
 
 def test_a_content_id_does_not_depend_on_read_only():
-    declared = Cantrip("a:b", circle=Circle(["done", lookup.with_(read_only=True)], [max_turns(3)]))
-    assert declared.id == Cantrip("a:b", circle=Circle(["done", lookup], [max_turns(3)])).id
+    declared = Cantrip("local:b", circle=Circle(["done", lookup.with_(read_only=True)], [max_turns(3)]))
+    assert declared.id == Cantrip("local:b", circle=Circle(["done", lookup], [max_turns(3)])).id
 
 
 def test_a_gate_is_not_read_only_by_default():

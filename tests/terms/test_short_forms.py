@@ -24,8 +24,8 @@ def pay(amount: int) -> str:
 
 
 def test_a_cantrip_in_short_forms_is_the_one_in_parts() -> None:
-    short = Cantrip("a:b", system="You are terse.", gates=[search, ask_first(pay)], max_turns=8)
-    long = Cantrip("a:b", Call("You are terse."), Circle(["done", search, ask_first(pay)], [max_turns(8)]))
+    short = Cantrip("local:b", system="You are terse.", gates=[search, ask_first(pay)], max_turns=8)
+    long = Cantrip("local:b", Call("You are terse."), Circle(["done", search, ask_first(pay)], [max_turns(8)]))
     assert (short.id, short.call, short.circle) == (long.id, long.call, long.circle)
 
 
@@ -40,7 +40,7 @@ def test_a_cantrip_in_short_forms_is_the_one_in_parts() -> None:
     ],
 )
 def test_done_is_added_once(gates: Any, names: list[str]) -> None:
-    assert [gate.name for gate in Cantrip("a:b", gates=gates, max_turns=8).circle.gates] == names
+    assert [gate.name for gate in Cantrip("local:b", gates=gates, max_turns=8).circle.gates] == names
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,20 @@ def test_done_is_added_once(gates: Any, names: list[str]) -> None:
 )
 def test_short_forms_keep_the_rules_of_the_parts(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCantrip, match=message):
-        Cantrip("a:b", **parts)
+        Cantrip("local:b", **parts)
 
 
 @pytest.mark.rule("CIRCLE-1")
 def test_an_answer_type_does_not_bring_back_a_done_gate_that_a_ward_removes() -> None:
     with pytest.raises(InvalidCantrip, match="must have a done gate"):
-        Cantrip("a:b", circle=Circle(["done"], [max_turns(8), remove_gate("done")]), answer=int)
+        Cantrip("local:b", circle=Circle(["done"], [max_turns(8), remove_gate("done")]), answer=int)
 
 
 @pytest.mark.rule("Y-11")
 def test_the_type_of_the_answers_is_a_part_of_the_cantrips_content() -> None:
     ids = [
-        Cantrip("a:b", max_turns=8, answer=answer).id for answer in (None, int, str, list[int], Annotated[int, Gt(0)])
+        Cantrip("local:b", max_turns=8, answer=answer).id
+        for answer in (None, int, str, list[int], Annotated[int, Gt(0)])
     ]
     assert len(set(ids)) == len(ids)
-    assert Cantrip("a:b", max_turns=8, answer=list[int]).id == ids[3]
+    assert Cantrip("local:b", max_turns=8, answer=list[int]).id == ids[3]

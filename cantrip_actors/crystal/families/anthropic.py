@@ -18,7 +18,7 @@ from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.history import fit_block, fit_citations
 from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
-from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
+from cantrip_actors.crystal.provider import STRICT_REFUSED, Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_anthropic
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
@@ -343,7 +343,11 @@ def _write_document(file: File) -> dict[str, Any]:
 
 def write_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the tools for the Messages API."""
-    return [{"name": t.name, "description": t.description, "input_schema": t.parameters} for t in tools]
+    return [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+        | ({"strict": True} if tool.is_strict else {})
+        for tool in tools
+    ]
 
 
 def _parse_server_result(block: Mapping[str, Any]) -> tuple[Any, bool]:
@@ -404,7 +408,9 @@ class Anthropic(Family):
     base_url: ClassVar[str] = "https://api.anthropic.com"
     keys: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY",)
     fixed: ClassVar[Mapping[str, str]] = {"anthropic-version": VERSION}
+    is_strict: ClassVar[bool] = True
     lessons: ClassVar[Mapping[str, str]] = {
+        "strict": STRICT_REFUSED,
         "temperature": r"temperature",
         "top_p": r"top_p",
         "stop": r"stop_sequences",

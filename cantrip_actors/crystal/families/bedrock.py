@@ -351,6 +351,7 @@ class Bedrock(Anthropic):
     """Converse, in one region."""
 
     provider: ClassVar[str] = "bedrock"
+    is_strict: ClassVar[bool] = False
     seller: ClassVar[str | None] = "aws"
     base_url: ClassVar[str] = "https://bedrock-runtime.us-east-1.amazonaws.com"
     keys: ClassVar[tuple[str, ...]] = ("AWS_BEARER_TOKEN_BEDROCK",)

@@ -17,7 +17,7 @@ from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modal
 from cantrip_actors.crystal.encode import CallAnswer, Encoded, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.images import Takes, estimate_by_patches, make_data_url, name_file
-from cantrip_actors.crystal.provider import Family, ProviderQuery
+from cantrip_actors.crystal.provider import STRICT_REFUSED, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_openai
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.typed_settings import CHAT, Table, read_logprobs
@@ -609,10 +609,12 @@ def _name_format(media_type: str) -> str:
 
 def write_functions(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the tools as functions."""
-    return [
-        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
-        for t in tools
-    ]
+    return [{"type": "function", "function": _write_function(tool)} for tool in tools]
+
+
+def _write_function(tool: ToolDefinition) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {**function, "strict": True} if tool.is_strict else function
 
 
 LIMITS: Final = ("max_completion_tokens", "max_tokens")
@@ -628,7 +630,9 @@ class Chat(Family):
     keys: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     most: ClassVar[str] = "max_completion_tokens"
     """The name of the limit on the answer; older servers call it `max_tokens`."""
+    is_strict: ClassVar[bool] = True
     lessons: ClassVar[Mapping[str, str]] = {
+        "strict": STRICT_REFUSED,
         "temperature": r"temperature",
         "top_p": r"top_p",
         "max_completion_tokens": r"max_completion_tokens",

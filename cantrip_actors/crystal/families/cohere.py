@@ -153,6 +153,7 @@ class Cohere(Chat):
     """Cohere's chat."""
 
     provider: ClassVar[str] = "cohere"
+    is_strict: ClassVar[bool] = False
     seller: ClassVar[str | None] = "cohere"
     base_url: ClassVar[str] = "https://api.cohere.com/v2"
     keys: ClassVar[tuple[str, ...]] = ("CO_API_KEY", "COHERE_API_KEY")

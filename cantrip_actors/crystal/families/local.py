@@ -18,6 +18,7 @@ class Local(Chat):
     """A server of the user."""
 
     provider: ClassVar[str] = "local"
+    is_strict: ClassVar[bool] = False
     seller: ClassVar[str | None] = None
     base_url: ClassVar[str] = "http://localhost:11434/v1"
     keys: ClassVar[tuple[str, ...]] = ("LOCAL_API_KEY",)

@@ -108,6 +108,7 @@ class Ollama(Chat):
     """Ollama's own interface. `context` is the length of the context in tokens; None leaves it to the server."""
 
     provider: ClassVar[str] = "ollama"
+    is_strict: ClassVar[bool] = False
     seller: ClassVar[str | None] = None
     base_url: ClassVar[str] = "http://localhost:11434"
     keys: ClassVar[tuple[str, ...]] = ("OLLAMA_API_KEY",)

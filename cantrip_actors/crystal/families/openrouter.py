@@ -61,6 +61,7 @@ class OpenRouter(Chat):
     """Chat Completions of OpenRouter."""
 
     provider: ClassVar[str] = "openrouter"
+    is_strict: ClassVar[bool] = False
     reports_cost: ClassVar[bool] = True
     seller: ClassVar[str | None] = "openrouter"
     base_url: ClassVar[str] = "https://openrouter.ai/api/v1"

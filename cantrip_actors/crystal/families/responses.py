@@ -22,7 +22,7 @@ from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.history import fit_block
 from cantrip_actors.crystal.images import OFFICE, Takes, estimate_by_patches, make_data_url, name_file
 from cantrip_actors.crystal.prices import Model
-from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
+from cantrip_actors.crystal.provider import STRICT_REFUSED, Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_openai
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
@@ -565,16 +565,14 @@ def _write_file(file: File) -> dict[str, Any]:
 
 
 def write_functions(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return the tools as functions. They are not `strict`, which requires every property: gates have
-    optional ones.
-    """
+    """Return the tools as functions. Few are `strict`, which requires every property: gates have optional ones."""
     return [
         {
             "type": "function",
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.parameters,
-            "strict": False,
+            "strict": tool.is_strict,
         }
         for tool in tools
     ]
@@ -587,7 +585,9 @@ class Responses(Family):
     seller: ClassVar[str | None] = "openai"
     base_url: ClassVar[str] = "https://api.openai.com/v1"
     keys: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
+    is_strict: ClassVar[bool] = True
     lessons: ClassVar[Mapping[str, str]] = {
+        "strict": STRICT_REFUSED,
         "temperature": r"temperature",
         "top_p": r"top_p",
         "effort": r"reasoning\.effort|reasoning_effort|'reasoning'",

@@ -58,6 +58,7 @@ class VertexClaude(Anthropic):
     """Claude models of a project."""
 
     provider: ClassVar[str] = "vertex"
+    is_strict: ClassVar[bool] = False
     seller: ClassVar[str | None] = "google"
     keys: ClassVar[tuple[str, ...]] = KEYS
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")

@@ -30,6 +30,7 @@ class Xai(Responses):
     """xAI's Responses API."""
 
     provider: ClassVar[str] = "xai"
+    is_strict: ClassVar[bool] = False
     base_url: ClassVar[str] = "https://api.x.ai/v1"
     keys: ClassVar[tuple[str, ...]] = ("XAI_API_KEY",)
     counts: ClassVar[bool] = False

@@ -31,6 +31,7 @@ from cantrip_actors.loom import (
 )
 from cantrip_actors.loom.export.thread_messages import read_messages
 from cantrip_actors.loom.lease import QUARANTINE_FOR
+from cantrip_actors.loom.opening import check_url
 from cantrip_actors.loom.redaction import redacted_loom
 from cantrip_actors.loom.selection import ListedEntity, ListedKind, Page, Selection, format_since
 from cantrip_actors.records.records import Header, OnClose
@@ -157,6 +158,7 @@ class Runtime:
         unattended: Unattended = "wait",
         retention: Mapping[str, Duration | None] | None = None,
         repair: bool = False,
+        create: bool = False,
         seal_key: SealKey | None = None,
         telemetry: Instrument | None = None,
         node: Node | None = None,
@@ -210,6 +212,9 @@ class Runtime:
         `retention` says how long the content of ended entities is kept, by kind: `{"one-shot": "90d", "long-lived":
         None}`. None, the default for both, keeps it for good. Older content is forgotten in the background.
 
+        The file of a loom is made if it is missing. Its folder must exist, so that a mistyped path makes no empty loom;
+        with `create` missing folders are made, too.
+
         A damaged file is refused for writing. With `repair` it is copied, and written anew without the damaged records.
 
         `seal_key` seals a new loom: at least 16 secret bytes or a text of them, or the `pathlib.Path` of a file of mode
@@ -236,9 +241,9 @@ class Runtime:
         seconds, then after twice as long, and so on up to a day; with None only `resume` continues it.
 
         Raises ValueError or InvalidCantrip for an invalid option or two cantrips of one name, LoomError for a URL
-        that is not a text and a key that is too short. Entering raises LoomError if the loom cannot be opened,
-        DamagedLoom if it is damaged, and WrongSealKey if `seal_key` is missing, wrong, or given for a loom that is not
-        sealed.
+        that cannot be that of a loom and a key that is too short. Entering raises LoomError if the loom cannot be
+        opened, DamagedLoom if it is damaged, and WrongSealKey if `seal_key` is missing, wrong, or given for a loom that
+        is not sealed.
         """
         if snapshot_key is not None and not (isinstance(snapshot_key, bytes) and len(snapshot_key) >= SHORTEST_KEY):
             raise LoomError(
@@ -256,6 +261,7 @@ class Runtime:
         check_count("max_waiting", max_waiting, "mails")
         check_count("max_submitted", max_submitted, "casts")
         check_kind("repair", repair, bool, "True or False")
+        check_kind("create", create, bool, "True or False")
         check_kind("telemetry", telemetry, Instrument | None, "an observe.Telemetry")
         check_kind("node", node, Node | None, "Node(…)")
         check_kind(
@@ -264,6 +270,7 @@ class Runtime:
         expected = "the URL of a loom, as in sqlite:loom.db, or a path"
         check(isinstance(url, (str, os.PathLike)), "url", expected, url, LoomError)
         check(dependencies is None or callable(dependencies), "dependencies", "a function of a Work", dependencies)
+        check_url(os.fspath(url))
         check_kind("cantrips", cantrips, Iterable, "a list of cantrips", InvalidCantrip)
         offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
@@ -287,6 +294,7 @@ class Runtime:
             snapshot_key,
             upgrade,
             repair=repair,
+            create=create,
             seal_key=seal_key,
             instrument=telemetry,
             node=node,

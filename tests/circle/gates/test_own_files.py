@@ -32,7 +32,7 @@ SECRET = "what another entity was told"
 
 def cast(url: Path, text: str) -> None:
     cantrip = Cantrip(scripted(["yes"]), Call(), Circle(gates=["done"], wards=[max_turns(2)]))
-    with Runtime.blocking(url) as runtime:
+    with Runtime.blocking(url, create=True) as runtime:
         runtime.cast(cantrip, text)
 
 
