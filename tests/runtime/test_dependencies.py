@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors import (
@@ -18,6 +18,7 @@ from cantrip_actors import (
     Injected,
     InvalidCantrip,
     Message,
+    Node,
     Runtime,
     Unavailable,
     Work,
@@ -25,6 +26,7 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.runtime.entity.marks import Marks
+from cantrip_actors.testing import Crash, Process, run_with_crashes
 from cantrip_actors.wards import max_depth, max_turns
 from tests.runtime.spells import say
 
@@ -295,12 +297,64 @@ async def test_a_fork_is_refused_if_its_dependencies_are_not_known(url: str) -> 
         assert forked.result == "tea for ben"
 
 
-@given(st.lists(st.sampled_from(["anna", "ben", 1, 1.0, True, b"1", None]), min_size=1, max_size=4))
-def test_a_cantrip_has_the_mark_of_another_if_and_only_if_their_values_are_equal(users: list[Any]) -> None:
-    cantrips = [desk(user) for user in users]
-    ours, theirs = Marks(()), Marks(())
-    for one in cantrips:
-        for other in cantrips:
-            mine, their = (cantrip.circle.gates[1].dependencies["user"] for cantrip in (one, other))
-            is_same = type(mine) is type(their) and mine == their
-            assert ours.has(other, theirs.make_mark(one)) == is_same
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from([0.0, 1.0, "", "1", b"1", Path("1")]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=40)
+@given(PLAIN, PLAIN)
+def test_two_values_have_one_mark_in_all_processes_if_and_only_if_they_are_equal(mine: object, theirs: object) -> None:
+    assert Marks(()).has(desk(mine), Marks(()).make_mark(desk(theirs))) == (repr(mine) == repr(theirs))
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_objects_and_secrets_have_a_mark_in_one_process_only(secret: bool) -> None:
+    @gate
+    async def greet(name: Injected[Any], token: Injected[str] = "") -> str:
+        """Greet."""
+        return f"{name} {token}"
+
+    dependencies = {"name": "anna", "token": "t" * 20} if secret else {"name": [Session("anna")]}
+    cantrip = Cantrip(ask("greet"), circle=Circle(["done", greet.with_(**dependencies)], [max_turns(5)]))
+    marks = Marks(())
+    mark = marks.make_mark(cantrip)
+    assert marks.has(cantrip, mark)
+    assert not Marks(()).has(cantrip, mark)
+    assert not Marks([cantrip]).has(cantrip, mark)
+    assert Marks([cantrip]).has(cantrip, Marks([cantrip]).make_mark(cantrip))
+
+
+# Crashes, and other nodes
+
+
+async def test_a_crash_at_any_write_mixes_no_users() -> None:
+    async def program(process: Process) -> list[object]:
+        runtime = Runtime.open("memory:", cantrips=[desk()], dependencies=by_sender, recover="resume")
+        async with process.attach(runtime):
+            notes = await runtime.ensure("notes", desk())
+            return [(await notes.send("go", key=user, by=user)).result for user in ("anna", "ben")] + [
+                (await runtime.cast(desk(), "go", key="job", by="carl")).result
+            ]
+
+    write, crashes = 1, 1
+    while crashes:
+        survived = await run_with_crashes(program, [Crash(write), Crash(write)])
+        assert survived.value == ["tea for anna", "tea for ben", "tea for carl"]
+        crashes, write = survived.crashes, write + 1
+    assert write > 8
+
+
+async def test_a_node_that_takes_over_provides_the_dependencies_of_the_same_user(url: str) -> None:
+    options: dict[str, Any] = {"cantrips": [desk()], "dependencies": by_sender}
+    async with Runtime.open(url, node=Node("first"), **options) as first:
+        notes = await first.ensure("notes", desk())
+        assert (await notes.send("go", by="anna")).result == "tea for anna"
+        async with Runtime.open(url, node=Node("second"), **options) as second:
+            await first.drain(10)
+            there = second.entity("notes")
+            assert there is not None
+            assert (await there.send("go", by="ben", timeout=30)).result == "tea for ben"
+            assert there.loaded

@@ -251,3 +251,35 @@ async def test_work_without_a_key_ends_with_its_runtime(url: str) -> None:
         await anyio.sleep(5)
     async with Runtime.open(url) as runtime:
         assert runtime.loom.state(entity.id) == "cancelled"
+
+
+@gate(idempotent=True)
+async def wait() -> str:
+    """Wait for long."""
+    await anyio.sleep(60)
+    return "waited"
+
+
+def waiting(prompt: str) -> Cantrip:
+    async def answer(context: tuple[Message, ...]) -> dict[str, object]:
+        return say("wait") if context[-1].role == "user" else done(f"{context[0].content} {context[-1].content}")
+
+    return Cantrip(scripted(answer), Call(prompt), Circle(["done", wait], [max_turns(5)]), name="desk")
+
+
+@pytest.mark.rule("Y-05")
+@pytest.mark.parametrize("kind", ["long-lived", "one-shot"])
+async def test_a_retry_after_a_deploy_gets_the_answer_of_an_episode_that_the_deploy_interrupted(
+    url: str, kind: str
+) -> None:
+    async def request(runtime: Runtime, cantrip: Cantrip) -> object:
+        if kind == "one-shot":
+            return (await runtime.cast(cantrip, "go", key="k1")).result
+        return (await (await runtime.ensure("notes", cantrip)).send("go", key="k1")).result
+
+    async with Runtime.open(url, cantrips=[waiting("Be polite.")], recover="resume") as runtime:
+        with anyio.move_on_after(5):
+            await request(runtime, waiting("Be polite."))
+        await runtime.drain(1)
+    async with Runtime.open(url, cantrips=[waiting("Be brief.")], recover="resume") as runtime:
+        assert await request(runtime, waiting("Be brief.")) == "Be brief. waited"

@@ -17,7 +17,7 @@ import anyio
 from cantrip_actors.loom import Held, KeyUsed, name_lease
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import find_first_intent
+from cantrip_actors.machine.project import Life, find_first_intent
 from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.records.submissions import SubmissionRow, make_submission_key
@@ -31,7 +31,7 @@ from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.terms.arguments import check_name
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import NameTaken, Withdrawn
+from cantrip_actors.terms.errors import CantripUnknown, NameTaken, Withdrawn
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -110,7 +110,19 @@ class Beginnings:
                 with anyio.CancelScope(shield=True):
                     await self._make_idle(name, cantrip, tenant, lease)
         is_offered = cantrip.name is not None and tree.cantrips.find_offered(cantrip.name) is not None
-        return Entity(tree, entity_id, name, cantrip=None if is_offered else cantrip, begun_with=cantrip)
+        needs_cantrip = not is_offered or await tree.in_store(partial(self._is_left_behind, entity_id))
+        return Entity(tree, entity_id, name, cantrip=cantrip if needs_cantrip else None, begun_with=cantrip)
+
+    def _is_left_behind(self, entity_id: str) -> bool:
+        """Return whether a deploy has interrupted an episode with a cantrip that no living process has."""
+        tree = self._tree
+        if tree.living.has(entity_id) or tree.store.life(entity_id) is not Life.BUSY or tree.store.is_held(entity_id):
+            return False
+        try:
+            tree.find_cantrip(tree.loom.facts(entity_id))
+        except CantripUnknown as unknown:
+            return not tree.has_living_node() and unknown.cantrip_id not in tree.store.served()
+        return False
 
     async def _make_idle(self, name: str, cantrip: Cantrip, tenant: str, lease: str) -> None:
         """Record an entity that waits for its first intent, unless another process has one of that name or makes it."""

@@ -17,18 +17,19 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from cantrip_actors.runtime.loom.guard import SECRET_NAME
 from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.provided import PROVIDED
 
 REMEMBERED: Final = 4096
 """How many sets of objects are remembered with their marks, newest first."""
 
 _OFFERED: Final = "offered"
-_PLAIN: Final = (str, bytes, int, float, bool, PurePath, type(None))
-"""Types of values that are equal in every process."""
+_PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
+"""Types of values that are equal in every process, beside paths and containers of such values."""
 
 
 class Marks:
@@ -56,10 +57,8 @@ class Marks:
         return mark == self._make_own(identity, cantrip)
 
     def _make_own(self, identity: tuple[object, ...], cantrip: Cantrip) -> str:
-        values = list(_list_plain(cantrip))
-        if all(value is not None for value in values):
-            text = "\0".join(value or "" for value in values)
-            return f"values:{blake2b(text.encode(errors='replace'), digest_size=8).hexdigest()}"
+        if not any(_has_object(name, value) for _, name, value in _list_dependencies(cantrip)):
+            return f"values:{blake2b(repr(identity).encode(errors='replace'), digest_size=8).hexdigest()}"
         mark, _ = self._own.setdefault(identity, (f"own:{uuid4()}", cantrip))
         self._own.move_to_end(identity)
         if len(self._own) > REMEMBERED:
@@ -74,15 +73,34 @@ def _list_dependencies(cantrip: Cantrip) -> Iterator[tuple[str, str, object]]:
 
 
 def _identify(cantrip: Cantrip) -> tuple[object, ...]:
-    """Return what two cantrips have in common if their dependencies are the same: plain values, or the same objects."""
-    return tuple(
-        (gate, name, type(value), value if isinstance(value, _PLAIN) else id(value))
-        for gate, name, value in _list_dependencies(cantrip)
-    )
+    """Return what two cantrips have in common if their dependencies are the same: equal values, or the same objects."""
+    return tuple((gate, name, _identify_value(value)) for gate, name, value in _list_dependencies(cantrip))
 
 
-def _list_plain(cantrip: Cantrip) -> Iterator[str | None]:
-    """Yield each dependency as a text; None for an object, and for a secret, of which the loom has no digest."""
-    for gate, name, value in _list_dependencies(cantrip):
-        is_plain = isinstance(value, _PLAIN) and not SECRET_NAME.search(name)
-        yield f"{gate}.{name}={value!r}" if is_plain else None
+def _identify_value(value: Any) -> tuple[object, ...]:
+    kind = type(value)
+    if value is PROVIDED:
+        return ("provided",)
+    if kind in _PLAIN:
+        return kind.__name__, value
+    if isinstance(value, PurePath):
+        return "path", str(value)
+    if kind is list or kind is tuple:
+        return kind.__name__, *map(_identify_value, value)
+    if kind is dict:
+        return "dict", *((_identify_value(name), _identify_value(part)) for name, part in value.items())
+    return "object", id(value)
+
+
+def _has_object(name: str, value: Any) -> bool:
+    """Return whether a dependency has an identity in one process only, or is a secret, of which the loom has no digest.
+
+    PROVIDED is no value of its own: nobody has it.
+    """
+    if value is PROVIDED:
+        return False
+    if type(value) in (list, tuple):
+        return any(_has_object(name, part) for part in value)
+    if type(value) is dict:
+        return any(_has_object(str(part), value[part]) for part in value)
+    return (type(value) not in _PLAIN and not isinstance(value, PurePath)) or SECRET_NAME.search(name) is not None
