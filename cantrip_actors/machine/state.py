@@ -384,3 +384,5 @@ class Transient(msgspec.Struct):
     """Whether the provider refused the last query because the context was too long."""
     most_shown: int | None = None
     """The most characters of one result that queries show until the next fold; None without a bound."""
+    unbooked: Usage = NO_USAGE
+    """The usage of queries that were refused or cancelled, until a record books it."""
