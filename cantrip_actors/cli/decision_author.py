@@ -6,8 +6,16 @@ import os
 
 
 def author(by: str | None) -> str:
-    """Return the name of the person who decides: the given one, or the login name."""
-    return by or login()
+    """Return the name of the person who decides: the given one, or the login name. Raises BadParameter for a blank."""
+    if by is None:
+        return login()
+    if not by.strip():
+        import typer
+
+        raise typer.BadParameter(
+            "expected a name, got a blank text; leave it out to decide by your login", param_hint="--by"
+        )
+    return by
 
 
 def door() -> str:

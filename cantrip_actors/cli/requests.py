@@ -168,6 +168,7 @@ def _decide(
     more: dict[str, Any],
 ) -> None:
     """Post a decision, or an answer, and print the request's id."""
+    decider = author(by)
 
     async def work(runtime: Runtime) -> tuple[str, str | None]:
         from cantrip_actors.cli.inline_decisions import parse_answer
@@ -177,12 +178,12 @@ def _decide(
         request_id = id if request is None else request.id
         if request is not None and "answer" in more:
             more["answer"] = parse_answer(more["answer"], request.schema)
-        await runtime.decide(request_id, decision, by=author(by), door=door(), **more)
+        await runtime.decide(request_id, decision, by=decider, door=door(), **more)
         return request_id, _find_unattended_root(runtime, request)
 
     request_id, root = run_quietly(loom, work, as_json=as_json)
     verb = decision or "answer"
-    result = {"request_id": request_id, "decision": verb, "by": author(by), "loom": loom}
+    result = {"request_id": request_id, "decision": verb, "by": decider, "loom": loom}
     output.show(result, [f"{verb} {request_id}"], as_json=as_json)
     if root is not None and not as_json:
         output.print_note(

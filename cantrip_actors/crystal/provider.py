@@ -24,6 +24,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 
+import anyio
+
 from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, ConnectionSettings, EnvironmentKey, ProviderRequest
@@ -541,7 +543,9 @@ class ProviderCrystal(AnsweringCrystal):
 
         Raises ProviderError if the provider fails, CrystalError if its answer breaks the contract.
         """
-        return await self._answer(query.invocation, query.options, self._client.run, query.emit)
+        return await self._answer(
+            query.invocation, query.options, self._client.run, query.emit, report=query.report_unanswered
+        )
 
     async def prepare(self, invocation: Invocation, options: Mapping[str, Any]) -> ProviderRequest:
         """Return the request that a query begins with, without sending it."""
@@ -624,6 +628,7 @@ class ProviderCrystal(AnsweringCrystal):
         emit: Emit | None = None,
         *,
         batch: bool = False,
+        report: Callable[[Usage], None] | None = None,
     ) -> Response:
         self._check_key()
         tools = invocation.tools
@@ -635,6 +640,10 @@ class ProviderCrystal(AnsweringCrystal):
             response = await query.answer()
         except CrystalError as error:
             error.usage = self._sum_usage(query.counts, batch=batch)
+            raise
+        except anyio.get_cancelled_exc_class():
+            if report is not None and query.counts:
+                report(self._sum_usage(query.counts, batch=batch))
             raise
         answered = response.metadata.get("model")
         response = replace(response, usage=self._sum_usage(query.counts, answered, batch=batch))
@@ -752,6 +761,10 @@ class _Query:
                 continue
             except CrystalError:  # an answer that breaks the contract costs as well
                 self.counts.append(decoder.counts)
+                raise
+            except anyio.get_cancelled_exc_class():  # and one that nobody waits for any more
+                if decoder.counts != NO_COUNTS:
+                    self.counts.append(decoder.counts)
                 raise
             self.counts.append(decoder.counts)
             self.family.withhold(query.withheld)

@@ -104,6 +104,13 @@ class Query(NamedTuple):
     earlier: Earlier | None = None
     retried: Callable[[ProviderError, float], None] | None = None
     """Called with the failure of an attempt, and the seconds until the next one. It must not wait or raise."""
+    charge: Callable[[Usage], None] | None = None
+    """Called with usage that no answer and no error has: of attempts before the query was cancelled."""
+
+    def report_unanswered(self, usage: Usage) -> None:
+        """Charge the usage of a query that is cancelled."""
+        if self.charge is not None and usage is not NO_USAGE:
+            self.charge(usage)
 
 
 class Look(NamedTuple):
@@ -228,35 +235,39 @@ async def ask(
     failures, insisted, current, spent = 0, 0, query, NO_USAGE
     delay: float | None = 0.0
     watch = Watch(query.emit)
-    while True:
-        if failed is None:
-            try:
-                reply = await _attempt_through(crystal, watch.prepare(current), through)
-            except CrystalError as error:
-                error.usage = spent + error.usage
-                raise
-            finally:
-                watch.close()
-            if isinstance(reply, Response):
-                return reply if spent is NO_USAGE else replace(reply, usage=spent + reply.usage)
-            failed = reply
-        spent += failed.usage
-        if isinstance(failed, NotAsAsked):
-            insisted += 1
-            if insisted > INSISTENCE:
-                raise CrystalError(explain_refusal(get_crystal_name(crystal), failed), usage=spent)
-        else:
-            failures += 1
-            delay = _choose_delay(retry, failures, failed, chance())
-            if delay is None:
-                raise _give_up(failed, failures, retry, spent) from failed
-        current = _prepare_next(failed, query, current, spent)
-        watch.discard(str(failed))
-        if query.retried is not None:
-            query.retried(failed, delay or 0.0)
-        if delay:
-            await sleep(delay)
-        failed, delay = None, 0.0
+    try:
+        while True:
+            if failed is None:
+                try:
+                    reply = await _attempt_through(crystal, watch.prepare(current), through)
+                except CrystalError as error:
+                    error.usage = spent + error.usage
+                    raise
+                finally:
+                    watch.close()
+                if isinstance(reply, Response):
+                    return reply if spent is NO_USAGE else replace(reply, usage=spent + reply.usage)
+                failed = reply
+            spent += failed.usage
+            if isinstance(failed, NotAsAsked):
+                insisted += 1
+                if insisted > INSISTENCE:
+                    raise CrystalError(explain_refusal(get_crystal_name(crystal), failed), usage=spent)
+            else:
+                failures += 1
+                delay = _choose_delay(retry, failures, failed, chance())
+                if delay is None:
+                    raise _give_up(failed, failures, retry, spent) from failed
+            current = _prepare_next(failed, query, current, spent)
+            watch.discard(str(failed))
+            if query.retried is not None:
+                query.retried(failed, delay or 0.0)
+            if delay:
+                await sleep(delay)
+            failed, delay = None, 0.0
+    except anyio.get_cancelled_exc_class():
+        query.report_unanswered(spent)
+        raise
 
 
 def _prepare_next(failed: ProviderError, query: Query, current: Query, spent: Usage) -> Query:
@@ -372,6 +383,8 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
         return response
     if not isinstance(crystal, AnsweringCrystal):
         query = query._replace(emit=make_emit(query.emit))
+    elif type(crystal).invoke is AnsweringCrystal.invoke:
+        return _unwrap(crystal, query, await attempt(lambda: crystal.answer_query(query)), _find_estimator(crystal))
     return _unwrap(crystal, query, await _invoke(crystal.invoke, query), _find_estimator(crystal))
 
 

@@ -38,6 +38,9 @@ from cantrip_actors.terms.arguments import check_kind
 CantripFor = Cantrip | Callable[[Contract], Cantrip]
 """The cantrip of a dispatch: one for all, or a function that picks one by the contract."""
 
+AT_WORK = ("active", "waiting")
+"""The states of an entity whose episode has not ended; "waiting" is for a person."""
+
 AGAIN = 30.0
 """Seconds until `serve` retries a dispatch that could not be run and whose log has not changed."""
 
@@ -142,8 +145,9 @@ class Dispatcher:
         """Run a dispatch until it is over or blocked, and return its record as it is then.
 
         A dispatch that waits for an approval, or is blocked, is returned as it is; with `wait` this waits for it. A
-        run that a crash interrupted is resumed. A dispatch that an entity of another loom runs is refused; if that loom
-        is lost, `take_over` starts a new entity, and the old one can write no more.
+        run that a crash interrupted is resumed. With another cantrip than before, the entity moves to that one; while
+        it is at work in this process, that is refused. A dispatch that an entity of another loom runs is refused; if
+        that loom is lost, `take_over` starts a new entity, and the old one can write no more.
 
         Raises UnknownDispatch, TamperedRecord, DispatchError where another entity or process runs it or one with the
         same outputs, LoomError where the loom cannot write; and as `Runtime.invoke` for an invalid cantrip.
@@ -165,7 +169,7 @@ class Dispatcher:
     async def _finish_entity(self, record: Record, cantrip: CantripFor) -> None:
         """Run an entity to its end whose process died after the status was set and before `done`."""
         entity = self._runtime.entity(record.id)
-        if entity is not None and not entity.loaded and self._runtime.loom.state(entity.id) == "active":
+        if entity is not None and not entity.loaded and self._runtime.loom.state(entity.id) in AT_WORK:
             entity = await self._runtime.resume(entity.id, cantrip=self._make_worker_cantrip(record, cantrip))
             await entity.episode()
 
@@ -229,7 +233,7 @@ class Dispatcher:
                 ) from unknown
             await self._append(record, Recovered("its entity is in no loom any more, and another one begins"))
             return None
-        if state == "active":
+        if state in AT_WORK:
             return None
         outcome = loom.outcome(runner) if state == "idle" else None
         ending = state if outcome is None else outcome.reason
@@ -244,7 +248,13 @@ class Dispatcher:
             return
         if not entity.loaded:
             entity = await self._runtime.resume(entity.id, cantrip=worker)
-        if self._runtime.loom.state(entity.id) == "active":
+        loom = self._runtime.loom
+        if loom.state(entity.id) in AT_WORK:
+            if loom.header_in_force(entity.id).cantrip_id != worker.id:
+                raise DispatchError(
+                    f"{record.id} is at work with another cantrip: "
+                    "wait for the end of its episode, or run it with that one"
+                )
             await entity.episode()
             return
         handle = self._runtime.entity(record.id, cantrip=worker)  # a loaded entity moves to another cantrip first

@@ -79,9 +79,8 @@ def refusal(record: Record | None, entry: Entry) -> Refusal | None:
     if record.terminal and not isinstance(event, e.Closed):
         return Refusal(f"{record.id} is {record.status}, which is the end: it takes no entries any more", "transition")
     permission = MAY_WRITE[type(event)]
-    if entry.by not in permission.by:
-        may = " or ".join(sorted(permission.by))
-        return Refusal(f"only {may} may write this ({entry.kind}), not {entry.by}", "author")
+    if (wrong := _refuse_author(entry, permission)) is not None:
+        return wrong
     by_worker = entry.by == "worker" and not isinstance(event, e.StatusChanged)
     if record.status != "active" and (by_worker or permission.while_active):
         return Refusal(f"{record.id} is {record.status}: this ({entry.kind}) is for while it is active", "active")
@@ -100,7 +99,18 @@ def _refuse_beginning(record: Record | None, entry: Entry) -> Refusal | None:
         )
     if not isinstance(entry.event, e.Dispatched):
         return Refusal("a log begins with its contract", "frozen")
-    return None if entry.by in ABOVE else Refusal(f"only orchestrator or human dispatch, not {entry.by}", "author")
+    if entry.by not in ABOVE:
+        return Refusal(f"only orchestrator or human dispatch, not {entry.by}", "author")
+    return _refuse_author(entry, MAY_WRITE[e.Dispatched])
+
+
+def _refuse_author(entry: Entry, permission: Permission) -> Refusal | None:
+    if entry.by not in permission.by:
+        may = " or ".join(sorted(permission.by))
+        return Refusal(f"only {may} may write this ({entry.kind}), not {entry.by}", "author")
+    if entry.by == "human" and not entry.author.strip():
+        return Refusal("author is empty: expected the name of the person who writes this", "author")
+    return None
 
 
 def _refuse_fenced(record: Record, entry: Entry) -> Refusal | None:

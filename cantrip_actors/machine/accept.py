@@ -195,10 +195,10 @@ def _fail(plan: Plan, state: State, live: Transient, moment: Moment, event: Fail
     conversation = state.conversation
     can_fold = conversation.said - conversation.folded > 1 and conversation.folded_for != conversation.said
     if event.overflows and can_fold:  # one fold, and the query is asked once more
-        live.overflows = True
+        live.overflows, live.unbooked = True, live.unbooked + event.usage
         return []
     if event.overflows and state.turn.posted is None and (most := find_smaller_bound(plan.shape, state, live.squeezed)):
-        live.squeezed = most  # and once more, with less of each result
+        live.squeezed, live.unbooked = most, live.unbooked + event.usage  # and once more, with less of each result
         return []
     return [Ended(plan.entity_id, "failed", moment.at, event.error, usage=event.usage)]
 

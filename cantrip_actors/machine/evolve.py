@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from cantrip_actors.machine.actions import Answer, Program, SnapshotAfter
 from cantrip_actors.machine.context import (
     LEFT_OUT,
@@ -48,7 +50,7 @@ from cantrip_actors.records.records import (
     replace_snapshot,
 )
 from cantrip_actors.terms.context import Fading, Shared
-from cantrip_actors.terms.messages import Message, ToolCall, as_text
+from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
 
 IMAGE_SIZE = 4_000
 """Characters that an image counts as, where the size of the context is measured."""
@@ -93,6 +95,14 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
             live.wrapping = ""
     elif kind is Folded:
         live.overflows, live.squeezed, live.compaction = False, None, None
+
+
+def book_usage(live: Transient, record: Record) -> Record:
+    """Return a record; the next one with a usage also has that of queries that no record has booked (LOOM-9)."""
+    if live.unbooked is NO_USAGE or not isinstance(record, (Utterance, Folded, Ended)):
+        return record
+    usage, live.unbooked = live.unbooked + record.usage, NO_USAGE
+    return replace(record, usage=usage)
 
 
 def is_entity_end(record: Ended, *, lasting: bool) -> bool:

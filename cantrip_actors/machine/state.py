@@ -414,3 +414,5 @@ class Transient(msgspec.Struct):
     """The fold that was asked for."""
     squeezed: int | None = None
     """The most characters of one result that queries show until the next fold; None without a bound."""
+    unbooked: Usage = NO_USAGE
+    """The usage of queries that were refused or cancelled, until a record books it."""

@@ -71,6 +71,14 @@ def show(value: object) -> str:
     return _REPR.repr(value)
 
 
+def render(value: object) -> str:
+    """Return the `repr` of a value; a shortened one if it nests too deeply, or has more digits than Python writes."""
+    try:
+        return repr(value)
+    except (RecursionError, ValueError):
+        return show(value)
+
+
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a number that a float can hold, and not NaN. A bool is not a number."""
     try:

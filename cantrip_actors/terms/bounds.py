@@ -7,6 +7,7 @@ crosses is bounded here: arguments of gates, their results, values and `done` an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from sys import getsizeof
 from typing import Final
@@ -99,14 +100,14 @@ def can_nest_too_deeply(text: bytes) -> bool:
 
 
 def is_deeper(value: object, levels: int) -> bool:
-    """Return whether parsed JSON has more than so many levels of lists and objects."""
+    """Return whether data have more than so many levels of lists and mappings."""
     level = [value]
     for _ in range(levels + 1):
         level = [
             inner
             for part in level
-            if isinstance(part, (dict, list))
-            for inner in (part.values() if isinstance(part, dict) else part)
+            if isinstance(part, (Mapping, list, tuple))
+            for inner in (part.values() if isinstance(part, Mapping) else part)
         ]
         if not level:
             return False

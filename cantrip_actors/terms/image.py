@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, get_args
 
-from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.arguments import check_kind, render
 from cantrip_actors.terms.errors import InvalidFile, InvalidImage, InvalidIntent, suggest_nearest
 from cantrip_actors.terms.file import BRACKETS, LARGEST, Detail, File, FileContent, check_url, read_file, render_size
 from cantrip_actors.terms.image_header import detect_media_type, read_size
@@ -106,7 +106,7 @@ def split_message(value: object, what: str) -> MessageParts:
         return MessageParts(value.label, (value,))
     elif isinstance(value, (list, tuple)) and value and all(isinstance(part, (str, File)) for part in value):
         return _join(value)
-    raise InvalidIntent(f"{what}, or a list of texts, images and files; got {value!r:.300}")
+    raise InvalidIntent(f"{what}, or a list of texts, images and files; got {render(value):.300}")
 
 
 def _join(parts: Sequence[str | File]) -> MessageParts:

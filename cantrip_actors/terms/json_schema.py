@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from cantrip_actors.terms.bounds import DEEPEST, is_deeper
+
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
@@ -43,6 +45,8 @@ def find_schema_fault(schema: Mapping[str, Any], *, foreign: bool = False) -> st
     """Return what is wrong with a JSON Schema, or None. The patterns of a `foreign` one are not compiled."""
     from jsonschema import Draft202012Validator, FormatChecker, SchemaError
 
+    if is_deeper(schema, DEEPEST):
+        return f"it has more than {DEEPEST} levels"
     formats = {"format_checker": FormatChecker(formats=())} if foreign else {}
     try:
         Draft202012Validator.check_schema(schema, **formats)

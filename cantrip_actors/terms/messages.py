@@ -17,6 +17,7 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
+from cantrip_actors.terms.arguments import render
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.file import File
@@ -85,12 +86,12 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
             value = {"id": value.id, "gate": value.gate, "args": value.raw if value.args is None else value.args}
         gate = value.get("gate") or value.get("name", value.get("gate"))
         if not isinstance(gate, str):
-            raise CrystalError(f"crystal returned a tool call without a gate's name: {dict(value)!r}")
+            raise CrystalError(f"crystal returned a tool call without a gate's name: {render(value)}")
         arguments = value.get("args", value.get("arguments"))
         args, raw = read_arguments(arguments), None
         if args is None or not _is_json(args):
             text = arguments.decode(errors="replace") if isinstance(arguments, bytes) else arguments
-            args, raw = None, make_encodable(text if isinstance(text, str) else _cut_excerpt(text))
+            args, raw = None, make_encodable(text if isinstance(text, str) else render(text))
         name = make_encodable(str(value.get("id") or ""))
         return cls(id=name, gate=make_encodable(ALIASES.get(gate, gate)), args=args, raw=raw)
 
@@ -290,13 +291,13 @@ def _read_calls(name: str, calls: object) -> tuple[ToolCall, ...]:
 
 def _read_blocks(name: str, blocks: object) -> tuple[Mapping[str, Any], ...]:
     if not all(map(is_mapping, _read_list(name, blocks))):
-        raise CrystalError(f"crystal returned blocks that are not objects: {blocks!r:.200}")
+        raise CrystalError(f"crystal returned blocks that are not objects: {render(blocks):.200}")
     return tuple(_read_json(name, blocks))
 
 
 def _read_images(name: str, images: object) -> tuple[Image, ...]:
     if not _are_pictures(_read_list(name, images)):
-        raise CrystalError(f"crystal returned images that are not an Image: {images!r:.200}")
+        raise CrystalError(f"crystal returned images that are not an Image: {render(images):.200}")
     return tuple(_read_list(name, images))
 
 
@@ -308,7 +309,7 @@ def _read_metadata(name: str, metadata: object) -> dict[str, Any]:
 
 def _read_json(name: str, value: object) -> Any:
     if not _is_json(value):
-        raise CrystalError(f"crystal returned {name} that are not JSON: {value!r:.200}")
+        raise CrystalError(f"crystal returned {name} that are not JSON: {render(value):.200}")
     return value
 
 
@@ -384,13 +385,6 @@ def _is_json(value: Any) -> bool:
     except TypeError:
         return _is_wide_json(value)
     return True
-
-
-def _cut_excerpt(value: object) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # a whole number with more digits than Python writes
-        return "arguments that cannot be shown"
 
 
 def _is_wide_json(value: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cantrip_actors.terms.arguments import show
+from cantrip_actors.terms.arguments import render, show
 from cantrip_actors.terms.bounds import is_over
 
 Path = tuple[Any, ...]
@@ -40,7 +40,7 @@ def describe(errors: Sequence[Any], args: Mapping[str, Any]) -> list[str]:
 def shorten(value: object) -> str:
     """Return a value, shortened, for a message."""
     large = not isinstance(value, str) and is_over(value, 1_000)
-    text = value if isinstance(value, str) else show(value) if large else repr(value)
+    text = value if isinstance(value, str) else show(value) if large else render(value)
     text = text if len(text) <= 80 else text[:77] + "…"
     return repr(text) if isinstance(value, str) else text
 

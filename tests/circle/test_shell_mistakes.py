@@ -232,6 +232,15 @@ def test_an_option_without_its_value_is_an_error(box):
     assert error == "exit code 1"
 
 
+@pytest.mark.rule("V-38")
+@pytest.mark.parametrize(
+    "words", [["--query"], ["--query", "--limit", "3"], ["--query", "--limit=3"], ["--query", "--"]]
+)
+def test_an_option_before_another_one_has_no_value(words):
+    with pytest.raises(ValueError, match="--query needs a value; usage: search QUERY"):
+        read_arguments(search.definition, words)
+
+
 def test_help_shows_usage_and_description(box):
     assert ran(box, "search --help")[0] == "usage: search QUERY [--limit …]\nSearch the notes.\n"
 

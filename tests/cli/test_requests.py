@@ -155,6 +155,16 @@ def test_changed_arguments_have_to_be_a_json_object(cantrip, waiting, args):
     assert "--args" in said.err
 
 
+@pytest.mark.rule("V-38")
+def test_a_decision_needs_a_name(cantrip, waiting):
+    request = next_request(waiting)
+    for command in (["allow", request], ["deny", request], ["answer", request, "x"]):
+        said = cantrip(*command, "--by", " ")
+        assert said.code == 2
+        assert "expected a name, got a blank text" in " ".join(said.err.split())
+    assert [row["id"] for row in cantrip("requests", "--json").json] == [request]
+
+
 def test_a_missing_loom_is_an_error_and_is_not_created(cantrip, place):
     assert cantrip("requests").code == 2
     assert cantrip("allow", "5f3a9c1e").code == 2

@@ -1,14 +1,20 @@
 """An empty answer is asked again, in all families alike, and the tokens of every failed answer are booked."""
 
+import json
+from contextlib import suppress
+
+import anyio
+import httpx
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Retry, Runtime
+from cantrip_actors import Cantrip, Circle, Folding, Retry, Runtime, Usage, scripted
 from cantrip_actors.crystal.clouds import bedrock
 from cantrip_actors.crystal.constructors import anthropic, cohere, google, local, mistral, ollama, openai
+from cantrip_actors.crystal.policy.limited import limited
 from cantrip_actors.crystal.testing import events
 from cantrip_actors.terms.errors import CrystalError
-from cantrip_actors.wards import max_turns
-from tests.crystal.streams import STREAMS, Said, framed
+from cantrip_actors.wards import max_depth, max_tokens, max_turns, timeout
+from tests.crystal.streams import STREAMS, Said, framed, frames
 from tests.provider_rules import StrictProvider
 
 MAKERS = {
@@ -76,3 +82,150 @@ async def test_the_tokens_of_an_answer_that_fails_after_it_named_them_are_booked
         (root,) = runtime.loom.entities()
         assert runtime.loom.usage(root).total_tokens == 17
     assert (caught.value.usage.prompt_tokens, caught.value.usage.completion_tokens) == (10, 7)
+
+
+LIMITS = {
+    "end_turn": "max_tokens",
+    "stop": "length",
+    "STOP": "MAX_TOKENS",
+    "COMPLETE": "MAX_TOKENS",
+    "completed": "incomplete",
+}
+"""The reasons to stop of complete answers, and those of answers that a limit has cut."""
+
+
+def cut_by_limit(family):
+    """A stream that a limit ends while the model thinks."""
+    text = json.dumps(STREAMS[family](Said("Let me think.")))
+    for complete, cut in LIMITS.items():
+        text = text.replace(f'"{complete}"', f'"{cut}"')
+    values = json.loads(text)
+    if family == "bedrock":
+        return frames(*values)
+    if family == "ollama":
+        return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+    return events(*values, done=family in ("openai-chat", "mistral"))
+
+
+def blocked(family):
+    """A whole answer without content, for a reason of the provider's own."""
+    if family == "google":
+        usage = {"promptTokenCount": 10, "candidatesTokenCount": 7}
+        return events({"candidates": [{"finishReason": "SAFETY", "index": 0}], "usageMetadata": usage})
+    text = json.dumps(STREAMS[family](Said()))
+    for complete, reason in {"end_turn": "refusal", "stop": "content_filter", "COMPLETE": "ERROR_TOXIC"}.items():
+        text = text.replace(f'"{complete}"', f'"{reason}"')
+    if family == "bedrock":
+        return frames(*json.loads(text))
+    if family == "ollama":
+        return b"".join(json.dumps(value).encode() + b"\n" for value in json.loads(text))
+    return events(*json.loads(text), done=family in ("openai-chat", "mistral"))
+
+
+def name_usage_early(family):
+    """The beginning of a stream that has named 10 and 7 tokens; None for a family that names them at the end only."""
+    if family == "anthropic":
+        message = {"id": "m", "model": "c", "role": "assistant", "content": []}
+        usage = {"input_tokens": 10, "output_tokens": 7}
+        block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        return events({"type": "message_start", "message": {**message, "usage": usage}}, block)
+    if family == "google":
+        return events(STREAMS[family](Said("", "par"))[0])
+    if family in ("openai-chat", "mistral"):
+        usage = {"prompt_tokens": 10, "completion_tokens": 7, "total_tokens": 17}
+        return events({**STREAMS[family](Said("", "par"))[0], "usage": usage})
+    return None
+
+
+EARLY = [family for family in MAKERS if name_usage_early(family) is not None]
+
+
+def stream(start, then):
+    """A response that sends `start`, and then waits or raises."""
+
+    async def content():
+        yield start
+        await then()
+
+    return lambda _body: httpx.Response(200, content=content())
+
+
+async def break_off():
+    raise httpx.ReadError("the connection is gone")
+
+
+WAYS = {
+    **{(family, "cut by a limit"): cut_by_limit for family in MAKERS},
+    **{(family, "blocked"): blocked for family in MAKERS},
+    **{(family, "broken"): lambda family: stream(name_usage_early(family), break_off) for family in EARLY},
+    **{(family, "failed"): fail for family in ("anthropic", "openai", "openai-chat", "google")},
+}
+"""For each family and each way in which its answers can fail after they have named 17 tokens, such an answer."""
+
+
+@pytest.mark.rule("V-33")
+@pytest.mark.parametrize(("family", "way"), WAYS, ids=str)
+@pytest.mark.parametrize("succeeds", [True, False], ids=["answered later", "given up"])
+async def test_every_failed_answer_is_paid_for(family, way, succeeds) -> None:
+    failure, fine = WAYS[family, way](family), framed(family, Said("", "fine"))
+    provider = StrictProvider(family, failure, *([fine] if succeeds else ()))
+    async with Runtime.open("memory:") as runtime:
+        with suppress(CrystalError):
+            await runtime.cast(cantrip(MAKERS[family](provider.client), 1), "go")
+        (root,) = runtime.loom.entities()
+        assert runtime.loom.usage(root).total_tokens == 17 * len(provider.requests)
+
+
+@pytest.mark.rule("V-33")
+@pytest.mark.parametrize("family", EARLY)
+@pytest.mark.parametrize("how", ["interrupt", "stop", "timeout", "deadline"])
+async def test_the_tokens_that_a_cancelled_query_has_named_are_booked(family, how) -> None:
+    broken, stalled = stream(name_usage_early(family), break_off), stream(name_usage_early(family), anyio.sleep_forever)
+    provider = StrictProvider(family, broken, stalled)
+    crystal = MAKERS[family](provider.client)
+    if how == "deadline":
+        crystal = limited(crystal, deadline=50.0)
+    wards = [max_turns(3), *([timeout(50.0)] if how == "timeout" else ())]
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.invoke(Cantrip(crystal, circle=Circle(["done"], wards)), "go")
+        await anyio.sleep(30)
+        assert len(provider.requests) == 2
+        if how == "interrupt":
+            await entity.interrupt("enough", now=True)
+        elif how == "stop":
+            await entity.stop("enough")
+        with suppress(CrystalError):
+            await entity.episode()
+        assert runtime.loom.usage(entity.id).total_tokens == 34
+
+
+@pytest.mark.rule("V-33")
+async def test_the_tokens_of_an_answer_that_overflows_are_booked_with_the_fold_that_mends_it() -> None:
+    full = json.loads(json.dumps(STREAMS["anthropic"](Said())).replace("end_turn", "model_context_window_exceeded"))
+    calls = [framed("anthropic", Said("", "", (("echo", {"text": "x"}),)))] * 2
+    provider = StrictProvider("anthropic", *calls, events(*full), framed("anthropic", Said("", "fine")))
+    circle = Circle(["done", "echo"], [max_turns(9)])
+    async with Runtime.open("memory:") as runtime:
+        crystal = MAKERS["anthropic"](provider.client)
+        episode = await runtime.cast(Cantrip(crystal, circle=circle, folding=Folding(summary=False)), "go")
+    assert (episode.result, len(provider.requests)) == ("fine", 4)
+    assert episode.usage.total_tokens == 4 * 17
+
+
+@pytest.mark.rule("V-33", "PROD-3")
+@pytest.mark.parametrize("gate", ["call_agent", "call_agent_batch"])
+async def test_a_budget_stops_a_parent_whose_children_fail(gate) -> None:
+    def policy(context):
+        if context[0].content != "go":
+            error = CrystalError("no")
+            error.usage = Usage(90, 10)
+            raise error
+        args = {"intent": "child"} if gate == "call_agent" else {"intents": ["a", "b"]}
+        return {"tool_calls": [{"gate": gate, "args": args}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+
+    circle = Circle(["done", gate], [max_turns(50), max_depth(1), max_tokens(350)])
+    async with Runtime.open("memory:") as runtime:
+        episode = await runtime.cast(Cantrip(scripted(policy), circle=circle), "go")
+        usage = runtime.loom.subtree_usage(episode.entity_id)
+    assert (episode.truncated, episode.ward) == (True, "max_tokens")
+    assert 350 <= usage.total_tokens <= 550

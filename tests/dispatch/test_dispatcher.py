@@ -8,6 +8,7 @@ import pytest
 
 from cantrip_actors import (
     Call,
+    Cantrip,
     EntityCrashed,
     Folding,
     GateCall,
@@ -16,6 +17,7 @@ from cantrip_actors import (
     Refused,
     Runtime,
     RuntimeClosed,
+    ask_first,
     gate,
     scripted,
     wrap,
@@ -27,6 +29,7 @@ from cantrip_actors.dispatch import (
     Folded,
     InvalidContract,
     Progressed,
+    Record,
     Recovered,
     StatusChanged,
     TamperedRecord,
@@ -192,6 +195,67 @@ class TestBlocked:
             record = await dispatcher.run(record.id, other)
         assert record.status == "completed"
         assert other.crystal.invocations[0][0].content == "Mend."
+
+    @pytest.mark.rule("V-38")
+    @pytest.mark.parametrize("is_other", [False, True])
+    async def test_a_dispatch_at_work_is_run_with_its_own_cantrip_and_refused_with_another(
+        self, tmp_path: Path, is_other: bool
+    ) -> None:
+        @gate
+        async def pay() -> str:
+            """Pay."""
+            return "paid"
+
+        call = Call(system_prompt="Mend.")
+        first = worker([progress(), say("pay"), *FINISH], ask_first(pay))
+        second = worker([*FINISH], ask_first(pay), **({"call": call} if is_other else {}))
+        records: list[Record] = []
+        async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+
+            async def run(cantrip: Cantrip) -> None:
+                records.append(await dispatcher.run(record.id, cantrip))
+
+            tasks.start_soon(run, first)
+            await anyio.sleep(1)
+            (request,) = runtime.requests()
+            if is_other:
+                with pytest.raises(DispatchError, match="is at work with another cantrip"):
+                    await dispatcher.run(record.id, second)
+            else:
+                tasks.start_soon(run, second)
+                await anyio.sleep(1)
+            await runtime.decide(request.id, "allow", by="ada")
+        assert [record.status for record in records] == ["completed"] * (1 if is_other else 2)
+        assert second.crystal.invocations == []
+
+    @pytest.mark.rule("F-13")
+    async def test_a_dispatch_that_waits_for_a_person_waits_on_in_another_process(self, tmp_path: Path) -> None:
+        @gate
+        async def pay() -> str:
+            """Pay."""
+            return "paid"
+
+        url, records = f"jsonl:{tmp_path}/loom.jsonl", list[Record]()
+        made = worker(in_order(progress(), say("pay"), *FINISH), ask_first(pay))
+        for is_last in (False, True):
+            async with Runtime.open(url) as runtime, anyio.create_task_group() as tasks:
+                dispatcher = Dispatcher(runtime, folder(tmp_path))
+                if not is_last:
+                    record = await dispatcher.dispatch(contract(), author="ada")
+
+                async def run(dispatcher: Dispatcher, dispatch_id: str) -> None:
+                    records.append(await dispatcher.run(dispatch_id, made))
+
+                tasks.start_soon(run, dispatcher, record.id)
+                await anyio.sleep(1)
+                (request,) = runtime.requests()
+                if is_last:
+                    await runtime.decide(request.id, "allow", by="ada")
+                else:
+                    tasks.cancel_scope.cancel()
+        assert [record.status for record in records] == ["completed"]
 
     @pytest.mark.rule("F-13")
     async def test_a_dispatch_resumes_in_another_process(self, tmp_path: Path) -> None:

@@ -7,7 +7,15 @@ import anyio
 import pytest
 
 from cantrip_actors import AlreadyDecided, InvalidDecision, Request, Runtime, UnknownRequest
-from cantrip_actors.dispatch import Approved, Dispatcher, PhaseApproved, PhaseFailed, Record, StatusChanged
+from cantrip_actors.dispatch import (
+    Approved,
+    Dispatcher,
+    EventRefused,
+    PhaseApproved,
+    PhaseFailed,
+    Record,
+    StatusChanged,
+)
 from tests.dispatch.contracts import contract
 from tests.dispatch.entities import DONE, FINISH, block, folder, progress, worker
 
@@ -50,6 +58,20 @@ async def test_allow_approves_and_a_waiting_run_starts(tmp_path: Path) -> None:
     (entry, event), *_ = ended[0].of(Approved)
     assert (entry.by, entry.author, event.note) == ("human", "anna", "go on")
     assert ended[0].status == "completed"
+
+
+@pytest.mark.rule("V-38")
+@pytest.mark.parametrize("by", ["", " "])
+async def test_a_decision_without_a_name_is_refused_at_every_door(tmp_path: Path, by: str) -> None:
+    async with Runtime.open() as runtime:
+        dispatcher, record, request = await waiting(runtime, tmp_path)
+        for decision in ("allow", "deny"):
+            with pytest.raises(InvalidDecision, match="by: expected the name of the person or program that decides"):
+                await runtime.decide(request.id, decision, by=by)
+        for decide in (dispatcher.approve(record.id, by=by), dispatcher.reject(record.id, "no", by=by)):
+            with pytest.raises(EventRefused, match="author is empty"):
+                await decide
+        assert runtime.requests() == [request]
 
 
 async def test_deny_rejects_with_the_note_as_the_reason(tmp_path: Path) -> None:

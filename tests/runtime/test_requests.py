@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import anyio
@@ -19,10 +20,13 @@ from cantrip_actors import (
     Cantrip,
     CantripError,
     Circle,
+    CrystalError,
     DecidedEvent,
+    Gate,
     InboxFull,
     InvalidCantrip,
     InvalidDecision,
+    InvalidIntent,
     Refused,
     Request,
     RequestedEvent,
@@ -576,6 +580,60 @@ async def test_a_decision_that_does_not_fit_is_refused_and_changes_nothing(decis
         with pytest.raises(InvalidDecision):
             await runtime.decide(request.id, decision, **options)
         assert [one.id for one in runtime.requests()] == [request.id]
+
+
+@pytest.mark.rule("V-38")
+async def test_a_decision_needs_a_name_and_a_shallow_value() -> None:
+    deep: Any = 1
+    for _ in range(3_000):
+        deep = MappingProxyType({"a": deep})
+    async with Runtime.open() as runtime:
+        await runtime.start(SPELL, "go")
+        request = await request_of(runtime)
+        for by in ("", " ", None, 3):
+            with pytest.raises(InvalidDecision, match="by: expected the name of the person or program that decides"):
+                await runtime.decide(request.id, "allow", by=by)
+        with pytest.raises(InvalidDecision, match="args: expected a value of at most 100 levels"):
+            await runtime.decide(request.id, "allow", args={"amount": deep})
+        await runtime.decide(request.id, "deny")
+        assert runtime.loom.turns(request.entity)[0].decisions[0].by == "program"
+
+
+@pytest.mark.rule("V-38", "V-30")
+@pytest.mark.parametrize("kind", [dict, MappingProxyType])
+async def test_a_deep_value_is_refused_with_an_error_of_its_door(kind: Any) -> None:
+    deep: Any = 1
+    for _ in range(3_000):
+        deep = kind({"a": deep})
+
+    class DeepCrystal:
+        """Answers with a value that nests deeply in one of its parts."""
+
+        def __init__(self, **part: Any) -> None:
+            self.part = part
+
+        async def invoke(self, messages: Any, tools: Any) -> Any:
+            return {"content": "end"} if messages[-1].role == "tool" else self.part
+
+    async def cast(**part: Any) -> Any:
+        circle = Circle(["done", pay], [max_turns(2)])
+        return await runtime.cast(Cantrip(DeepCrystal(**part), circle=circle), "go")
+
+    parameters = {"type": "object", "properties": {"a": deep}}
+    async with Runtime.open() as runtime:
+        for error, refused in (
+            (InvalidIntent, runtime.cast(SPELL, deep)),
+            (InvalidIntent, runtime.cast(SPELL, "go", context={"a": deep})),
+            (CrystalError, cast(content="x", metadata={"a": deep})),
+            (CrystalError, cast(content="x", blocks=[deep])),
+            (CrystalError, cast(tool_calls=[deep])),
+        ):
+            with pytest.raises(error):
+                await refused
+        with pytest.raises(InvalidCantrip, match="parameters are not a JSON Schema: it has more than 100 levels"):
+            Gate.of(lambda: 1, name="g", description="", parameters=parameters)
+        assert (await cast(tool_calls=[{"gate": "pay", "args": {"amount": deep}}])).result == "end"
+    assert paid == []
 
 
 @pytest.mark.rule("C-21")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -90,22 +91,23 @@ def _bind(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
         if isinstance(whole, dict) and (not names or set(whole) <= set(names)):
             return whole
     args: dict[str, Any] = {}
-    waiting, placed = iter(words), list[str]()
-    for word in waiting:
-        name, equals, value = word[2:].partition("=")
-        name = name if name in properties else name.replace("-", "_")
+    waiting, placed = deque(words), list[str]()
+    while waiting:
+        word = waiting.popleft()
+        name, equals, value = _split_option(word, properties)
         if word == "--":
             placed += waiting
+            waiting.clear()
         elif _OPTION.match(word) and name not in properties and not equals and name == "help":
             raise ValueError(render_usage(gate))
         elif _OPTION.match(word) and name not in properties:
             raise ValueError(_explain_unknown(gate, name, word))
         elif word[:2] == "--" and name in properties:
             if not equals:
-                following = next(waiting, "true" if _is_switch(properties[name]) else None)
-                if following is None:
+                has_value = bool(waiting) and not _is_option(waiting[0], properties)
+                if not has_value and not _is_switch(properties[name]):
                     raise ValueError(f"{word} needs a value; usage: {render_signature(gate)}")
-                value = following
+                value = waiting.popleft() if has_value else "true"
             args[name] = _read_value(properties[name], value)
         else:
             placed.append(word)
@@ -114,6 +116,16 @@ def _bind(gate: ToolDefinition, words: Sequence[str]) -> dict[str, Any]:
         more = f"{len(placed)} words where {len(free)} can be; text with spaces needs quotes"
         raise ValueError(f"{more}; usage: {render_signature(gate)}")
     return args | {name: _read_value(properties[name], word) for name, word in zip(free, placed, strict=False)}
+
+
+def _split_option(word: str, properties: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the name of the parameter in `--name=value`, the equals sign, and the value."""
+    name, equals, value = word[2:].partition("=")
+    return name if name in properties else name.replace("-", "_"), equals, value
+
+
+def _is_option(word: str, properties: Mapping[str, Any]) -> bool:
+    return word == "--" or (word[:2] == "--" and _split_option(word, properties)[0] in properties)
 
 
 def _explain_unknown(gate: ToolDefinition, name: str, word: str) -> str:

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import anyio
+
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.query import AnsweringCrystal, PostingCrystal, Query, Watch, ask
 from cantrip_actors.crystal.resolve import resolve
@@ -105,7 +107,11 @@ class Fallback(AnsweringCrystal):
         failed: list[tuple[str, CrystalError]] = []
         for number, crystal in enumerate(self.crystals):
             name = get_crystal_name(crystal)
-            reply = await ask_one(number, self.member(number), watch.prepare(query))
+            try:
+                reply = await ask_one(number, self.member(number), watch.prepare(query))
+            except anyio.get_cancelled_exc_class():
+                query.report_unanswered(_sum_usage(failed))
+                raise
             if isinstance(reply, Response):
                 metadata: dict[str, Any] = {**reply.metadata, "crystal": name}
                 if failed:

@@ -42,17 +42,11 @@ async def run_hedged(
 ) -> Response:
     """Make one attempt or two, each `through` the crystal's limits. Raises the error of the attempt that counts."""
     race = _Race(query, waits, through, attempt)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(race.run, 0)
-        await race.begun.wait()
-        after = hedge.threshold(waits)
-        if after is not None and not race.over.is_set():
-            with anyio.move_on_after(after):
-                await race.sign.wait()
-            if not race.sign.is_set():
-                tasks.start_soon(race.run, 1)
-        await race.over.wait()
-        tasks.cancel_scope.cancel()
+    try:
+        await race.run_both(hedge)
+    except anyio.get_cancelled_exc_class():
+        race.report_unanswered()
+        raise
     return race.get_result()
 
 
@@ -69,6 +63,20 @@ class _Race:
         self._winner: int | None = None
         self._response: Response | None = None
         self._errors: list[CrystalError] = []
+
+    async def run_both(self, hedge: Hedge) -> None:
+        """Run an attempt, and another one if it shows no sign for long, until one of them has ended the race."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.run, 0)
+            await self.begun.wait()
+            after = hedge.threshold(self._waits)
+            if after is not None and not self.over.is_set():
+                with anyio.move_on_after(after):
+                    await self.sign.wait()
+                if not self.sign.is_set():
+                    tasks.start_soon(self.run, 1)
+            await self.over.wait()
+            tasks.cancel_scope.cancel()
 
     async def run(self, number: int) -> None:
         """Run one attempt, from the queue to its end."""
@@ -117,6 +125,11 @@ class _Race:
         usage = sum((error.usage for error in self._errors), self._response.usage)
         metadata = {**self._response.metadata, "hedged": 1 + (self._winner or 0)}
         return replace(self._response, metadata=metadata, usage=usage)
+
+    def report_unanswered(self) -> None:
+        """Charge the attempts that have ended, because the query is cancelled; one under way charges itself."""
+        usage = sum((error.usage for error in self._errors), NO_USAGE)
+        self._query.report_unanswered(usage if self._response is None else self._response.usage + usage)
 
     def _note_sign(self, number: int, since: float) -> None:
         if self._winner is not None:

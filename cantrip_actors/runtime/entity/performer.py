@@ -68,7 +68,7 @@ from cantrip_actors.stream.answer import AnswerStream
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.errors import AskCycle, Unavailable
-from cantrip_actors.terms.messages import Invocation, Response
+from cantrip_actors.terms.messages import Invocation, Response, Usage
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.own_gates import ASK, COMPACT, RECALL
 from cantrip_actors.terms.wrapping import Fence
@@ -297,7 +297,12 @@ class Performer:
         key = f"{self._cell.entity_id}:{conversation.said}:{conversation.folded}:{len(action.messages)}"
         if undone := self._recorder.state.undone:
             key = f"{key}:{undone}"
-        return Query(invocation, self._options, emit, handle, key, since, retried=self._retried)
+        return Query(invocation, self._options, emit, handle, key, since, retried=self._retried, charge=self._charge)
+
+    def _charge(self, usage: Usage) -> None:
+        """Have the next record book the usage of a query that was cancelled."""
+        live = self._recorder.live
+        live.unbooked = live.unbooked + usage
 
     async def _query(self, query: Query) -> Replied | Posted | Failed:
         cell = self._cell

@@ -955,7 +955,7 @@ class Runtime:
         decision: Literal["allow", "deny"] | None = None,
         *,
         answer: Any = None,
-        by: str = "",
+        by: str = "program",
         note: str = "",
         args: Mapping[str, Any] | None = None,
         remember: Remember = "once",
@@ -964,10 +964,11 @@ class Runtime:
     ) -> None:
         """Decide a request: allow or deny a call, or answer a question. The decision is durable when this returns.
 
-        Any process that opens the loom may decide, whether or not it knows the entity's cantrip. `by` says who decides,
-        and `note` why: the entity reads the note of a denial. With "allow", `args` replaces the arguments of the call.
-        `answer` is a JSON value that fits the schema of the question. `remember="entity"` applies the decision to
-        later calls of that gate by that entity for which the condition of `ask_first` says the same.
+        Any process that opens the loom may decide, whether or not it knows the entity's cantrip. `by` names the person
+        or program that decides, and `note` says why: the entity reads the note of a denial. With "allow", `args`
+        replaces the arguments of the call. `answer` is a JSON value that fits the schema of the question.
+        `remember="entity"` applies the decision to later calls of that gate by that entity for which the condition of
+        `ask_first` says the same.
 
         `door` says who vouches for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or "" for
         a program that authenticates no one. It is in the record, in `loom show` and in exports.

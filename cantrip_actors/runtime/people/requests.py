@@ -30,7 +30,8 @@ from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.events import RequestedEvent
-from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts
+from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts, is_text
+from cantrip_actors.terms.bounds import DEEPEST, is_deeper
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.json_schema import find_misfits, load
@@ -254,7 +255,7 @@ class Requests:
         decision: Literal["allow", "deny"] | None = None,
         *,
         answer: Any = None,
-        by: str = "",
+        by: str,
         note: str = "",
         args: Mapping[str, Any] | None = None,
         remember: Remember = "once",
@@ -263,13 +264,7 @@ class Requests:
         tenant: str | None = None,
     ) -> None:
         """Decide a request of any tenant, or of one. See `Runtime.decide`."""
-        check_texts(InvalidDecision, by=by, note=note)
-        if key is not None:
-            check_name("key", key, InvalidDecision)
-        try:
-            check_door(door)
-        except ValueError as error:
-            raise InvalidDecision(str(error)) from error
+        _check_author(by, note, key, door)
         sources = [one for one, whose in self._sources.items() if tenant in (None, whose)]
         source = next((one for one in sources if isinstance(request_id, str) and one.has(request_id)), None)
         if source is not None:
@@ -428,6 +423,18 @@ class Requests:
             _check_json(f"args: {requested.gate}", args, schema, foreign=requested.gate.startswith(servers))
 
 
+def _check_author(by: object, note: str, key: object, door: str) -> None:
+    """Raise InvalidDecision for a decision that does not say who made it, or says it in a wrong way."""
+    check(is_text(by), "by", "the name of the person or program that decides", by, InvalidDecision)
+    check_texts(InvalidDecision, by=by, note=note)
+    if key is not None:
+        check_name("key", key, InvalidDecision)
+    try:
+        check_door(door)
+    except ValueError as error:
+        raise InvalidDecision(str(error)) from error
+
+
 def check_decision(request: Request, decision: object, answer: object, args: object, remember: object) -> None:
     """Check a decision. The schema of a question was written by a model or a server.
 
@@ -438,6 +445,9 @@ def check_decision(request: Request, decision: object, answer: object, args: obj
     check(decision in ("allow", "deny", None), "decision", expected, decision, InvalidDecision)
     if args is not None and (decision != "allow" or not isinstance(args, Mapping)):
         raise InvalidDecision('args: expected an object with the changed arguments, together with "allow"')
+    for what, value in (("args", args), ("answer", answer)):
+        if is_deeper(value, DEEPEST):
+            raise InvalidDecision(f"{what}: expected a value of at most {DEEPEST} levels")
     if request.kind != "question":
         if decision is None or answer is not None:
             raise InvalidDecision(f'request {request.id} is about a call of {request.gate}: expected "allow" or "deny"')
