@@ -13,8 +13,8 @@ from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED
 from cantrip_actors.machine.events import (
     Begin,
     Called,
-    Compact,
     ChildOutcome,
+    Compact,
     Computed,
     Event,
     Failed,

@@ -54,6 +54,7 @@ class Heard:
     at: str
     entity_id: str
     images: tuple[File, ...] = NO_IMAGES
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ class _Reader:
                 if record.context is not None and not self._is_coded:
                     self._hear("context", f"context:\n{as_text(record.context)}", record.at, record.entity_id)
             case Steered():
-                self._hear("steer", record.text, record.at, record.entity_id, record.images)
+                self._hear("steer", record.text, record.at, record.entity_id, record.images, is_pinned=record.pinned)
             case Folded():
                 self._items.append(record)
             case Adopted():
@@ -285,9 +286,11 @@ class _Reader:
         at: str,
         entity: str,
         images: tuple[File, ...] = NO_IMAGES,
+        *,
+        is_pinned: bool = False,
     ) -> None:
         self._open = None
-        self._items.append(Heard(kind, text, at, entity, images))
+        self._items.append(Heard(kind, text, at, entity, images, is_pinned))
 
     def build_conversation(self) -> Conversation:
         if not self._headers:
