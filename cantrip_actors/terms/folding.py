@@ -22,7 +22,7 @@ class Folding:
     With `summary`, a crystal writes the text that replaces the folded turns: the entity's own for True, or the one
     given. Without it, a marker and what the circle's companion recalls replace them.
 
-    A `selective` fold takes out the results of older turns and keeps what the entity said and called (SPEC 7.5). Only
+    A `selective` fold takes out the results of older turns and keeps what the entity said and called. Only
     if that is not enough for the window, a fold takes out turns, too.
     """
 

@@ -273,9 +273,7 @@ def _select_visible(items: Sequence[Item], folds: Sequence[Folded]) -> Iterator[
             hidden.append(item)
     fold = next((fold for fold in reversed(folds) if not fold.selective), None)
     visible = hidden if fold is None else _select_unfolded(hidden, fold)
-    yield from (
-        item for item in visible if not isinstance(item, Moved) and (item is fold or not isinstance(item, Folded))
-    )
+    yield from (item for item in visible if item is fold or isinstance(item, Heard | Said))
 
 
 def _select_unfolded(items: Sequence[Item], fold: Folded) -> Iterator[Item]:
