@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.call import Call
     from cantrip_actors.terms.cantrip import Cantrip
     from cantrip_actors.terms.circle import Circle
-    from cantrip_actors.terms.companion import Companion, Here
+    from cantrip_actors.terms.companion import Companion, Here, Pinned
     from cantrip_actors.terms.crystal import Crystal
     from cantrip_actors.terms.errors import (
         AlreadyDecided,
@@ -199,6 +199,7 @@ __all__ = [
     "Node",
     "Observation",
     "Page",
+    "Pinned",
     "ProviderError",
     "Quarantined",
     "Queue",
@@ -284,6 +285,7 @@ _HOMES = {
     "cantrip_actors.terms.companion": (
         "Companion",
         "Here",
+        "Pinned",
     ),
     "cantrip_actors.terms.errors": (
         "AlreadyDecided",

@@ -339,7 +339,7 @@ def _find_receipt(call: HttpCall) -> Receipt:
 async def steer(call: HttpCall) -> JsonAnswer:
     """Put a message before the entity's next query."""
     entity, headers = await call.read(lambda: _find_to_control(call))
-    await entity.steer(call.body.text, key=call.key, by=call.token.sender)
+    await entity.steer(call.body.text, pin=call.body.pin, key=call.key, by=call.token.sender)
     return JsonAnswer(None, 202, headers)
 
 

@@ -102,6 +102,7 @@ class SteerBody(Strict):
     """A message before the entity's next query."""
 
     text: Text
+    pin: bool = Field(default=False, description="Keep it in the context when the turns around it are folded.")
 
 
 class InterruptBody(Strict):

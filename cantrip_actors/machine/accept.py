@@ -156,6 +156,16 @@ def fold_turns(plan: Plan, state: State, live: Transient, moment: Moment, kept: 
     return Folded(plan.entity_id, 1, last, marker, moment.at, kept.usage, request.key, request.sender)
 
 
+def fold_results(plan: Plan, state: State, moment: Moment) -> Folded:
+    """Return the record of the selective fold that is due."""
+    conversation = state.conversation
+    begin = conversation.without_results
+    end = plan.cantrip.folding.first_kept(conversation.said, begin)
+    first, last = (conversation.starts[at - conversation.folded][1] for at in (begin, end))
+    marker = f"[folded: results of turns {first}-{last - 1}]"
+    return Folded(plan.entity_id, first, last - 1, marker, moment.at, selective=True)
+
+
 # Events
 
 
@@ -326,7 +336,10 @@ def _compute(plan: Plan, state: State, live: Transient, moment: Moment, event: C
 
 def _steer(plan: Plan, state: State, live: Transient, moment: Moment, event: Steer) -> list[Record]:  # noqa: ARG001
     at = moment.at
-    return [Steered(plan.entity_id, one.text, at, one.images, one.key, one.sender) for one in event.messages]
+    return [
+        Steered(plan.entity_id, message.text, at, message.images, message.key, message.sender, message.pinned)
+        for message in event.messages
+    ]
 
 
 def _interrupt(plan: Plan, state: State, live: Transient, moment: Moment, event: Interrupt) -> list[Record]:

@@ -7,13 +7,14 @@ The result depends only on the state, the clock and the budgets, so it is the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from cantrip_actors.machine.accept import (
     commit,
     finish,
+    fold_results,
     fold_turns,
     get_current_call,
     make_turn_id,
@@ -254,19 +255,27 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
         how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"
         summary = summarise(state, f"{spent} was used up {how}")
         return Ended(plan.entity_id, "budget", moment.at, summary, ward=spent.name)
-    conversation, folding = state.conversation, plan.cantrip.folding
-    tokens = 0 if plan.window is None else estimate_tokens(state)
-    is_due = (
-        live.overflows
-        or live.compaction is not None
-        or (
-            conversation.folded_for != conversation.said
-            and folding.due(conversation.said - conversation.folded, tokens, plan.window)
-        )
-    )
-    if not is_due:
+    fold = _find_fold(plan, state, live)
+    if fold is None:
         return Ask(build_view(plan.shape, state, live.squeezed), plan.tools, plan.tool_choice)
-    return _due_fold(plan, state, live, moment)
+    return fold_results(plan, state, moment) if fold == "results" else _due_fold(plan, state, live, moment)
+
+
+def _find_fold(plan: Plan, state: State, live: Transient) -> Literal["results", "turns"] | None:
+    """Return what to fold before the next query: results of older turns, or older turns; None if no fold is due."""
+    conversation, folding = state.conversation, plan.cantrip.folding
+    if live.compaction is not None:
+        return "turns"
+    if conversation.folded_for == conversation.said and not live.overflows:
+        return None
+    tokens = 0 if plan.window is None else estimate_tokens(state)
+    whole = conversation.said - conversation.folded
+    if not folding.selective:
+        return "turns" if live.overflows or folding.due(whole, tokens, plan.window) else None
+    with_results = conversation.said - conversation.without_results
+    if folding.due(with_results, tokens, plan.window) or (live.overflows and with_results > 1):
+        return "results"
+    return "turns" if live.overflows or (whole > 1 and folding.is_full(tokens, plan.window)) else None
 
 
 def _due_fold(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:

@@ -179,12 +179,13 @@ class Computed(NamedTuple):
 
 
 class Steering(NamedTuple):
-    """One message for the entity, with the key and the sender of its mail."""
+    """One message for the entity, with the key and the sender of its mail. A `pinned` one survives folds."""
 
     text: str
     images: tuple[File, ...] = NO_IMAGES
     key: str | None = None
     sender: str | None = None
+    pinned: bool = False
 
 
 class Steer(NamedTuple):

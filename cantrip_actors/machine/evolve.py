@@ -50,6 +50,7 @@ from cantrip_actors.records.records import (
     replace_snapshot,
 )
 from cantrip_actors.terms.context import Fading, Shared
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
 
 IMAGE_SIZE = 4_000
@@ -128,7 +129,7 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
     conversation = state.conversation
     is_first = not conversation.head
     _begin_context(shape, state)
-    conversation.intent_at = len(conversation.context)
+    conversation.intents = conversation.intents.append(len(conversation.context))
     _append(shape, state, Message("user", record.intent, images=record.images))
     if record.context is not None:
         state.sandbox.data = record.context
@@ -159,7 +160,7 @@ def _begin_context(shape: Shape, state: State) -> None:
 
 def _steer(shape: Shape, state: State, record: Steered) -> None:
     _begin_context(shape, state)
-    _append(shape, state, Message("user", record.text, images=record.images, is_steering=True))
+    _append(shape, state, Message("user", record.text, images=record.images, is_steering=True, is_pinned=record.pinned))
     if record.images:
         state.conversation.images = state.conversation.images.extend(record.images)
 
@@ -284,7 +285,7 @@ def _finish_program(shape: Shape, state: State, record: GateFinished, program: P
     state.sandbox.programs = state.sandbox.programs.append(program._replace(undone=undone))
     turn = state.turn
     turn.program, turn.midway, turn.calls, turn.next_call = None, None, (), 0
-    _append(shape, state, Message("user", render_result_text(record.result), images=record.images))
+    _append(shape, state, Message("user", render_result_text(record.result), gate=record.gate, images=record.images))
     state.phase = Phase.ACTING
 
 
@@ -318,22 +319,13 @@ def _start_child(shape: Shape, state: State, record: ChildStarted) -> None:  # n
     state.spawned += 1
 
 
-def _fold_turns(shape: Shape, state: State, record: Folded) -> None:
-    """Take the turns up to `last` out of the context; the call and the intents in force stay (LOOM-6, CALL-5)."""
-    conversation, starts = state.conversation, list(state.conversation.starts)
-    gone = sum(number <= record.last for _, number in starts)
-    context, head, intent_at = conversation.context, conversation.head, conversation.intent_at
-    cut = starts[gone][0] if gone < len(starts) else len(context)
-    pinned: list[Message | Fading] = [*context[:head], Message("user", record.marker)]
-    if head <= intent_at < cut:  # the newest intent stays in sight, with the data and the steering that came with it
-        end = next((at for at, _ in starts if at > intent_at), cut)
-        conversation.intent_at = len(pinned)
-        pinned += [item for item in context[intent_at:end] if isinstance(item, Message)]
-    elif intent_at >= cut:
-        conversation.intent_at += len(pinned) - cut
-    conversation.context = Shared([*pinned, *context[cut:]])
-    conversation.starts = Shared((at + len(pinned) - cut, number) for at, number in starts[gone:])
-    conversation.folded += gone
+def _fold(shape: Shape, state: State, record: Folded) -> None:
+    """Shorten the context. The call, and the intents that what is left belongs to, stay (LOOM-6, CALL-5)."""
+    conversation = state.conversation
+    if record.selective:
+        _fold_results(conversation, record)
+    else:
+        _fold_turns(conversation, record)
     conversation.folded_for = conversation.said
     conversation.tokens = 0
     if shape.is_measured:
@@ -341,6 +333,59 @@ def _fold_turns(shape: Shape, state: State, record: Folded) -> None:
         conversation.size = sum(_measure_size(shape, message) for message in shown)
     state.usage = state.usage + record.usage
     state.turn.posted = None
+
+
+def _fold_turns(conversation: Conversation, record: Folded) -> None:
+    """Take the turns up to `last` out of the context. No intent is left without its answer, and no answer without its
+    intent: the intent of the first turn that stays stays too, and so does the end of the first intent's episode.
+    """
+    context, head = conversation.context, conversation.head
+    starts, intents = list(conversation.starts), list(conversation.intents)
+    gone = sum(number <= record.last for _, number in starts)
+    cut = starts[gone][0] if gone < len(starts) else len(context)
+    opening: list[Message] = []
+    current = max((at for at in intents if at < cut), default=0)
+    if current >= head:
+        spoken = next((at for at, _ in starts if at > current), len(context))
+        if spoken >= cut:
+            cut = current  # none of its turns is folded
+        else:
+            opening = [item for item in context[current:spoken] if isinstance(item, Message)]
+    second = next((at for at in intents if at >= head), len(context) + 1)
+    ends = [at for at, _ in starts if at < second <= cut]
+    last_turn = context[ends[-1] : second] if ends else ()
+    answer = [item if isinstance(item, Message) else item.placeholder for item in last_turn]
+    answer = [message for message in answer if not message.is_steering]
+    kept_before = [*context[:head], *answer]
+    pins: list[Message] = []
+    for item in context[head:cut]:
+        if isinstance(item, Message) and item.is_pinned and item not in [*answer, *pins, *opening]:
+            pins.append(item)  # once: a companion may pin the same text in each episode
+    before: list[Message | Fading] = [*kept_before, Message("user", record.marker), *pins, *opening]
+    moved = len(before) - cut
+    opened = [len(before) - len(opening)] if opening else []
+    conversation.head = len(kept_before)
+    conversation.context = Shared([*before, *context[cut:]])
+    conversation.starts = Shared((at + moved, number) for at, number in starts[gone:])
+    conversation.intents = Shared(
+        [*(at for at in intents if at < head), *opened, *(at + moved for at in intents if at >= max(cut, head))]
+    )
+    conversation.folded += gone
+    conversation.without_results = max(conversation.folded, conversation.without_results)
+
+
+def _fold_results(conversation: Conversation, record: Folded) -> None:
+    """Replace the results of the turns up to `last` by placeholders; what the entity said and called stays."""
+    context, starts = list(conversation.context), list(conversation.starts)
+    count = sum(number <= record.last for _, number in starts)
+    end = starts[count][0] if count < len(starts) else len(context)
+    for at in range(starts[0][0] if starts else end, end):
+        item = context[at]
+        message = item if isinstance(item, Message) else item.placeholder
+        if message.gate is not None:
+            context[at] = replace(message, content=f"[folded:{message.gate}]", images=NO_IMAGES)
+    conversation.context = Shared(context)
+    conversation.without_results = conversation.folded + count
 
 
 def _add_sampled_usage(shape: Shape, state: State, record: Sampled) -> None:  # noqa: ARG001
@@ -410,7 +455,7 @@ def renew_call(shape: Shape, state: State) -> None:
     conversation.context = Shared([*call, *context[old:]])
     conversation.starts = Shared((at + moved, number) for at, number in conversation.starts)
     conversation.head += moved if conversation.head else 0  # it is 0 until the first intent
-    conversation.intent_at += moved
+    conversation.intents = Shared(at + moved for at in conversation.intents)
     if shape.is_measured:
         conversation.size += sum(_measure_size(shape, message) for message in call) - sum(
             _measure_size(shape, item) for item in context[:old] if isinstance(item, Message)
@@ -442,7 +487,7 @@ _EVOLVE: Mapping[type, Callable[[Shape, State, Any], None]] = {
     GateFinished: _finish_gate,
     Committed: _commit,
     ChildStarted: _start_child,
-    Folded: _fold_turns,
+    Folded: _fold,
     Undone: _pass,  # `fold_log` leaves out what it undoes
     Sampled: _add_sampled_usage,
     Rewarded: _pass,

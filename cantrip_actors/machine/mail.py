@@ -51,7 +51,7 @@ def _read_message(mail: Mail, episode: int | None, request: str | None) -> MailE
         case "intent" | "timer", {"intent": str(text)} if text.strip():
             return Begin(text, body.get("context"), mail.images, key, sender, mail.trace)
         case "steer", {"text": str(text)}:
-            return Steer((Steering(text, mail.images, key, sender),))
+            return Steer((Steering(text, mail.images, key, sender, body.get("pin") is True),))
         case "interrupt", {"episode": int(number), "why": str(why)}:
             if number != episode:
                 return Void("the episode that it was meant for is over")

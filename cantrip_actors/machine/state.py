@@ -238,13 +238,15 @@ class Conversation(msgspec.Struct):
     starts: Shared[tuple[int, int]] = msgspec.field(default_factory=Shared)
     """For each utterance in sight: where it begins in the context, and the number of its turn in the thread."""
     head: int = 0
-    """How many messages at the front are pinned: system prompt, capability, first intent."""
-    intent_at: int = 0
-    """The index of the newest intent, which is pinned too."""
+    """How many messages at the front stay: system prompt, capability, first intent and, after its fold, its answer."""
+    intents: Shared[int] = msgspec.field(default_factory=Shared)
+    """The indexes of the intents in sight."""
     said: int = 0
     """Utterances in the thread, inherited and folded ones included; also the number of the next query, from 0."""
     folded: int = 0
     """How many of these utterances are folded."""
+    without_results: int = 0
+    """How many of them are folded, or are in sight without their results."""
     folded_for: int = -1
     """The number of the query that the last fold came before."""
     fading: tuple[int, ...] = ()
@@ -259,6 +261,11 @@ class Conversation(msgspec.Struct):
     """Prompt tokens that the crystal reported for the last query; 0 if none were reported since the last fold."""
     tokens_for: int = 0
     """The size of the context in that query."""
+
+    @property
+    def intent_at(self) -> int:
+        """The index of the newest intent, which every fold keeps."""
+        return self.intents[-1] if len(self.intents) else 0
 
 
 class Episode(msgspec.Struct):

@@ -141,7 +141,7 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
 
 
 class Steered(_Record, frozen=True, tag="steer"):
-    """A message inserted between two turns; `key` and `sender` as in `IntentGiven`."""
+    """A message inserted between two turns; `key` and `sender` as in `IntentGiven`. A `pinned` one survives folds."""
 
     entity_id: str
     text: str
@@ -149,6 +149,7 @@ class Steered(_Record, frozen=True, tag="steer"):
     images: tuple[File, ...] = NO_IMAGES
     key: str | None = None
     sender: str | None = None
+    pinned: bool = False
 
 
 class MailRefused(_Record, frozen=True, tag="refused"):
@@ -421,7 +422,7 @@ class Folded(_Record, frozen=True, tag="fold"):
     """From here on the working context shows turns `first` … `last` as `marker` (LOOM-5).
 
     `usage` is the cost of the summary in the marker, if a crystal wrote one. `key` and `sender` are those of the mail
-    that asked for the fold, if it did not come by itself.
+    that asked for the fold, if it did not come by itself. A `selective` fold takes out only the results of these turns.
     """
 
     entity_id: str
@@ -432,6 +433,7 @@ class Folded(_Record, frozen=True, tag="fold"):
     usage: Usage = NO_USAGE
     key: str | None = None
     sender: str | None = None
+    selective: bool = False
 
 
 class Undone(_Record, frozen=True, tag="undone"):

@@ -26,6 +26,12 @@ class Here(NamedTuple):
     restored: bool = False
 
 
+class Pinned(str):
+    """A text for the entity that stays in its context when the turns around it are folded."""
+
+    __slots__ = ()
+
+
 class Companion:
     """The hooks of one entity: pass it to the entity's circle, `Circle(…, companion=…)`. By default the hooks do
     nothing.
@@ -33,7 +39,7 @@ class Companion:
 
     async def begins(self, here: Here) -> str | None:
         """Called when an episode has begun and its intent is recorded, or is resumed. The entity reads the returned
-        text.
+        text; a `Pinned` one survives folds.
         """
 
     async def recalls(self, here: Here, last: int) -> str | None:

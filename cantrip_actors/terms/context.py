@@ -153,19 +153,19 @@ class ShownBound(NamedTuple):
 
     def is_on(self, at: int, message: Message) -> bool:
         """Return whether the bound holds for this message, at index `at` of the context."""
-        return message.role == "tool" or (message.role == "user" and at < self.intent_at)
+        return message.gate is not None or (message.role == "user" and at < self.intent_at)
 
     def measure_shown(self, message: Message) -> int:
         """Return how many characters of a message's text are shown where nothing is squeezed."""
         length = len(message.content or "")
-        return length if message.role != "tool" else min(length, self.by_gate.get(message.gate or "", self.most))
+        return length if message.gate is None else min(length, self.by_gate.get(message.gate, self.most))
 
     def apply(self, at: int, message: Message) -> Message:
         """Return a message as it is shown: its beginning and its end, and how much is missing in between."""
         if not self.is_on(at, message):
             return message
         text, images = message.content or "", message.images
-        limit = self.by_gate.get(message.gate or "", self.most) if message.role == "tool" else sys.maxsize
+        limit = sys.maxsize if message.gate is None else self.by_gate.get(message.gate, self.most)
         why = f"{limit:,} of a result are shown"
         if self.squeezed is not None and measure(message) > self.squeezed:
             if self.squeezed < limit:

@@ -21,24 +21,31 @@ class Folding:
 
     With `summary`, a crystal writes the text that replaces the folded turns: the entity's own for True, or the one
     given. Without it, a marker and what the circle's companion recalls replace them.
+
+    A `selective` fold takes out the results of older turns and keeps what the entity said and called. Only
+    if that is not enough for the window, a fold takes out turns, too.
     """
 
     trigger_after_turns: int | None = None
     trigger_at: float = 0.8
     keep_turns: int | None = None
     summary: Crystal | str | bool = False
+    selective: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("trigger_after_turns", self.trigger_after_turns), ("keep_turns", self.keep_turns)):
             check_whole(f"folding: {name}", value, 1, error=InvalidCantrip, or_none=True)
         fits = is_positive(self.trigger_at) and self.trigger_at <= 1
         check(fits, "folding: trigger_at", "a share from 0 to 1", self.trigger_at, InvalidCantrip)
+        check(isinstance(self.selective, bool), "folding: selective", "True or False", self.selective, InvalidCantrip)
         if not isinstance(self.summary, bool):
             check_crystal("folding: summary", self.summary)
 
     def identity(self) -> list[Any]:
         """Return the parts that enter the content id."""
-        parts = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
+        parts: list[Any] = [self.trigger_after_turns, self.trigger_at, self.keep_turns]
+        if self.selective:
+            parts.append("selective")
         if self.summary is False:
             return parts
         return [*parts, self.summary if self.summary is True else get_crystal_name(self.summary)]
@@ -55,7 +62,11 @@ class Folding:
         after = self.trigger_after_turns
         if after is not None and unfolded > max(after, self.keep):
             return True
-        return window is not None and unfolded > 1 and prompt_tokens > self.trigger_at * window
+        return unfolded > 1 and self.is_full(prompt_tokens, window)
+
+    def is_full(self, prompt_tokens: int, window: int | None) -> bool:
+        """Return whether a query of `prompt_tokens` uses more of the window than it should."""
+        return window is not None and prompt_tokens > self.trigger_at * window
 
     def first_kept(self, spoken: int, folded: int) -> int:
         """Return the first of `spoken` utterances that the next fold keeps; `folded` of them are folded already."""

@@ -128,6 +128,8 @@ class Message(_Readable, Value, frozen=True, gc=False):
     An assistant message has the images that the entity made; `content` has their handles."""
     is_steering: bool = False
     """Whether a user message is no intent and no data of one: a steering message, or a reminder of the loop."""
+    is_pinned: bool = False
+    """Whether the message stays in the context when the turns around it are folded."""
 
     @property
     def files(self) -> tuple[File, ...]:

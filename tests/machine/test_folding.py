@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.machine.events import Begin, Failed
+from cantrip_actors.machine.events import Begin, Failed, Steer, Steering
 from cantrip_actors.records.records import Folded, GateFinished, Observation
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -176,6 +176,7 @@ class TestView:
         drive.go(Begin("second", {"n": 2}))
         assert texts(drive.queries[-1]) == [
             "user first",
+            "assistant one",
             "user [folded: turns 1-3]",
             "user second",
             'user context:\n{"n":2}',
@@ -190,7 +191,9 @@ class TestView:
             drive.go(intent)
         assert texts(drive.queries[-1]) == [
             "user first",
+            "assistant one",
             "user [folded: turns 1-1]",
+            "user second",
             "assistant two",
             "user third",
         ]
@@ -200,6 +203,128 @@ class TestView:
         drive.go()
         assert max(len(query) for query in drive.queries) <= 2 + 2 * 10
         assert max(len(step.after.conversation.context) for step in drive.transitions) <= 2 + 2 * 10 + 1
+
+
+def answers(query: list[Any]) -> dict[str, list[str]]:
+    """The answers that follow each intent in sight; an answer without an intent follows ""."""
+    intent, found = "", dict[str, list[str]]()
+    for message in query:
+        if message.role == "user" and (message.content or "").startswith("intent"):
+            intent = message.content
+            found.setdefault(intent, [])
+        elif message.role == "assistant" and message.content:
+            found.setdefault(intent, []).append(message.content)
+    return found
+
+
+@pytest.mark.rule("Y-31")
+class TestConversation:
+    """What a fold keeps reads as a conversation."""
+
+    @given(
+        st.lists(st.integers(0, 3), min_size=2, max_size=9),
+        st.builds(Folding, st.integers(1, 4), st.just(0.8), st.none() | st.integers(1, 4)),
+    )
+    def test_no_intent_is_without_its_answer_and_no_answer_without_its_intent(
+        self, episodes: list[int], folding: Folding
+    ) -> None:
+        replies = [
+            reply
+            for n, calls in enumerate(episodes)
+            for reply in [*([say(call("echo", text="x"))] * calls), say(f"answer {n}")]
+        ]
+        drive = Drive(cantrip(max_turns(9), folding=folding), *replies, lasting=True)
+        for n in range(len(episodes)):
+            drive.go(f"intent {n}")
+            shown = answers(drive.queries[-1])
+            assert shown.pop(f"intent {n}") == []
+            assert shown == {intent: [f"answer {intent.split()[1]}"] for intent in shown}
+            assert "intent 0" in shown or n == 0
+        for query in drive.queries:
+            called = [one.id for message in query for one in message.tool_calls]
+            assert called == [message.tool_call_id for message in query if message.role == "tool"]
+
+    def test_pinned_messages_survive_folds(self) -> None:
+        def steer(text: str, *, pinned: bool) -> Steer:
+            return Steer((Steering(text, pinned=pinned),))
+
+        replies = [
+            steer("only dry goods", pinned=True),
+            steer("hurry", pinned=False),
+            *steps(3)[:-1],
+            steer("from Oslo", pinned=True),
+            *steps(6),
+        ]
+        drive = Drive(cantrip(folding=Folding(2)), *replies)
+        drive.go("the task")
+        assert texts(drive.queries[-1])[:4] == [
+            "user the task",
+            "user [folded: turns 1-8]",
+            "user only dry goods",
+            "user from Oslo",
+        ]
+
+
+@pytest.mark.rule("V-39")
+class TestSelective:
+    """A selective fold takes out results, and keeps what the entity said."""
+
+    @staticmethod
+    def think(n: int, **usage: Any) -> Response:
+        return say(f"thought {n}", call("echo", text="x" * 50), **usage)
+
+    def test_results_of_older_turns_are_replaced_and_reasoning_stays(self) -> None:
+        drive = Drive(cantrip(folding=Folding(2, selective=True)), *map(self.think, range(1, 6)), say(done()))
+        drive.go("the task")
+        query = drive.queries[-1]
+        assert [message.content for message in query if message.role == "assistant"] == [
+            f"thought {n}" for n in range(1, 6)
+        ]
+        results = [message.content for message in query if message.role == "tool"]
+        assert results == ["[folded:echo]"] * 4 + ["x" * 50]
+        folds = [record for record in drive.records if isinstance(record, Folded)]
+        assert [(fold.first, fold.last, fold.selective) for fold in folds] == [(1, 2, True), (3, 4, True)]
+        assert folds[0].marker == "[folded: results of turns 1-2]"
+        drive.check_fold()
+        assert [turn.observation for turn in drive.turns][:5] == ["x" * 50] * 5  # the loom keeps all
+
+    def test_turns_are_folded_only_if_that_is_not_enough_for_the_window(self) -> None:
+        sizes = [100, 900, 900, 900, 300]
+        replies = [self.think(n, usage=Usage(size, 1)) for n, size in enumerate(sizes, 1)]
+        drive = Drive(cantrip(folding=Folding(selective=True)), *replies, say(done()), window=1000)
+        drive.go("the task")
+        folds = [record for record in drive.records if isinstance(record, Folded)]
+        assert [fold.selective for fold in folds] == [True, True, True]
+
+    def test_a_context_that_still_overflows_loses_turns(self) -> None:
+        refusal = Failed("too long", overflows=True)
+        replies = [self.think(1), self.think(2), refusal, self.think(3), refusal, self.think(4), say(done())]
+        drive = Drive(cantrip(folding=Folding(selective=True)), *replies)
+        drive.go("the task")
+        folds = [record for record in drive.records if isinstance(record, Folded)]
+        assert [fold.selective for fold in folds] == [True, True]
+
+    def test_reasoning_alone_can_fill_the_window(self) -> None:
+        replies = [self.think(n, usage=Usage(900, 1)) for n in range(1, 5)]
+        drive = Drive(cantrip(folding=Folding(selective=True, keep_turns=1)), *replies, say(done()), window=1000)
+        drive.go("the task")
+        assert len(drive.queries[-1]) < 10
+
+    def test_it_is_part_of_the_content_id(self) -> None:
+        assert cantrip(folding=Folding(2, selective=True)).id != cantrip(folding=Folding(2)).id
+
+    @given(st.integers(1, 5), st.none() | st.integers(1, 5), st.integers(0, 12))
+    def test_every_result_but_the_newest_is_folded_once_and_the_calls_stay(
+        self, after: int, keep: int | None, turns: int
+    ) -> None:
+        folding = Folding(after, keep_turns=keep, selective=True)
+        drive = Drive(cantrip(folding=folding), *map(self.think, range(turns)), say(done()))
+        drive.go("the task")
+        drive.check_fold()
+        ranges = [(one.first, one.last) for one in drive.records if isinstance(one, Folded)]
+        assert all(first == before + 1 for (_, before), (first, _) in pairwise([(0, 0), *ranges]))
+        for query in drive.queries[1:]:
+            assert query[-1].content != "[folded:echo]"
 
 
 class TestEphemeral:

@@ -6,7 +6,18 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Folding, InvalidIntent, Message, Runtime, scripted
+from cantrip_actors import (
+    Cantrip,
+    Circle,
+    Companion,
+    Folding,
+    Here,
+    InvalidIntent,
+    Message,
+    Pinned,
+    Runtime,
+    scripted,
+)
 from cantrip_actors.terms.messages import Usage
 from cantrip_actors.testing import Crash, Process, run_with_crashes
 from cantrip_actors.wards import max_turns
@@ -218,3 +229,37 @@ class TestCompact:
             assert await runtime.entity("n").compact(key="k")
             await runtime.entity("n").send("three")
         assert [text for text in intents(crystal.invocations[-1]) if "folded" in text] == ["[folded: turns 1-2]"]
+
+
+@pytest.mark.rule("Y-31")
+class TestPinned:
+    async def test_pinned_messages_of_a_person_and_a_companion_survive_folds(self) -> None:
+        class Memory(Companion):
+            async def begins(self, here: Here) -> str | None:
+                return Pinned("The guest is Anna.")
+
+        crystal = scripted(answer)
+        circle = Circle(["done", "echo"], [max_turns(9)], companion=Memory())
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(Cantrip(crystal, circle=circle, folding=Folding(2)), "one", name="n")
+            await entity.episode()
+            await entity.steer("Pay in euros.", pin=True)
+            await entity.steer("Hurry.")
+            for n in range(5):
+                await entity.send(f"more {n}")
+        seen = intents(crystal.invocations[-1])
+        assert "Pay in euros." in seen
+        assert "The guest is Anna." in seen
+        assert "Hurry." not in seen
+
+
+@pytest.mark.rule("V-39")
+async def test_a_selective_fold_takes_out_the_results_of_programs() -> None:
+    says = [{"code": f"print('result {n}' * 20)"} for n in range(4)]
+    circle = Circle(["done"], [max_turns(9)], medium="python")
+    crystal = scripted([*says, {"code": "done('ok')"}])
+    async with Runtime.open("memory:") as runtime:
+        await runtime.cast(Cantrip(crystal, circle=circle, folding=Folding(2, selective=True)), "go")
+    last = crystal.invocations[-1]
+    assert [message.content for message in last if message.gate][:2] == ["[folded:python]"] * 2
+    assert sum(message.role == "assistant" for message in last) == 4

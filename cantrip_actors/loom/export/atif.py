@@ -247,7 +247,7 @@ def _cut(conversation: Conversation) -> Iterator[tuple[Conversation, Sequence[It
     copied: list[Item] = [item for item in conversation.items[: conversation.inherited] if not isinstance(item, Moved)]
     own: list[Item] = []
     now = conversation
-    fold: Folded | None = None
+    folds: list[Folded] = []
     for at, item in enumerate(conversation.items[conversation.inherited :], conversation.inherited):
         if isinstance(item, Heard | Said):
             own.append(item)
@@ -256,33 +256,69 @@ def _cut(conversation: Conversation) -> Iterator[tuple[Conversation, Sequence[It
         if isinstance(item, Moved):
             now = replace(conversation, header=item.header)
         else:
-            fold = item
-        copied, own = list(_select_visible(conversation.items[:at], fold)), []
+            folds.append(item)
+        copied, own = list(_select_visible(conversation.items[:at], folds)), []
     yield now, copied, own
 
 
-def _select_visible(items: Sequence[Item], fold: Folded | None) -> Iterator[Item]:
-    """Yield what the crystal sees after a fold: the first intent, the marker, the newest intent, unfolded turns."""
-    if fold is None:
-        yield from (item for item in items if isinstance(item, Heard | Said))
-        return
-    first = next((n for n, item in enumerate(items) if isinstance(item, Said)), len(items))
-    intents = [n for n, item in enumerate(items) if isinstance(item, Heard) and item.kind == "intent"]
+def _select_visible(items: Sequence[Item], folds: Sequence[Folded]) -> Iterator[Item]:
+    """Yield what the crystal sees after these folds, as `machine/evolve.py` folds the context."""
+    without_results = max((fold.last for fold in folds if fold.selective), default=0)
+    turns, hidden = 0, list[Item]()
+    for item in items:
+        if isinstance(item, Said):
+            turns += len(item.turns)
+            hidden.append(_hide_results(item) if turns <= without_results else item)
+        else:
+            hidden.append(item)
+    fold = next((fold for fold in reversed(folds) if not fold.selective), None)
+    visible = hidden if fold is None else _select_unfolded(hidden, fold)
+    yield from (item for item in visible if item is fold or isinstance(item, Heard | Said))
+
+
+def _select_unfolded(items: Sequence[Item], fold: Folded) -> Iterator[Item]:
+    """Yield what is left after a fold of turns: the first intent with its answer, the marker, pinned messages, the
+    intent of the first turn that is left, and the items from that turn on.
+    """
+    spoken = [at for at, item in enumerate(items) if isinstance(item, Said)]
+    intents = [at for at, item in enumerate(items) if isinstance(item, Heard) and item.kind == "intent"]
     cut, turns = len(items), 0
-    for n, item in enumerate(items):
+    for at, item in enumerate(items):
         if isinstance(item, Said):
             if turns >= fold.last:
-                cut = n
+                cut = at
                 break
             turns += len(item.turns)
-    yield from (item for item in items[:first] if isinstance(item, Heard | Said))
+    first = spoken[0] if spoken else len(items)
+    opening = range(0)
+    current = max((at for at in intents if at < cut), default=0)
+    if current >= first:
+        following = next((at for at in spoken if at > current), len(items))
+        if following >= cut:
+            cut = current
+        else:
+            opening = range(current, following)
+    second = next((at for at in intents if at >= first), len(items) + 1)
+    ends = [at for at in spoken if at < second <= cut]
+    answer = ends[-1:]
+    shown = [*answer, *opening]
+    pins: list[Heard] = []
+    for at, item in enumerate(items[:cut]):
+        is_folded = at >= first and at not in shown
+        if is_folded and isinstance(item, Heard) and item.is_pinned and item.text not in [pin.text for pin in pins]:
+            pins.append(item)
+    yield from items[:first]
+    yield from (items[at] for at in answer)
     yield fold
-    if intents and first <= intents[-1] < cut:
-        yield items[intents[-1]]
-        following = items[intents[-1] + 1] if intents[-1] + 1 < len(items) else None
-        if isinstance(following, Heard) and following.kind == "context":
-            yield following
-    yield from (item for item in items[cut:] if isinstance(item, Heard | Said))
+    yield from pins
+    yield from (items[at] for at in opening)
+    yield from items[cut:]
+
+
+def _hide_results(item: Said) -> Said:
+    results = tuple(Result(one.call_id, one.gate, f"[folded:{one.gate}]") for one in item.results)
+    others = tuple(Result(one.call_id, one.gate, f"[folded:{one.gate}]") for one in item.others)
+    return replace(item, results=results, others=others)
 
 
 def _find_children(items: Iterable[Item]) -> Iterator[str]:

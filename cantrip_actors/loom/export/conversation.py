@@ -59,7 +59,8 @@ def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator
     """Yield the messages of one item; a fold has none."""
     match item:
         case Heard():
-            yield Message("user", item.text, images=item.images, is_steering=item.kind in ("steer", "reminder"))
+            is_steering = item.kind in ("steer", "reminder")
+            yield Message("user", item.text, images=item.images, is_steering=is_steering, is_pinned=item.is_pinned)
         case Said():
             yield render_utterance(item.utterance)
             for result, call in zip(item.results, item.utterance.tool_calls, strict=True):
@@ -72,8 +73,7 @@ def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator
             for one in item.others:  # results for a program, which may not have shown them to the crystal
                 if one.observation is not None and one.observation.tool_call_id is None:
                     ended, images = one.observation.result, one.observation.images
-                    yield Message(
-                        "user", render_result_text(ended) if isinstance(ended, dict) else one.text, images=images
-                    )
+                    text = render_result_text(ended) if isinstance(ended, dict) else one.text
+                    yield Message("user", text, gate=one.gate, images=images)
         case _:
             pass

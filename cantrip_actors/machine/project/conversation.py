@@ -56,6 +56,7 @@ class Heard:
     images: tuple[File, ...] = NO_IMAGES
     by: str = ""
     """Who sent it, as far as the record says."""
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +284,8 @@ class _Reader:
                     text, by = f"context:\n{as_text(record.context)}", record.sender or ""
                     self._hear("context", text, record.at, record.entity_id, by=by)
             case Steered():
-                self._hear("steer", record.text, record.at, record.entity_id, record.images, record.sender or "")
+                sender = record.sender or ""
+                self._hear("steer", record.text, record.at, record.entity_id, record.images, sender, record.pinned)
             case Folded():
                 self._items.append(record)
             case Adopted():
@@ -337,9 +339,10 @@ class _Reader:
         entity: str,
         images: tuple[File, ...] = NO_IMAGES,
         by: str = "",
+        is_pinned: bool = False,  # the fields of Heard, in order
     ) -> None:
         self._open = None
-        self._items.append(Heard(kind, text, at, entity, images, by))
+        self._items.append(Heard(kind, text, at, entity, images, by, is_pinned))
 
     def build_conversation(self) -> Conversation:
         if not self._headers:

@@ -66,7 +66,7 @@ from cantrip_actors.runtime.entity.unavailable import call_until_available, wait
 from cantrip_actors.runtime.nodes.placing import ends_here
 from cantrip_actors.stream.answer import AnswerStream
 from cantrip_actors.stream.wire import Emitted
-from cantrip_actors.terms.companion import Here
+from cantrip_actors.terms.companion import Here, Pinned
 from cantrip_actors.terms.errors import AskCycle, Unavailable
 from cantrip_actors.terms.messages import Invocation, Response, Usage
 from cantrip_actors.terms.outcome import Outcome
@@ -272,7 +272,7 @@ class Performer:
             return event
         self.recalled = None
         messages = event.messages if isinstance(event, Steer) else ()
-        return Steer((Steering(recalled), *messages))
+        return Steer((Steering(str(recalled), pinned=isinstance(recalled, Pinned)), *messages))
 
     async def _collect(self, action: Collect) -> Event:
         """Wait for the answer to a query that was posted. A crystal that cannot announce it is queried for it."""

@@ -320,17 +320,19 @@ class Entity(Generic[Answer_co]):
         """Return the episode of a one-shot entity that has just begun, for `Runtime.stream`."""
         return self._follow_only_episode(EventFeed(self._tree, self._id, BEGINNING, deltas=True))
 
-    async def steer(self, text: Said, *, key: str | None = None, by: str = "") -> None:
+    async def steer(self, text: Said, *, pin: bool = False, key: str | None = None, by: str = "") -> None:
         """Insert a message before the entity's next query; if the entity is idle, before its next intent.
 
         The message is durable when this returns; it does not load an entity that is not loaded.
 
-        It is a text, or a list of texts, images and files. `key` and `by` are as for `send`. Raises InvalidIntent for
-        an empty one, InvalidFile, EntityEnded, and KeyUsed.
+        It is a text, or a list of texts, images and files. With `pin` it stays in the context when the turns around it
+        are folded. `key` and `by` are as for `send`. Raises InvalidIntent for an empty one, InvalidFile, EntityEnded,
+        and KeyUsed.
         """
         message, images = split_message(text, "steer: expected a text for the entity")
         await self._check_files(images)
-        await self._post_control("steer", {"text": message}, images, key, by)
+        check_kind("pin", pin, bool, "True or False", InvalidIntent)
+        await self._post_control("steer", {"text": message, **({"pin": True} if pin else {})}, images, key, by)
 
     async def interrupt(
         self, why: str = "interrupted", *, now: bool = False, key: str | None = None, by: str = ""
