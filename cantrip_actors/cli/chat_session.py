@@ -72,7 +72,7 @@ def run(url: str, find: FindEntity, *, backend: str) -> int:
             with opening():
                 runtime = await stack.enter_async_context(Runtime.open(url, seal_key=seal_key()))
             entity, cantrip = await find(runtime)
-            return await Chat(runtime, entity, cantrip, url).hold()
+            return await ChatSession(runtime, entity, cantrip, url).hold()
 
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -133,7 +133,7 @@ class ChatScreen(Watcher):
         self.write(f"{text}\n")
 
 
-class Chat:
+class ChatSession:
     """The conversation with one entity."""
 
     def __init__(self, runtime: Runtime, entity: Entity, cantrip: Cantrip | None, url: str) -> None:
