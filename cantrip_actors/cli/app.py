@@ -26,6 +26,7 @@ SECTIONS = {
         "arithmetic": ("cantrip_demos.arithmetic_command", "Compute by planner, worker and critic."),
     },
     "Run entities": {
+        "chat": ("chat", "Talk to a long-lived entity at a terminal."),
         "cast": ("entities", "Cast a recipe on an intent, and print the answer."),
         "invoke": ("entities", "Make a long-lived entity, which takes further intents."),
         "ensure": ("entities", "Make a long-lived entity without an intent, unless it exists."),
@@ -35,6 +36,9 @@ SECTIONS = {
         "submit": ("entities", "Have some node cast a cantrip, and do not wait for the answer."),
         "undo": ("entities", "Take a long-lived entity back to before its last intent."),
         "compact": ("entities", "Fold older turns out of an entity's context now."),
+        "steer": ("control", "Insert a message before an entity's next query."),
+        "interrupt": ("control", "End an entity's present episode before its next turn."),
+        "fork": ("control", "Continue from a turn with a new entity, and print the answer."),
         "stop": ("entities", "End an entity for good, wherever it runs."),
         "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
         "entities": ("entities", "List the long-lived entities, their states and last answers."),

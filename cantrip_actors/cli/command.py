@@ -98,6 +98,19 @@ ImagesOption = Annotated[
     ),
 ]
 
+CrystalOption = Annotated[
+    str | None,
+    typer.Option("--crystal", metavar="FAMILY:MODEL", help="The model, such as anthropic:claude-sonnet-4-5."),
+]
+GateOption = Annotated[
+    list[str] | None,
+    typer.Option("--gate", metavar="NAME[=DIR]", help="A gate besides done, a file gate with its folder; repeat."),
+]
+SystemOption = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")]
+TurnsOption = Annotated[int, typer.Option("--max-turns", metavar="N", min=1, help="The most turns of an intent.")]
+MAX_TURNS = 20
+"""The most turns of an intent, for a cantrip without a recipe."""
+
 
 @contextmanager
 def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None]:

@@ -140,7 +140,7 @@ def show(
 @app.command("run", epilog=examples("cantrip dispatch run mend worker.yaml"))
 def run_(
     id: DispatchIdArgument,
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The worker's cantrip, a .yaml or .toml file.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="The worker's cantrip, a file or module:attribute.")],
     loom: Url = LOOM,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for approvals and for blockers to be removed.")] = False,
     effectful: Annotated[
@@ -157,11 +157,11 @@ def run_(
     for one that is completed; 3 where it is blocked or waits.
     """
     with _open_dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.cli.cantrip_source import load_cantrip
         from cantrip_actors.dispatch import Dispatcher
-        from cantrip_actors.recipes import load_recipe
 
         dispatch_id = _find(logs, id)
-        cantrip = load_recipe(recipe)
+        cantrip = load_cantrip(recipe)
 
         async def work(runtime: Runtime) -> Record:
             return await Dispatcher(runtime, logs, effectful=effectful or ()).run(dispatch_id, cantrip, wait=wait)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -17,15 +16,20 @@ from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     FAILED,
     LOOM,
+    MAX_TURNS,
     TRUNCATED,
     Backend,
     ContextOption,
+    CrystalOption,
     FilesOption,
+    GateOption,
     IfUnattended,
     ImagesOption,
     Json,
     Loop,
     Quiet,
+    SystemOption,
+    TurnsOption,
     UnattendedMode,
     Url,
     check_exists,
@@ -55,8 +59,11 @@ app = typer.Typer(rich_markup_mode=None)
 NOTHING = "nothing to do"
 """The state of an entity that had nothing to undo or to fold."""
 
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A cantrip: a .yaml or .toml file, or module:attribute.")
+]
 RecipeOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--recipe", metavar="RECIPE", help="The recipe to continue with; left out: the one it was made with."),
 ]
 Name = Annotated[
@@ -81,12 +88,19 @@ BeginningKey = Annotated[
         'cantrip cast notes.yaml "Sort my notes" --loom jsonl:notes.jsonl --events',
         'cantrip cast look.yaml "What is on it?" --image photo.jpg',
         'cantrip cast read.yaml "Sum it up." --file report.pdf',
+        'cantrip cast "What is in notes.txt?" --crystal anthropic:claude-sonnet-4-5 --gate read=.',
     ),
 )
 def cast_(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve.")],
+    what: Annotated[
+        list[str],
+        typer.Argument(metavar="[RECIPE] INTENT", help="A cantrip, unless --crystal is given; its intent."),
+    ],
     key: BeginningKey = None,
+    crystal: CrystalOption = None,
+    gate: GateOption = None,
+    system: SystemOption = None,
+    max_turns: TurnsOption = MAX_TURNS,
     loom: Url = LOOM,
     context: ContextOption = None,
     image: ImagesOption = None,
@@ -101,18 +115,21 @@ def cast_(
 ) -> None:
     """Cast a recipe on an intent, and print the answer.
 
+    The recipe is a .yaml or .toml file, or module:attribute. With --crystal it may be left out: then --gate, --system
+    and --max-turns describe the cantrip. With a recipe, --crystal replaces its model.
+
     The answer goes to standard output. Progress goes to standard error: a live tree on a terminal, else lines.
     """
     with report_errors(json=as_json or events, loom=loom, line=events):
         from cantrip_actors.cli.recipe_sidecar import remember
-        from cantrip_actors.recipes import load_recipe
 
         data = None if context is None else read_context(context)
-        message = intent_with_files(intent, image, file)
-        cantrip = load_recipe(recipe)
+        message = intent_with_files(what[-1], image, file)
+        cantrip, recipe = _choose_cantrip(what[:-1], crystal, gate or (), system, max_turns)
 
         async def work(runtime: Runtime) -> Episode:
-            remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
+            if recipe is not None:
+                remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
             return with_thread(await runtime.cast(cantrip, message, context=data, key=key))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)
@@ -122,9 +139,29 @@ def cast_(
         finish(episode, loom, as_json=as_json)
 
 
+def _choose_cantrip(
+    recipes: Sequence[str], crystal: str | None, gates: Sequence[str], system: str | None, turns: int
+) -> tuple[Cantrip, str | None]:
+    """Return the cantrip to cast, and its recipe if that describes it whole. Raises InvalidCantrip, BadParameter."""
+    from cantrip_actors.cli.cantrip_source import load_cantrip
+    from cantrip_actors.cli.quick_cantrip import make_quick_cantrip, refuse_options
+
+    if len(recipes) > 1:
+        raise typer.BadParameter(
+            f"expected a recipe and an intent, got {len(recipes) + 1} texts", param_hint="'INTENT'"
+        )
+    if recipes:
+        refuse_options(gates, system)
+        cantrip = load_cantrip(recipes[0])
+        return (cantrip, recipes[0]) if crystal is None else (cantrip.with_crystal(crystal), None)
+    if crystal is None:
+        raise typer.BadParameter("expected a recipe and an intent, or --crystal and an intent", param_hint="'INTENT'")
+    return make_quick_cantrip("cast", crystal, gates, system, turns), None
+
+
 @app.command(epilog=examples('cantrip invoke notes.yaml "Read my notes" --name notes'))
 def invoke(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
+    recipe: RecipeArgument,
     intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve first.")],
     name: Annotated[str | None, typer.Option("--name", help="What to call it.")] = None,
     key: BeginningKey = None,
@@ -143,12 +180,12 @@ def invoke(
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import InvalidIntent
+        from cantrip_actors.cli.cantrip_source import load_cantrip
         from cantrip_actors.cli.recipe_sidecar import remember
-        from cantrip_actors.recipes import load_recipe
 
         data = None if context is None else read_context(context)
         message = intent_with_files(intent, image, file)
-        cantrip = load_recipe(recipe)
+        cantrip = load_cantrip(recipe)
 
         async def work(runtime: Runtime) -> Episode:
             is_repeated = key is not None and runtime.begun_with(key) is not None
@@ -166,7 +203,7 @@ def invoke(
 @app.command(epilog=examples("cantrip ensure notes notes.yaml"))
 def ensure(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called.")],
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A cantrip as a .yaml or .toml file.")],
+    recipe: RecipeArgument,
     loom: Url = LOOM,
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
@@ -178,10 +215,10 @@ def ensure(
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import Held
+        from cantrip_actors.cli.cantrip_source import load_cantrip
         from cantrip_actors.cli.recipe_sidecar import remember
-        from cantrip_actors.recipes import load_recipe
 
-        cantrip = load_recipe(recipe)
+        cantrip = load_cantrip(recipe)
 
         async def work(runtime: Runtime) -> dict[str, Any]:
             remember(loom, cantrip, recipe)
@@ -221,17 +258,17 @@ def send(
     If another process runs the entity, it answers there. If a crash interrupted it, it first finishes its last intent.
     """
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.recipes import load_recipe
+        from cantrip_actors.cli.cantrip_source import load_cantrip
 
         data = None if context is None else read_context(context)
         message = intent_with_files(intent, image, file)
-        cantrip = None if recipe is None else load_recipe(recipe)
+        cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
 
         async def work(runtime: Runtime) -> Episode:
             entity = runtime.get_entity(_find_for_mail(runtime.loom, name, key))
             if not runtime.loom.is_over(entity.id):
-                entity = await _load(runtime, entity, loom, cantrip, recipe)
+                entity = await load_entity(runtime, entity, loom, cantrip, recipe)
             return with_thread(await entity.send(message, context=data, key=key))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
@@ -525,17 +562,17 @@ def resume(
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import CantripError
+        from cantrip_actors.cli.cantrip_source import load_cantrip
         from cantrip_actors.cli.decision_author import login
         from cantrip_actors.cli.recipe_sidecar import recipe_of
         from cantrip_actors.loom import Held
-        from cantrip_actors.recipes import load_recipe
 
-        cantrip = None if recipe is None else load_recipe(recipe)
+        cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
 
         async def work(runtime: Runtime) -> list[Episode | CantripError]:
             interrupted = [header.entity_id for header in runtime.interrupted()]
-            wanted = [_find_living(runtime.loom, name) for name in names] if names else interrupted
+            wanted = [find_living(runtime.loom, name) for name in names] if names else interrupted
             cantrips = {
                 entity_id: recipe_of(loom, runtime.loom.header_in_force(entity_id), cantrip, recipe)
                 for entity_id in wanted
@@ -580,7 +617,7 @@ def _show_receipt(receipt: dict[str, str], loom: str, *, as_json: bool) -> None:
     output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
 
 
-def _find_living(loom: Loom, name: str) -> str:
+def find_living(loom: Loom, name: str) -> str:
     """Return the id of an entity, by its name or the end of its id. Raises UnknownId if it has ended."""
     from cantrip_actors.cli.errors import UnknownId
     from cantrip_actors.cli.loom_views import Finder
@@ -598,11 +635,11 @@ def _find_for_mail(loom: Loom, name: str, key: str | None) -> str:
     """
     from cantrip_actors.cli.loom_views import Finder
 
-    return _find_living(loom, name) if key is None else Finder(loom).entity(name)
+    return find_living(loom, name) if key is None else Finder(loom).entity(name)
 
 
-async def _load(
-    runtime: Runtime, entity: Entity, loom: str, own_cantrip: Cantrip | None, recipe: Path | None
+async def load_entity(
+    runtime: Runtime, entity: Entity, loom: str, own_cantrip: Cantrip | None, recipe: str | None
 ) -> Entity:
     """Load an entity with its cantrip, unless another process runs it: that one answers, with its own cantrip.
 
@@ -629,7 +666,7 @@ async def _load(
 def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:
 
     async def work(runtime: Runtime) -> str:
-        entity = _find_living(runtime.loom, name)
+        entity = find_living(runtime.loom, name)
         await (runtime.get_entity(entity).stop("abandoned") if stops else runtime.abandon(entity))
         return entity
 

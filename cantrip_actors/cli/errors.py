@@ -15,6 +15,7 @@ from cantrip_actors import (
     InvalidIntent,
     InvalidSchedule,
     LoomError,
+    UnknownEntity,
     UnknownRequest,
 )
 
@@ -57,7 +58,7 @@ def is_mistake(error: CantripError) -> bool:
     mistakes = (
         ValueError,  # its message says what was given and what was expected
         *(InvalidCantrip, InvalidDecision, InvalidFile, InvalidImage, InvalidIntent, InvalidSchedule),
-        *(UnknownId, UnknownRequest, LoomUnusable, Unreachable),
+        *(UnknownEntity, UnknownId, UnknownRequest, LoomUnusable, Unreachable),
     )
     if isinstance(error, mistakes):
         return True

@@ -86,14 +86,17 @@ async def attend(
     loom: str,
     also: str = "",
     *,
+    keyboard: Keyboard | None = None,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Ask about each request of an entity that this process runs, or print its id; until it is cancelled.
 
-    `also` is the id of a request that belongs to the run and to no entity: its dispatch's.
+    `also` is the id of a request that belongs to the run and to no entity: its dispatch's. A `keyboard` that others
+    read, too, is read only while `terminal` is held.
     """
     by = login()
-    keyboard = Keyboard() if _has_terminal() else None
+    if keyboard is None and has_terminal():
+        keyboard = Keyboard()
     seen: set[tuple[str, str]] = set()
     async with AsyncExitStack() as stack:
         if keyboard is not None:  # a person follows requests
@@ -119,7 +122,7 @@ async def attend(
                 await anext(news)
 
 
-def _has_terminal() -> bool:
+def has_terminal() -> bool:
     """Return whether a person can be asked: a shell's background job may not read its terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
 
 from cantrip_actors import Cantrip, InvalidCantrip
+from cantrip_actors.cli.cantrip_source import load_cantrip
 from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.cli.recipe_sidecar import list_recipes
-from cantrip_actors.recipes import load_recipe
 from cantrip_actors.redact.urls import render_url
 
 
@@ -22,12 +19,12 @@ def load_cantrips(url: str, names: Sequence[str], *, are_chosen: bool = False) -
     Raises UnknownRecipe if a recipe or the cantrip of a module does not exist; InvalidRecipe for a broken recipe;
     InvalidCantrip for a missing name, and for two cantrips of one name.
     """
-    sources = names or [str(path) for path in list_recipes(url)]
+    sources = names or list_recipes(url)
     if not sources:
         raise UnknownRecipe(f"no recipe is noted for {render_url(url)}: say which cantrips to offer, by their RECIPE")
     loaded, named = [], dict[str, str]()
     for source in sources:
-        cantrip = _load_cantrip(source)
+        cantrip = load_cantrip(source)
         loaded.append(cantrip)
         name = cantrip.name
         if name is None:
@@ -40,18 +37,3 @@ def load_cantrips(url: str, names: Sequence[str], *, are_chosen: bool = False) -
         else:
             named[name] = source
     return loaded
-
-
-def _load_cantrip(source: str) -> Cantrip:
-    module, _, attribute = source.partition(":")
-    if not attribute or Path(source).exists():
-        return load_recipe(Path(source))
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does, so that a module in this folder is found
-    try:
-        value = getattr(import_module(module), attribute, None)
-    except ImportError as error:
-        raise UnknownRecipe(f"{source}: cannot import {module}: {error}") from error
-    if not isinstance(value, Cantrip):
-        raise UnknownRecipe(f"{source}: expected a cantrip, got {type(value).__name__}")
-    return value

@@ -1,8 +1,8 @@
 """The sidecar of a loom that remembers recipes, so that an entity can be resumed by its name alone.
 
 A loom knows a cantrip by an id that is made of its content, and knows no files. So a loom that is a file has a sidecar,
-`loom.db.recipes.json`, with ids and the paths of recipes relative to its folder. It is a convenience: if it is lost, or
-a recipe has moved, the user gives the recipe again.
+`loom.db.recipes.json`, with ids and the paths of recipes relative to its folder. Of a cantrip in a Python module it has
+`module:attribute`. It is a convenience: if it is lost, or a recipe has moved, the user gives the recipe again.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from cantrip_actors import Cantrip
+from cantrip_actors.cli.cantrip_source import is_module_source, load_cantrip
 from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.own_files.modes import private
-from cantrip_actors.recipes import load_recipe
 from cantrip_actors.records.records import Header
 
 _SUFFIXES = (".yaml", ".yml", ".toml")
 """The suffixes of keys: an entity's key has the id of a cantrip as its value, a cantrip's key the path of a recipe."""
 
 
-def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = None) -> None:
+def remember(url: str, cantrip: Cantrip, recipe: str | os.PathLike[str], *, entity: str | None = None) -> None:
     """Note in the sidecar of the loom at `url` the recipe of `cantrip`, and that `entity` continues with it."""
     notes = _find_sidecar(url)
     if notes is None:
         return
     noted = _read(notes)
-    path = os.path.relpath(recipe.absolute(), notes.parent.absolute())
+    path = os.fspath(recipe)
+    if not is_module_source(path):
+        path = os.path.relpath(Path(path).absolute(), notes.parent.absolute())
     now = {**noted, cantrip.id: path, **({} if entity is None else {entity: cantrip.id})}
     if now != noted:
         new = notes.with_name(
@@ -41,7 +43,7 @@ def remember(url: str, cantrip: Cantrip, recipe: Path, *, entity: str | None = N
             new.replace(notes)
 
 
-def recipe_of(url: str, header: Header, offered: Cantrip | None = None, recipe: Path | None = None) -> Cantrip:
+def recipe_of(url: str, header: Header, offered: Cantrip | None = None, recipe: str | None = None) -> Cantrip:
     """Return the cantrip that an entity continues with: `offered`, of `recipe`, which is noted, or the last one.
 
     Raises UnknownRecipe if its recipe is not known or has changed, InvalidRecipe if the recipe is broken.
@@ -56,10 +58,10 @@ def recipe_of(url: str, header: Header, offered: Cantrip | None = None, recipe: 
     path = noted.get(made_with)
     if notes is None or path is None:
         raise UnknownRecipe(f"the recipe of {who} is not known here: give it, --recipe RECIPE")
-    recipe = Path(os.path.normpath(notes.parent / path))
-    if not recipe.exists():
+    recipe = _find_source(notes, path)
+    if not (is_module_source(recipe) or Path(recipe).exists()):
         raise UnknownRecipe(f"the recipe of {who} was {recipe}, which is gone: give it, --recipe RECIPE")
-    cantrip = load_recipe(recipe)
+    cantrip = load_cantrip(recipe)
     if cantrip.id != made_with:
         raise UnknownRecipe(
             f"the recipe of {who} has changed since: to continue with it as it is now, give it, --recipe {recipe}"
@@ -67,13 +69,19 @@ def recipe_of(url: str, header: Header, offered: Cantrip | None = None, recipe: 
     return cantrip
 
 
-def list_recipes(url: str) -> list[Path]:
-    """Return the paths of the recipes that are noted for a loom and still exist, in order of their names."""
+def list_recipes(url: str) -> list[str]:
+    """Return the sources of the cantrips that are noted for a loom, without recipes that are gone, in their order."""
     notes = _find_sidecar(url)
-    noted = {} if notes is None else _read(notes)
-    folder = Path() if notes is None else notes.parent
-    paths = {Path(os.path.normpath(folder / path)) for path in noted.values() if path.endswith(_SUFFIXES)}
-    return sorted(path for path in paths if path.exists())
+    if notes is None:
+        return []
+    noted = {path for path in _read(notes).values() if path.endswith(_SUFFIXES) or is_module_source(path)}
+    sources = {_find_source(notes, path) for path in noted}
+    return sorted(source for source in sources if is_module_source(source) or Path(source).exists())
+
+
+def _find_source(notes: Path, noted: str) -> str:
+    """Return the source that a sidecar notes: a path in it is relative to the folder of the loom."""
+    return noted if is_module_source(noted) else os.path.normpath(notes.parent / noted)
 
 
 def _find_sidecar(url: str) -> Path | None:

@@ -30,6 +30,11 @@ class TextPieces:
         self._has_any = False
         """Whether an earlier turn had a text."""
 
+    @property
+    def turn(self) -> str:
+        """The text of the last turn that has one, so far."""
+        return self._turn
+
     def add(self, event: EntityEvent) -> str:
         """Return the piece of text that an event adds, "" for none."""
         match event:

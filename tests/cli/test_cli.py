@@ -300,7 +300,7 @@ class TestProcess:
                 assert listed[name].get_short_help_str(width) == command.get_short_help_str(width)
 
     def test_a_mistyped_command_is_answered_with_similar_commands(self, process):
-        assert "No such command 'cats'. Did you mean 'cast'?" in process("cats").err
+        assert "No such command 'cats'. Did you mean 'chat', 'cast'?" in process("cats").err
         assert "No such command 'tre'. Did you mean 'tree', 'thread'?" in process("loom", "tre").err
 
     def test_a_typo_exits_with_2_and_suggests_a_correction(self, process):

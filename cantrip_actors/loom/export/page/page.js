@@ -41,7 +41,7 @@ const plural = (n, one, many) => `${number(n)} ${n === 1 ? one : (many ?? one + 
 const time = (at) => at.replace("T", " ").replace(/\.\d+/, "").replace("Z", " UTC");
 const entityLink = (one) => `#e=${encodeURIComponent(one.id)}`;
 const turnLink = (id) => `#t=${encodeURIComponent(id)}`;
-const STATES = { terminated: "good", active: "now", truncated: "warn", interrupted: "warn", cancelled: "warn" };
+const STATES = { terminated: "good", idle: "good", active: "now", waiting: "now", truncated: "warn", interrupted: "warn", cancelled: "warn" };
 const state = (word) => h("span", { class: `state ${STATES[word] ?? "bad"}` }, word);
 const title = (one) => one.name ? `${one.name}: ${one.intent}` : one.intent || `entity ${short(one.id)}`;
 

@@ -1,0 +1,411 @@
+"""A conversation with one entity at a terminal: a line is read, its episode is shown, and so on.
+
+One task reads the keyboard, in slices, so that it is free when a person has to be asked about a call
+(`inline_decisions.py`); nothing is written to the screen meanwhile. What is typed during an episode is a command, or
+waits for its end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+
+from cantrip_actors import (
+    Cantrip,
+    CantripError,
+    Entity,
+    EntityEndedEvent,
+    EntityEvent,
+    Episode,
+    EpisodeEndedEvent,
+    InvalidIntent,
+    Runtime,
+    ThreadMessage,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from cantrip_actors.cli.decision_author import login
+from cantrip_actors.cli.errors import Interrupted, opening
+from cantrip_actors.cli.inline_decisions import Keyboard, attend, has_terminal, screen_size
+from cantrip_actors.cli.output import as_text, one_line, print_note, render_loom_option, short
+from cantrip_actors.cli.sealed import seal_key
+from cantrip_actors.cli.watch import Watcher, background
+from cantrip_actors.machine.project.conversation import list_heard_by_turn
+from cantrip_actors.stream.pieces import TextPieces
+
+SLICE: Final = 0.1
+"""Seconds for which the keyboard is read before others may read it."""
+PASTE: Final = 0.03
+"""Seconds in which the next line of a text that is pasted arrives."""
+RECENT: Final = 6
+"""Messages that are shown at the beginning."""
+
+HELP: Final = """\
+/steer TEXT   tell it something while it works, before its next step
+/stop         interrupt it (so does ctrl-C)
+/fork [TEXT]  continue in a copy from here; the original stays as it is
+/undo         take your last message back: continue from before it
+/cost         what this conversation has used
+/history [N]  the last N messages
+/help         this list
+/quit         leave (so does ctrl-D); `cantrip chat NAME` continues
+A line that ends with \\ goes on in the next one; so do the lines between two lines of \"\"\"."""
+
+FindEntity = Callable[[Runtime], Awaitable[tuple[Entity, Cantrip | None]]]
+
+
+def run(url: str, find: FindEntity, *, backend: str) -> int:
+    """Hold a conversation with the entity that `find` returns; return the exit code. Raises Interrupted and others."""
+    if not has_terminal():
+        raise InvalidIntent("chat: expected a terminal to talk at; programs use `cantrip send`")
+
+    async def hold() -> int:
+        async with AsyncExitStack() as stack:
+            with opening():
+                runtime = await stack.enter_async_context(Runtime.open(url, seal_key=seal_key()))
+            entity, cantrip = await find(runtime)
+            return await ChatSession(runtime, entity, cantrip, url).hold()
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return anyio.run(hold, backend=backend)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class ChatScreen(Watcher):
+    """What is written to the terminal; while it is paused, a person is asked something there."""
+
+    def __init__(self) -> None:
+        self._is_free = anyio.Event()
+        self._is_free.set()
+        self._is_at_start = True
+        self.pauses = 0
+        """How often it was paused: then a prompt has to be written again."""
+
+    def see(self, event: EntityEvent) -> None:
+        """Do nothing: the chat shows its events itself."""
+
+    def show(self) -> None:
+        """Do nothing, likewise."""
+
+    def pause(self) -> None:
+        """Write nothing until `resume`."""
+        self.begin_line()
+        self.pauses += 1
+        self._is_free = anyio.Event()
+
+    def resume(self) -> None:
+        """Write again."""
+        self._is_free.set()
+
+    async def wait(self) -> None:
+        """Wait until it is not paused."""
+        await self._is_free.wait()
+
+    def write(self, text: str) -> None:
+        """Write a text as it is."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._is_at_start = text.endswith("\n")
+
+    def begin_line(self) -> None:
+        """End the line that was begun, if any."""
+        if not self._is_at_start:
+            self.write("\n")
+
+    def write_line(self, text: str) -> None:
+        """Write one line, which is cut to the width of the terminal."""
+        self.begin_line()
+        self.write(f"{one_line(text, max(8, screen_size()[0] - 1))}\n")
+
+    def write_text(self, text: str) -> None:
+        """Write whole lines."""
+        self.begin_line()
+        self.write(f"{text}\n")
+
+
+class ChatSession:
+    """The conversation with one entity."""
+
+    def __init__(self, runtime: Runtime, entity: Entity, cantrip: Cantrip | None, url: str) -> None:
+        self._runtime = runtime
+        self._entity = entity
+        self._cantrip = cantrip
+        self._url = url
+        self._by = login()
+        self._keyboard = Keyboard()
+        self._terminal = anyio.Lock()
+        """Held by whoever reads the keyboard."""
+        self._screen = ChatScreen()
+        self._queued: deque[str] = deque()
+        """Messages that were typed while the entity was at work."""
+        self._is_working = False
+        self._undone = 0
+        """How many of the entity's last intents are taken back."""
+        self._forks = False
+        """Whether the next message begins a fork."""
+
+    async def hold(self) -> int:
+        """Hold the conversation until the person leaves. Raises Interrupted."""
+        signalled: list[int] = []
+        async with background() as tasks:
+            await tasks.start(self._listen, tasks.cancel_scope, signalled)
+            await tasks.start(self._attend)
+            await self._greet()
+            while (message := await self._read_message()) is not None:
+                if message.startswith("/") and "\n" not in message:
+                    if not await self._obey(message):
+                        return 0
+                elif message.strip():
+                    await self._say(message)
+            self._screen.begin_line()
+            return 0
+        raise Interrupted(signalled[0])
+
+    async def _listen(
+        self,
+        scope: anyio.CancelScope,
+        signalled: list[int],
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """End the episode under way at ctrl-C; leave at another one, and at other signals."""
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                if signalled:
+                    os._exit(128 + number)
+                if number == signal.SIGINT and self._is_working:
+                    await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
+                    continue
+                signalled.append(number)
+                scope.cancel()
+
+    async def _attend(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        await attend(
+            self._runtime, self._screen, self._terminal, self._url, keyboard=self._keyboard, task_status=task_status
+        )
+
+    async def _greet(self) -> None:
+        who = self._entity.name or short(self._entity.id)
+        self._screen.write_line(f"{who} · /help lists the commands")
+        await self._show_history(RECENT)
+        loom = self._runtime.loom
+        if await self._runtime.read(lambda: loom.state(self._entity.id)) in ("active", "waiting"):
+            self._screen.write_line("it finishes its last intent first")
+            await self._follow(self._entity.events(after="0", deltas=True), self._entity.episode, is_quiet=True)
+
+    # Reading
+
+    async def _read_message(self) -> str | None:
+        """Return the next message, which may have several lines; None at the end of the input."""
+        if self._queued:
+            message = self._queued.popleft()
+            self._screen.write_line(f"> {message}")
+            return message
+        line = await self._read_line("> ")
+        if line is None:
+            return None
+        if line.strip() == '"""':
+            lines: list[str] = []
+            while (line := await self._read_line("| ")) is not None and line.strip() != '"""':
+                lines.append(line)
+            return "\n".join(lines)
+        while line.endswith("\\"):
+            following = await self._read_line("| ")
+            line = f"{line[:-1]}\n{following or ''}"
+        while pasted := await self._keyboard.line(PASTE):
+            line = f"{line}\n{pasted.rstrip(chr(10))}"
+        return line
+
+    async def _read_line(self, prompt: str) -> str | None:
+        """Return a line; None at the end of the input. Others may read the keyboard in between."""
+        self._screen.write(prompt)
+        pauses = self._screen.pauses
+        while True:
+            async with self._terminal:
+                line = await self._keyboard.line(SLICE)
+            if line is not None:
+                self._screen.write("")
+                return line.rstrip("\n") if line else None
+            if pauses != self._screen.pauses:
+                pauses = self._screen.pauses
+                self._screen.write(prompt)
+
+    async def _read_meanwhile(self) -> None:
+        """Obey what is typed while the entity works: it is steered or interrupted, and other messages wait."""
+        while True:
+            async with self._terminal:
+                line = await self._keyboard.line(SLICE)
+            if line == "":
+                return
+            text = (line or "").strip()
+            command, _, rest = text.partition(" ")
+            if command == "/steer" and rest:
+                await self._entity.steer(rest, by=self._by)
+                self._screen.write_line("· it reads this before its next step")
+            elif command == "/stop":
+                await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
+            elif text:
+                self._queued.append(text)
+                self._screen.write_line("· this waits for its answer; /steer TEXT reaches it now, /stop ends it")
+
+    # Commands
+
+    async def _obey(self, message: str) -> bool:
+        """Carry out a command; return False to leave."""
+        command, _, rest = message.strip().partition(" ")
+        rest = rest.strip()
+        match command:
+            case "/quit" | "/exit":
+                return False
+            case "/help":
+                self._screen.write_text(HELP)
+            case "/history":
+                await self._show_history(int(rest) if rest.isdecimal() else 20)
+            case "/cost":
+                await self._show_cost()
+            case "/steer" if rest:
+                await self._entity.steer(rest, by=self._by)
+                self._screen.write_line("· it reads this before your next message")
+            case "/stop":
+                self._screen.write_line("· it is idle")
+            case "/undo":
+                await self._undo()
+            case "/fork":
+                self._forks = True
+                if rest:
+                    await self._say(rest)
+                else:
+                    self._screen.write_line("· your next message begins a copy that goes on from here")
+            case _:
+                self._screen.write_line(f"· {command} is no command here: /help lists them")
+        return True
+
+    async def _show_history(self, count: int) -> None:
+        for message in (await self._entity.messages())[-count:] if count else ():
+            self._show_message(message)
+
+    def _show_message(self, message: ThreadMessage) -> None:
+        if message.role == "user":
+            sign = "/steer " if message.is_steering else ""
+            self._screen.write_text("\n".join(f"> {line}" for line in f"{sign}{message.content}".split("\n")))
+        elif message.role == "tool" and message.gate != "done":
+            self._screen.write_line(f"· {message.gate}: {message.content}")
+        elif message.content:
+            self._screen.write_text(message.content)
+
+    async def _show_cost(self) -> None:
+        loom = self._runtime.loom
+        usage = await self._runtime.read(lambda: loom.subtree_usage(self._entity.id))
+        cost = f", ${usage.cost:,.4f}" if usage.cost else ""
+        self._screen.write_line(f"· {usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out{cost}")
+
+    async def _undo(self) -> None:
+        intents = await self._runtime.read(lambda: self._list_intents(self._entity.id))
+        if self._undone >= len(intents):
+            self._screen.write_line("· there is nothing to take back")
+            return
+        self._undone += 1
+        self._screen.write_line(f"· taken back: {intents[-self._undone][0]}")
+
+    def _list_intents(self, entity_id: str, until: str = "") -> list[tuple[str, str | None]]:
+        """Return the intents of an entity's thread, up to a turn, and the turn before each; None if none was.
+
+        The thread of a fork begins with that of its original.
+        """
+        loom = self._runtime.loom
+        header = loom.header(entity_id)
+        before = header.parent_turn if header.forked else None
+        intents = [] if before is None else self._list_intents(loom.owner(before), before)
+        heard = list_heard_by_turn(loom.records(entity_id))
+        for turn_id in (*(turn.id for turn in loom.turns(entity_id)), None):
+            intents += [(one.text, before) for one in heard.get(turn_id, ()) if one.kind == "intent"]
+            before = turn_id
+            if turn_id == until:
+                break
+        return intents
+
+    # Episodes
+
+    async def _say(self, message: str) -> None:
+        """Give the entity a message, or a fork of it, and show the episode. An error is shown, and ends only that."""
+        try:
+            if self._forks or self._undone:
+                await self._fork(message)
+                return
+            async with self._entity.stream(message, by=self._by) as episode:
+                await self._follow(episode.events(), episode.result)
+        except CantripError as error:
+            self._screen.begin_line()
+            print_note(f"error: {error}")
+
+    async def _fork(self, message: str) -> None:
+        """Continue with a long-lived fork from the last turn that is not taken back; without one, begin anew."""
+        runtime, undone = self._runtime, self._undone
+        turn_id = await runtime.read(lambda: self._find_fork_turn(undone))
+        if turn_id is not None:
+            entity = await runtime.start_fork(turn_id, intent=message, cantrip=self._cantrip, lasting=True, by=self._by)
+        elif self._cantrip is not None:
+            entity = await runtime.invoke(self._cantrip, message, by=self._by)
+        else:
+            raise InvalidIntent("chat: another process runs this entity, and its recipe is not known here")
+        self._entity, self._undone, self._forks = entity, 0, False
+        loom = render_loom_option(self._url)
+        self._screen.write_line(f"· from here on a copy: cantrip chat {short(entity.id)}{loom} continues it")
+        await self._follow(entity.events(after="0", deltas=True), entity.episode)
+
+    def _find_fork_turn(self, undone: int) -> str | None:
+        if undone:
+            return self._list_intents(self._entity.id)[-undone][1]
+        turns = self._runtime.loom.turns(self._entity.id)
+        return turns[-1].id if turns else self._runtime.loom.header(self._entity.id).parent_turn
+
+    async def _follow(
+        self, events: AsyncIterator[EntityEvent], wait: Callable[[], Awaitable[Episode]], *, is_quiet: bool = False
+    ) -> None:
+        """Show the events of an episode, to its end, and its answer. With `is_quiet` only the answer."""
+        pieces = TextPieces()
+        self._is_working = True
+        try:
+            async with background(self._read_meanwhile):
+                if not is_quiet:
+                    async for event in events:
+                        await self._screen.wait()
+                        self._show(event, pieces)
+                        if isinstance(event, EpisodeEndedEvent | EntityEndedEvent):
+                            break
+                episode = await wait()
+        finally:
+            self._is_working = False
+        await self._screen.wait()
+        if not episode.terminated:
+            self._screen.write_line(f"· {episode.reason}: {episode.summary}")
+        elif (answer := as_text(episode.result)) != pieces.turn:
+            self._screen.write_text(answer)
+        self._screen.begin_line()
+
+    def _show(self, event: EntityEvent, pieces: TextPieces) -> None:
+        piece = pieces.add(event)
+        if piece:
+            self._screen.write(piece)
+        match event:
+            case ToolCallEvent(gate=gate) if gate != "done":
+                self._screen.write_line(f"· {gate} {_render_arguments(event.args)}")
+            case ToolResultEvent(is_error=True):
+                self._screen.write_line(f"· {event.gate} failed: {as_text(event.result)}")
+            case _:
+                pass
+
+
+def _render_arguments(arguments: Any) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in (arguments or {}).items())
