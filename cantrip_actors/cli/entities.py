@@ -410,7 +410,7 @@ def undo(
     """
 
     async def work(runtime: Runtime) -> dict[str, str]:
-        entity = await _load(
+        entity = await load_entity(
             runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe
         )
         return {"entity_id": entity.id, "state": "undone" if await entity.undo(by=_login()) else NOTHING}
@@ -436,7 +436,7 @@ def compact(
     """
 
     async def work(runtime: Runtime) -> dict[str, str]:
-        entity = await _load(
+        entity = await load_entity(
             runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe
         )
         done = await entity.compact(instructions, by=_login())
@@ -452,11 +452,11 @@ def _login() -> str:
     return login()
 
 
-def _read_recipe(recipe: Path | None, loom: str, *, as_json: bool) -> Cantrip | None:
+def _read_recipe(recipe: str | None, loom: str, *, as_json: bool) -> Cantrip | None:
     with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.recipes import load_recipe
+        from cantrip_actors.cli.cantrip_source import load_cantrip
 
-        return None if recipe is None else load_recipe(recipe)
+        return None if recipe is None else load_cantrip(recipe)
 
 
 def _show_change(receipt: dict[str, str], loom: str, *, as_json: bool) -> None:
