@@ -24,7 +24,6 @@ def test_sends_and_loads_are_measured_in_each_store_and_at_another_commit(
     assert code == (1 if told["over"] else 0)
 
 
-@pytest.mark.rule("C-06")
 def test_each_store_has_its_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sends, "SENDS", 20)
     monkeypatch.setattr(sends, "_measure_idle", lambda store, *_: {"idle_us": anyio.run(sends._send_idle, store)})

@@ -10,7 +10,7 @@ import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 from cantrip_actors.http import ServiceSettings
 from cantrip_actors.http.server import listen, run_hypercorn
@@ -79,8 +79,7 @@ async def guarded(**options: Any) -> AsyncIterator[Guarded]:
         if said.removeprefix("Bearer ") in at.good:
             await mcp({**scope, "path": "/mcp", "root_path": ""}, receive, send)
         else:
-            if scope["type"] == "http":
-                await Request(scope, receive).body()  # a connection with an unread body is closed after the answer
+            await Request(scope, receive).body()  # a connection with an unread body is closed after the answer
             where = f'Bearer resource_metadata="{base}/.well-known/oauth-protected-resource/mcp"'
             await Response(status_code=401, headers={"www-authenticate": where})(scope, receive, send)
 
@@ -91,10 +90,13 @@ async def guarded(**options: Any) -> AsyncIterator[Guarded]:
             Route("/register", register, methods=["POST"]),
             Route("/authorize", authorize),
             Route("/token", token, methods=["POST"]),
-            Mount("/mcp", guard),
         ],
         lifespan=lambda _: mcp.router.lifespan_context(mcp),
     )
+
+    async def route(scope: Any, receive: Any, send: Any) -> None:  # a mount would redirect, and leave the body unread
+        await (guard if scope.get("path") == "/mcp" else app)(scope, receive, send)
+
     stop, listening = anyio.Event(), anyio.Event()
     listener, base = listen(ServiceSettings("memory:", bind="127.0.0.1:0"))
     at.url = f"{base}/mcp"
@@ -104,7 +106,7 @@ async def guarded(**options: Any) -> AsyncIterator[Guarded]:
         await stop.wait()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run_hypercorn, app, listener, started)
+        tasks.start_soon(run_hypercorn, route, listener, started)
         await listening.wait()
         try:
             yield at
