@@ -170,6 +170,11 @@ class Circle:
         return circle
 
     @cached_property
+    def takes_injected(self) -> bool:
+        """Whether a gate takes dependencies, injected or not."""
+        return any(gate.injected for gate in self.gates)
+
+    @cached_property
     def has_injected(self) -> bool:
         """Whether a gate has dependencies that were injected."""
         return any(gate.dependencies for gate in self.gates)

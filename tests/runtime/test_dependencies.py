@@ -171,6 +171,19 @@ async def test_a_child_and_a_program_have_the_dependencies_of_their_root() -> No
         assert (await entity.send("go", by="ben")).result == "tea for ben"
 
 
+async def test_a_dependency_with_a_default_is_provided_too() -> None:
+    @gate
+    async def greet(user: Injected[str] = "nobody") -> str:
+        """Greet."""
+        return f"hello {user}"
+
+    cantrip = Cantrip(ask("greet"), circle=Circle(["done", greet], [max_turns(5)]))
+    async with Runtime.open(dependencies=by_sender) as runtime:
+        assert (await runtime.cast(cantrip, "go", by="anna")).result == "hello anna"
+    async with Runtime.open(dependencies=lambda _: {}) as runtime:
+        assert (await runtime.cast(cantrip, "go", by="anna")).result == "hello nobody"
+
+
 async def test_a_fork_has_the_dependencies_of_its_own_sender() -> None:
     async with Runtime.open(cantrips=[desk()], dependencies=by_sender) as runtime:
         episode = await runtime.cast(desk(), "go", by="anna")
@@ -285,6 +298,23 @@ async def test_a_send_without_dependencies_that_are_known_here_is_refused_and_a_
         assert mine is not None
         assert (await mine.send("go")).result == "tea for anna"
         assert (await receipt.episode()).result == "tea for anna"
+
+
+@pytest.mark.parametrize("kind", [str, Session], ids=["plain", "object"])
+async def test_an_intent_whose_process_died_waits_for_its_retry(url: str, kind: Any) -> None:
+    async with Runtime.open(url, cantrips=[desk("service")], stranded_after=10) as worker:
+        notes = await worker.invoke(desk("anna"), "go", name="notes")
+        await notes.episode()
+        async with Runtime.open(url) as other:
+            bens = other.entity("notes", cantrip=desk(kind("ben")))
+            assert bens is not None
+            await bens.post("go", key="k1")
+        await anyio.sleep(2)  # the worker finds the mail
+        with pytest.raises(DependenciesUnknown):
+            await notes.send("after it", timeout=60)
+        retry = worker.entity("notes", cantrip=desk(kind("ben")))
+        assert retry is not None
+        assert (await retry.send("go", key="k1", timeout=20)).result == "tea for ben"
 
 
 async def test_a_fork_is_refused_if_its_dependencies_are_not_known(url: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from cantrip_actors.machine.state import CantripRef
+from cantrip_actors.records.mail import Mail
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.marks import Marks
 from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable, is_same_but_for_crystal
@@ -149,6 +150,16 @@ class KnownCantrips:
             if len(self._sent) > SENT:
                 self._sent.popitem(last=False)
         return mark
+
+    def is_for(self, cantrip: Cantrip, intent: Mail) -> bool:
+        """Return whether a cantrip has the dependencies that an intent came with.
+
+        If it was sent here, perhaps again with its key, they are those of the cantrip that it was last sent with.
+        """
+        if intent.dependencies is None:
+            return True
+        sent = self.get_sent(intent.entity_id, intent.key)
+        return self.has_dependencies(cantrip, intent.dependencies if sent is None else self.make_mark(sent))
 
     def forget_sent(self, entity_id: str, key: str) -> None:
         """Forget the cantrip of an intent that was taken."""

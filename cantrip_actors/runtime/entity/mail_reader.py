@@ -85,8 +85,7 @@ class MailReader:
         If the next intent wants other dependencies, the entity leaves, to be loaded with them here or elsewhere.
         """
         while (pending := await inbox.take_intent()) is not None:
-            mark = pending.mail.dependencies
-            if mark is not None and not self._cantrips.has_dependencies(self._cell.plan.cantrip, mark):
+            if not self._cantrips.is_for(self._cell.plan.cantrip, pending.mail):
                 inbox.put_back(pending)
                 self._cell.leaves_when_idle = True
                 return None

@@ -36,7 +36,7 @@ class Providing:
         Raises DependenciesUnknown if one is missing, and what the function of the user raises.
         """
         cantrip = self._cell.plan.cantrip
-        if self._cell.parent is not None or not cantrip.circle.has_injected:  # a child has those of its parent
+        if self._cell.parent is not None or not cantrip.circle.takes_injected:  # a child has those of its parent
             return begin
         await self._give(begin)
         return begin._replace(dependencies=self._cantrips.make_mark(cantrip))
@@ -44,7 +44,7 @@ class Providing:
     async def resume(self, state: State) -> None:
         """Give the gates the dependencies for the episode under way, if there is one. Raises as `begin`."""
         is_under_way = state.phase not in (Phase.IDLE, Phase.OVER)
-        if is_under_way and self._cell.parent is None and self._cell.plan.cantrip.circle.has_injected:
+        if is_under_way and self._cell.parent is None and self._cell.plan.cantrip.circle.takes_injected:
             await self._give(state.episode)
 
     async def _give(self, intent: Begin | Episode) -> None:
