@@ -124,18 +124,17 @@ def thread(
     with open_for_reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.cli import loom_views as views
 
-        turns = opened.thread(finder.turn(turn))
+        found = views.find_thread(opened, finder, turn)
         if as_json:
-            messages = views.find_messages_of_thread(opened, turns)
-            rows = zip(_export(turns), turns, strict=True)
+            rows = zip(_export(found.turns), found.turns, strict=True)
             output.print_json(
                 [
-                    {"messages": [views.build_message_fields(one) for one in messages.get(turn.id, ())], **row}
-                    for row, turn in rows
+                    {"messages": [views.build_message_fields(one) for one in found.messages.get(own.id, ())], **row}
+                    for row, own in rows
                 ]
             )
         else:
-            print_styled(views.thread_lines(opened, turns, None if full else 12))
+            print_styled(views.thread_lines(found, None if full else 12))
 
 
 @app.command(

@@ -6,7 +6,7 @@ characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rich.text import Text
@@ -334,23 +334,37 @@ def build_message_fields(message: Heard) -> dict[str, Any]:
     return {"kind": message.kind, "text": text, "by": message.by, "at": message.at}
 
 
-def find_messages_of_thread(loom: Loom, turns: Sequence[Turn]) -> dict[str | None, list[Heard]]:
-    """Return the intents and steering messages of a path of turns, by the turn that follows them.
+class ThreadView(NamedTuple):
+    """A path of turns, with the intents and steering messages that led to each; None: no turn follows them yet."""
 
-    Those that no turn follows yet are there if the path leads to the last turn of its entity.
+    turns: Sequence[Turn]
+    messages: Mapping[str | None, Sequence[Heard]]
+
+
+def find_thread(loom: Loom, finder: Finder, typed: str) -> ThreadView:
+    """Return the thread that leads to a turn; of an entity, the one to its last turn. Raises UnknownId.
+
+    Messages that no turn follows yet are there if the thread leads to the last turn of its entity.
     """
+    entity = finder.owner(typed)
+    own = loom.turns(entity)
+    if own:
+        turns = loom.thread(finder.turn(typed))
+    else:
+        parent_turn = loom.header(entity).parent_turn
+        turns = [] if parent_turn is None else loom.thread(parent_turn)
     found: dict[str | None, list[Heard]] = {}
-    for entity in dict.fromkeys(turn.entity_id for turn in turns):
-        found = {**found, None: [], **list_heard_by_turn(loom.records(entity))}
-    if turns[-1].sequence < loom.turns(turns[-1].entity_id)[-1].sequence:
+    for thread_entity in dict.fromkeys((*(turn.entity_id for turn in turns), entity)):
+        found = {**found, None: [], **list_heard_by_turn(loom.records(thread_entity))}
+    if own and turns[-1].id != own[-1].id:
         found[None] = []
-    return found
+    return ThreadView(turns, found)
 
 
-def thread_lines(loom: Loom, turns: Sequence[Turn], longest: int | None = 12) -> Iterator[Text]:
+def thread_lines(thread: ThreadView, longest: int | None = 12) -> Iterator[Text]:
     """Yield a path of turns, oldest first, each after the intents and steering messages that led to it."""
-    entity, messages = "", find_messages_of_thread(loom, turns)
-    for turn in turns:
+    entity, messages = "", thread.messages
+    for turn in thread.turns:
         if turn.entity_id != entity:
             entity = turn.entity_id
             yield Text(f"entity {short(entity)}", "bold", end="")

@@ -168,3 +168,16 @@ def test_a_chat_needs_a_terminal_and_something_to_talk_to(cantrip: Any, terminal
     seen = terminal("chat", "nobody")
     assert (seen.code, 'no entity is called "nobody"' in seen.text) == (2, True)
     assert "not both" in terminal("chat", clerk, "--crystal", "anthropic:x").text
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_chat_that_was_killed_continues_with_the_intent_that_it_had(terminal: Any, clerk: str, backend: str) -> None:
+    def kill(process: Any, _terminal: int) -> None:
+        process.kill()
+
+    first = terminal("chat", clerk, "--backend", backend, typing=[("> ", "slowly\n")], when="I heard:", do=kill)
+    assert first.code != 0
+    typing = [("finishes its last intent first", "/stop\n"), ("interrupted at the chat", ""), ("> ", "milk\n")]
+    typing += [("slowly, milk.", ""), ("> ", "\x04")]
+    again = terminal("chat", "clerk", "--backend", backend, typing=typing)
+    assert again.code == 0

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, open_loom, scripted
+from cantrip_actors import Cantrip, Circle, ProviderError, Runtime, open_loom, scripted
 from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.loom_views import Finder
 from cantrip_actors.wards import max_depth, max_turns
@@ -219,6 +219,21 @@ class TestCommands:
         (root,) = cantrip("loom", "tree", "notes", "--json").json
         assert [one["text"] for one in root["messages"]] == texts
         assert [one["before_turn"] for one in root["messages"]][-3:] == [turns[-1]["id"], turns[-1]["id"], None]
+
+    @pytest.mark.rule("Y-21")
+    def test_the_thread_of_an_entity_without_turns_has_its_intents(self, cantrip, place):
+        def fail(_):
+            raise ProviderError("it is broken")
+
+        broken = Cantrip(scripted(fail), circle=Circle(["done"], [max_turns(3)]))
+        with Runtime.blocking(LOOM) as runtime:
+            runtime.ensure("idle", broken)
+            with pytest.raises(ProviderError):
+                runtime.cast(broken, "milk", by="anna", key="k")
+            entity = runtime.begun_with("k").id
+        assert re.fullmatch(r"intent by anna at \d+-\d+-\d+ \d+:\d+\n +milk\n", cantrip("loom", "thread", entity).out)
+        assert cantrip("loom", "thread", entity, "--json").json == []
+        assert cantrip("loom", "thread", "idle").code == 0
 
     def test_the_tree_of_a_long_thread_shows_its_ends(self, cantrip, place):
         many = Cantrip(
