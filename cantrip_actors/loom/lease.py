@@ -21,9 +21,10 @@ may have been out of reach.
 
 An entity may cause the death of its process. So each lease counts how many holders in a row did not release it while
 the entity had work; after `DEATHS` of them the entity is quarantined (C-65). An idle entity without mail cannot kill a
-process, so the deaths of its holders do not count. A holder may also quarantine its entity, because it crashes again
-and again. A quarantine ends at its time, or when a claim lifts it; one that follows it without progress lasts twice as
-long (`compute_length`).
+process, so the deaths of its holders do not count. The count begins anew after a holder that took the entity over and
+recorded something for it (W-43): a lease has the last link of the tree as it was when it was claimed. A holder may also
+quarantine its entity, because it crashes again and again. A quarantine ends at its time, or when a claim lifts it; one
+that follows it without progress lasts twice as long (`compute_length`).
 """
 
 from __future__ import annotations
@@ -80,6 +81,13 @@ class Holder(NamedTuple):
     """When a quarantine ends by itself, in seconds since 1970; None if a claim has to lift it."""
     why: str = ""
     """Why it is quarantined."""
+    head: str = ""
+    """The last link of the tree when it was claimed; "" if it had none yet."""
+
+
+def make_holder(token: int, owner: str | None, deaths: int, left: float, until: float | None, note: str) -> Holder:
+    """Return a row of a store, in which one text is the head of the tree, or says why it is quarantined."""
+    return Holder(token, owner, deaths, left, until, *((note, "") if owner is None else ("", note)))
 
 
 class QuarantineRow(NamedTuple):

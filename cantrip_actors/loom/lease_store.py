@@ -21,7 +21,7 @@ from cantrip_actors.loom.lease import (
     make_not_root,
 )
 from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.loom.rules import Known, Tree, has_work
+from cantrip_actors.loom.rules import Known, has_work
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 
@@ -62,6 +62,7 @@ class LeaseStore(ABC):
         if place is not None and place.tree.root != entity:
             raise make_not_root(entity, place.tree.root)
         held, deaths, is_quarantined = self._find_holder(db, entity), 0, False
+        head = "" if place is None or place.tree.head is None else place.tree.head.decode()
         if held is not None:
             if held.owner is not None and held.owner != owner and self._is_live(held.owner, held.left):
                 raise Held.by(entity, held.owner, held.left)
@@ -70,15 +71,15 @@ class LeaseStore(ABC):
             # by its token: a newer lease, granted while this claim waited for another one, must not be removed
             self._drop(db, entity, held.token)
             deaths = count_deaths(held.deaths, held.owner, owner)
-            if deaths > held.deaths and place is not None:
-                deaths = self._count_deaths_since_progress(db, place.tree, deaths)
+            if deaths > held.deaths:
+                deaths = 0 if held.head and held.head != head else deaths
                 is_quarantined = deaths >= DEATHS
         if place is None or lift or not has_work(place):
             deaths, is_quarantined = 0, False
         if is_quarantined:
             why = f"{deaths} processes in a row died, or were out of reach, while they ran it"
             return self._isolate(db, entity, deaths, why, now)
-        token, until = self._grant(db, entity, owner, deaths, ttl)
+        token, until = self._grant(db, entity, owner, deaths, ttl, head)
         if place is not None:
             place.tree.token = token
         return Lease(entity, owner, token, until)
@@ -108,15 +109,11 @@ class LeaseStore(ABC):
         """Add a quarantine, which lasts the longer the more of them there were."""
         length = compute_length(self.quarantine_for, deaths - DEATHS)
         row = QuarantineRow(entity, why, None if length is None else now + length)
-        token, _ = self._grant(db, entity, None, deaths, 0.0, row)
+        token, _ = self._grant(db, entity, None, deaths, 0.0, why, row.until)
         place = self._known.find_place(entity)
         if place is not None:
             place.tree.token = token
         return row
-
-    def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:  # noqa: ARG002  # without nodes all of them count
-        """Return how many of these dead holders count towards a quarantine."""
-        return deaths
 
     def can_join(self) -> str:
         """Return why no node can join this loom; "" if one can."""
@@ -203,9 +200,12 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def _grant(
-        self, db: Any, entity: str, owner: str | None, deaths: int, ttl: float, row: QuarantineRow | None = None
+        self, db: Any, entity: str, owner: str | None, deaths: int, ttl: float, note: str, until: float | None = None
     ) -> tuple[int, float]:
-        """Add a lease, or without an owner the quarantine `row`; return its token, and its end (seconds since 1970)."""
+        """Add a lease, or a quarantine; return its token, and its end (seconds since 1970).
+
+        `note` is the head of the tree; for a quarantine, which has no owner, why it is one. That lasts to `until`.
+        """
 
     @abstractmethod
     def _drop(self, db: Any, entity: str, token: int) -> None:

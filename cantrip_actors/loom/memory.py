@@ -33,7 +33,7 @@ from cantrip_actors.loom.erasure import (
 )
 from cantrip_actors.loom.inbox import TakenMail, mark_fault, select_settled
 from cantrip_actors.loom.journal import JournalLine
-from cantrip_actors.loom.lease import NO_LEASES, Holder, QuarantineRow, read_boot_clock
+from cantrip_actors.loom.lease import NO_LEASES, Holder, QuarantineRow, make_holder, read_boot_clock
 from cantrip_actors.loom.memory_index import MemoryIndex
 from cantrip_actors.loom.rules import NONE_WAITS, Plan, Waiting
 from cantrip_actors.loom.seal_key import GivenKey, Head, open_seal
@@ -391,11 +391,11 @@ class MemoryStore(Store):
         owner: str | None,
         deaths: int,
         ttl: float,
-        row: QuarantineRow | None = None,
+        note: str,
+        until: float | None = None,
     ) -> tuple[int, float]:
         token = self._claims + 1
-        until, why = (None, "") if row is None else (row.until, row.why)
-        self._set_lease(entity, token, Holder(token, owner, deaths, read_boot_clock() + ttl, until, why))
+        self._set_lease(entity, token, make_holder(token, owner, deaths, read_boot_clock() + ttl, until, note))
         return token, time.time() + ttl
 
     def _drop(self, db: None, entity: str, token: int) -> None:  # noqa: ARG002  # likewise

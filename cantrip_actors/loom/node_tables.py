@@ -6,11 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from cantrip_actors.loom.lease import REMAINS, SERVICE, Holder, Lease, QuarantineRow, is_gone, read_service
+from cantrip_actors.loom.lease import REMAINS, SERVICE, Holder, Lease, QuarantineRow, is_gone, make_holder, read_service
 from cantrip_actors.loom.nodes import TABLES, NodeInfo, NodeRow, Unowned, Why, decode_info, encode_info
-from cantrip_actors.loom.rules import Tree
 from cantrip_actors.loom.table_rows import Connection, Tables, decode_text
-from cantrip_actors.records.seal import NOTHING
 from cantrip_actors.terms.errors import LoomError
 
 T = TypeVar("T")
@@ -94,24 +92,31 @@ class NodeTables(Tables):
         if row is None:
             return None
         token, owner, deaths, ends, why, left = row
-        return Holder(token, owner, deaths, left or 0.0, ends, decode_text(why))
+        return make_holder(token, owner, deaths, left or 0.0, ends, decode_text(why))
 
     def _grant(
-        self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float, row: QuarantineRow | None = None
+        self,
+        db: Connection,
+        entity: str,
+        owner: str | None,
+        deaths: int,
+        ttl: float,
+        note: str,
+        until: float | None = None,
     ) -> tuple[int, float]:
-        until = 0.0
+        lasts = 0.0
         if owner is not None:
             if owner not in self._owners:
                 self._forget_holders(db)
             self._owners.add(owner)
             self._hold(db, owner, ttl)
-            until = self.clock() + ttl
+            lasts = self.clock() + ttl
         (token,) = db.execute(
             "insert into leases (entity, holder, deaths, ends, why) "
             "values (?, coalesce((select no from holders where owner = ?), 0), ?, ?, ?) returning token",
-            (entity, owner or "", deaths, None if row is None else row.until, "" if row is None else row.why),
+            (entity, owner or "", deaths, until, note),
         ).fetchone()
-        return token, until
+        return token, lasts
 
     def _drop(self, db: Connection, entity: str, token: int) -> None:  # noqa: ARG002  # a token is no other entity's
         db.execute("delete from leases where token = ?", (token,))
@@ -179,12 +184,11 @@ class NodeTables(Tables):
 
         def work(db: Connection) -> None:
             self._lock_tables(db)
-            if not self._has_table(db, "takeovers"):
+            if not self._has_table(db, "nodes"):
                 for statement in TABLES:
                     db.execute(statement)
                 self._keep_small(db, (*BUSY, "nodes"))
             db.execute("delete from nodes where not exists (select 1 from holders where holders.owner = nodes.owner)")
-            db.execute("delete from takeovers where not exists (select 1 from leases where entity = takeovers.entity)")
             db.execute(_NEW_RELEASE, (info.release,))
 
         self._transact(work)
@@ -335,21 +339,8 @@ class NodeTables(Tables):
 
     def _look_for_nodes(self) -> bool:
         if not self._has_nodes:
-            self._has_nodes = bool(self._fetch_rows(self._table_query, "takeovers", *self._table_place))
+            self._has_nodes = bool(self._fetch_rows(self._table_query, "nodes", *self._table_place))
         return self._has_nodes
-
-    def _count_deaths_since_progress(self, db: Any, tree: Tree, deaths: int) -> int:
-        """Return how many holders died in a row since the tree got its last record (N-14)."""
-        if not self._has_nodes:
-            return deaths
-        row = db.execute("select head from takeovers where entity = ?", (tree.root,)).fetchone()
-        head = (tree.head or NOTHING).decode()
-        db.execute(
-            "insert into takeovers (entity, head) values (?, ?) "
-            "on conflict (entity) do update set head = excluded.head",
-            (tree.root, head),
-        )
-        return deaths if row is not None and decode_text(row[0]) == head else 0
 
 
 _RENEW = "update holders set until = {} where owner = ?"

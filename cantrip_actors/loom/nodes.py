@@ -19,9 +19,8 @@ TABLES = (
       owner text primary key, info text not null, busy integer not null, draining boolean not null,
       asked boolean not null)""",
     "create table if not exists releases (release text primary key, no integer not null)",
-    "create table if not exists takeovers (entity text primary key, head text not null)",
 )
-"""The tables that the first node makes. `takeovers` has the head of a tree when its last dead holder was replaced."""
+"""The tables that the first node makes."""
 
 
 Why = Literal["free", "gone", "expired"]

@@ -41,7 +41,7 @@ from cantrip_actors.loom import schema as tables
 from cantrip_actors.loom.blobs import attach_images
 from cantrip_actors.loom.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.lease import Lease, QuarantineRow, is_gone
+from cantrip_actors.loom.lease import Lease, is_gone
 from cantrip_actors.loom.migration import Migrate, Migrated, check_version, note_migration
 from cantrip_actors.loom.node_tables import BUSY
 from cantrip_actors.loom.postgres_connection import (
@@ -331,12 +331,19 @@ class PostgresStore(TableStore):
             )
 
     def _grant(
-        self, db: Connection, entity: str, owner: str | None, deaths: int, ttl: float, row: QuarantineRow | None = None
+        self,
+        db: Connection,
+        entity: str,
+        owner: str | None,
+        deaths: int,
+        ttl: float,
+        note: str,
+        until: float | None = None,
     ) -> tuple[int, float]:
         place = self._known.find_place(entity)
         head = NOTHING if place is None else place.tree.head or NOTHING
         self._new_tips[entity] = _Tip(head, -1, self._writers)
-        return super()._grant(db, entity, owner, deaths, ttl, row)
+        return super()._grant(db, entity, owner, deaths, ttl, note, until)
 
     def _drop(self, db: Connection, entity: str, token: int) -> None:
         self._new_tips[entity] = None

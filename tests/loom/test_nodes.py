@@ -102,9 +102,11 @@ def test_leases_of_dead_holders_on_idle_entities_are_removed(store: Any) -> None
     assert found(store) == [("busy", True, "expired")]
 
 
-@pytest.mark.rule("N-14")
-def test_deaths_count_only_as_long_as_the_entity_makes_no_progress(store: Any) -> None:
-    store.join("w", 60, INFO)
+@pytest.mark.rule("N-14", "W-43")
+@pytest.mark.parametrize("has_nodes", [False, True])
+def test_deaths_count_only_as_long_as_the_entity_makes_no_progress(store: Any, has_nodes: bool) -> None:
+    if has_nodes:
+        store.join("w", 60, INFO)
     begin(store, "e")
     for n in range(6):
         lease = store.claim("e", f"holder {n}", -1)

@@ -437,7 +437,7 @@ class Runtime:
         tree = self._tree
         if self._tenant is None:
             return tree.loom
-        return Loom(tree.store, tree.append, tenant=self._tenant, in_store=tree.in_store)
+        return Loom(tree.store, tree.append_remarks, tenant=self._tenant, in_store=tree.in_store)
 
     @property
     def shown_loom(self) -> Loom:

@@ -134,7 +134,7 @@ class Core:
         self._opened = _Opened(
             store,
             access,
-            Loom(store, self.append, in_store=self.in_store),
+            Loom(store, self.append_remarks, in_store=self.in_store),
             membership,
             current_token(),
             copy_context(),
@@ -231,6 +231,11 @@ class Core:
         if self.writer.alive:
             with anyio.CancelScope(shield=True):
                 await self.append(())
+
+    async def append_remarks(self, records: Sequence[Record]) -> None:
+        """Write records of somebody outside, such as rewards. Raises RuntimeClosed, LoomError."""
+        self.check_not_closed()
+        await self.append(records)
 
     async def append(
         self, records: Sequence[Record], taken: Sequence[tuple[int, int]] = (), outgoing: Sequence[Mail | Timer] = ()
