@@ -284,7 +284,7 @@ def test_a_folded_query_has_the_call_the_intent_a_marker_and_the_newest_turns(sc
         if not state.folded:
             continue
         event("folded")
-        assert query[len(head)].content == f"[folded: turns 1-{state.starts[0][1] - 1}]"
+        assert query[state.head].content == f"[folded: turns 1-{state.starts[0][1] - 1}]"
         newest = [m.content for m in query if m.content and m.content.startswith("intent ")][-1]
         given_ = [record for s in drive.transitions[: drive.transitions.index(step) + 1] for record in s.records]
         assert newest == of(IntentGiven, given_)[-1].intent
