@@ -186,22 +186,42 @@ def find_causes(standing: Standing, *, ignores_mail: bool = False, follows_answe
         ignores_mail: do not count waiting control mail as work.
         follows_answers: count an entity that waits for another one as that other one, if it is loaded here.
     """
+    seen: list[tuple[Standing, Sequence[Standing]]] = []
+    todo = [standing]
+    while todo:  # without recursion: entities that ask each other make long chains
+        entity = todo.pop()
+        below = () if entity.has_mail and not ignores_mail else _list_awaited(entity, follows_answers=follows_answers)
+        seen.append((entity, below))
+        todo += below
+    causes: dict[int, frozenset[Cause]] = {}
+    for entity, below in reversed(seen):  # those that are waited for stand behind those that wait
+        is_working = entity.has_mail and not ignores_mail
+        causes[id(entity)] = _WORKS if is_working else _join_causes(entity, [causes[id(awaited)] for awaited in below])
+    return causes[id(standing)]
+
+
+def _list_awaited(standing: Standing, *, follows_answers: bool) -> Sequence[Standing]:
+    """Return the loaded entities that an entity waits for."""
     life = standing.life
-    if standing.has_mail and not ignores_mail:
-        return _WORKS
+    if life.is_final or life.stage is Stage.IDLE:
+        return ()
+    if life.waits_for == "children":
+        return standing.children
+    return (standing.answerer,) if life.waits_for == "entity" and standing.answerer and follows_answers else ()
+
+
+def _join_causes(standing: Standing, below: Sequence[frozenset[Cause]]) -> frozenset[Cause]:
+    """Return what an entity waits for, given what those wait for that it waits for."""
+    life = standing.life
     if life.is_final:
         return frozenset()
     if life.stage is Stage.IDLE:
         return _AWAITED if standing.has_callers else _IDLE
-    if life.waits_for == "children" and standing.children:
-        parts = [
-            find_causes(child, ignores_mail=ignores_mail, follows_answers=follows_answers)
-            for child in standing.children
-        ]
-        return frozenset().union(*parts) or _WORKS  # all of them have ended, and their parent is about to continue
-    if life.waits_for == "entity" and standing.answerer is not None and follows_answers:
-        return find_causes(standing.answerer, ignores_mail=ignores_mail) - _AWAITED or _CAUSES["entity"]
-    return _CAUSES[life.waits_for]
+    if not below:
+        return _CAUSES[life.waits_for]
+    if life.waits_for == "children":
+        return frozenset().union(*below) or _WORKS  # all of them have ended, and their parent is about to continue
+    return below[0] - _AWAITED or _CAUSES["entity"]
 
 
 _WORKS: Final = frozenset({Cause.WORK})

@@ -90,6 +90,7 @@ from supervisors import (
     SupervisorRef,
 )
 from supervisors.events import Reports
+from supervisors.ref import identify
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -230,7 +231,9 @@ class Tree(Core):
                 self._system.sinks.append(self.instrument.supervised)
             self.is_open = True  # the first search for mail, as soon as its actor starts, may load entities
             try:
-                await self._system.start(ChildSpec("runtime", lambda: self._make_tree(store), restart="temporary"))
+                spec = ChildSpec("runtime", lambda: self._make_tree(store), restart="temporary")
+                top = await self._system.start(spec)
+                identify(top).watch(self, self._give_up, final=True)
             except BaseException as error:  # most likely a cancellation: close the system
                 self.is_open = False
                 await self._system.__aexit__(type(error), error, error.__traceback__)
@@ -304,6 +307,14 @@ class Tree(Core):
         for cell in [*self.living.leaving.values(), *self.living]:
             self.living.remove(cell)
             cell.end()
+
+    def _give_up(self, *_: object) -> None:
+        """Raise in all calls that wait, if the tree has ended by itself: its parts crashed too often."""
+        if self.is_open:
+            self._end_cells()
+            self.scheduler.queues.close()
+            self.inboxes.close()
+            self.bus.close()
 
     def _make_tree(self, store: Store) -> Supervisor:
         crystals, inboxes, scheduler, servers = self.crystals, self.inboxes, self.scheduler, self.tool_servers

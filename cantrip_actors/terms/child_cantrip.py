@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.call import Call
@@ -16,6 +16,9 @@ from cantrip_actors.terms.messages import ALIASES, find_named_gate
 from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.value import replace_fields
 from cantrip_actors.terms.ward import NUMBERS, PROGRAMS, Wards
+
+DEEPEST_LEVEL: Final = 100
+"""The deepest level of a child; 0 is a root entity. Each level is a task inside a task, with its cancel scopes."""
 
 
 def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
@@ -43,8 +46,8 @@ _ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in 
 
 
 def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
-    if parent.circle.resolved.depth == 0:
-        return Refused("cannot delegate: no deeper delegation is allowed here (max_depth is 0)")
+    if (why := _find_depth_fault(parent)) is not None:
+        return Refused(why)
     gates = _list_lent_gates(parent)
     asked_for = gates if request.gates is None else [ALIASES.get(name, name) for name in request.gates]
     names = list(dict.fromkeys((*asked_for, "done")))  # without `done` a child could not finish; every parent has it
@@ -85,6 +88,15 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     answer = parent.answer if request.answer is None else None
     parts = {"crystal": crystal, "call": call, "circle": circle, "answer": answer}
     return replace_fields(parent, **parts, level=parent.level + 1, name=None)
+
+
+def _find_depth_fault(parent: Cantrip) -> str | None:
+    """Return why an entity may not delegate, if it is too deep for that."""
+    if parent.circle.resolved.depth == 0:
+        return "cannot delegate: no deeper delegation is allowed here (max_depth is 0)"
+    if parent.level >= DEEPEST_LEVEL:
+        return f"cannot delegate: entities nest at most {DEEPEST_LEVEL} levels deep: do the rest yourself"
+    return None
 
 
 def _list_lent_gates(parent: Cantrip) -> Mapping[str, Gate]:

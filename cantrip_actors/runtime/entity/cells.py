@@ -232,5 +232,4 @@ class Cells:
     def _measure_waited(self, entity_id: str, now: float) -> float:
         """Return how many seconds an entity and its children have waited for people."""
         loom = self._core.loom
-        below = sum(self._measure_waited(one, now) for one in loom.below(entity_id))
-        return measure_waited(loom.records(entity_id), now) + below
+        return sum(measure_waited(loom.records(member), now) for member in loom.subtree(entity_id))

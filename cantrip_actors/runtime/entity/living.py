@@ -143,16 +143,27 @@ class LoadedCells:
 
     def describe(self, cell: Cell) -> Standing:
         """Return where an entity stands, with the children or the entity that it waits for."""
-        life, inbox = cell.life, cell.inbox
-        children = self.list_children(cell) if life.waits_for == "children" else ()
+        cells = [cell]
+        for waiting in cells:  # it grows: without recursion, because entities that ask each other make long chains
+            cells += self._list_awaited(waiting)
+        standings: dict[str, Standing] = {}
+        for waiting in reversed(cells):
+            life, inbox = waiting.life, waiting.inbox
+            children = self.list_children(waiting) if life.waits_for == "children" else ()
+            standings[waiting.entity_id] = Standing(
+                life,
+                has_mail=inbox is not None and inbox.has_unrecorded_control,
+                has_callers=waiting.callers > 0 or (inbox is not None and bool(inbox.awaited)),
+                children=[standings[child.entity_id] for child in children],
+                answerer=None if waiting.asks is None else standings.get(waiting.asks),
+            )
+        return standings[cell.entity_id]
+
+    def _list_awaited(self, cell: Cell) -> list[Cell]:
+        """Return the loaded entities that an entity waits for: its children, or the one whose answer it awaits."""
+        children = self.list_children(cell) if cell.life.waits_for == "children" else []
         answerer = None if cell.asks is None else self._cells.get(cell.asks)
-        return Standing(
-            life,
-            has_mail=inbox is not None and inbox.has_unrecorded_control,
-            has_callers=cell.callers > 0 or (inbox is not None and bool(inbox.awaited)),
-            children=[self.describe(child) for child in children],
-            answerer=None if answerer is None else self.describe(answerer),
-        )
+        return children if answerer is None else [*children, answerer]
 
     def may(self, occasion: Occasion, cell: Cell) -> bool:
         """Return whether an entity and its tree may leave on this occasion without losing work under way."""
