@@ -12,7 +12,7 @@ import anyio.from_thread
 from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, Loom, Runtime, scripted
-from cantrip_actors.cli.loom_views import entity_row, entity_table, thread_lines, tree, turn_lines
+from cantrip_actors.cli.loom_views import Finder, entity_row, entity_table, find_thread, thread_lines, tree, turn_lines
 from cantrip_actors.cli.watch import PlainLines
 from cantrip_actors.gates import gate
 from cantrip_actors.wards import max_turns
@@ -70,7 +70,8 @@ def _views(loom: Loom) -> Iterator[str]:
     headers = list(loom.headers())
     for header in headers:
         turns = loom.turns(header.entity_id)
-        for line in (*thread_lines(loom, turns), *(line for turn in turns for line in turn_lines(loom, turn))):
+        thread = find_thread(loom, Finder(loom), header.entity_id)
+        for line in (*thread_lines(thread), *(line for turn in turns for line in turn_lines(loom, turn))):
             yield line.plain
     for line in (*tree(loom), *entity_table([entity_row(loom, header) for header in headers], 120)):
         yield line.plain
