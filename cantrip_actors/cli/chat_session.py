@@ -38,7 +38,6 @@ from cantrip_actors.cli.inline_decisions import Keyboard, attend, has_terminal, 
 from cantrip_actors.cli.output import as_text, one_line, print_note, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.watch import Watcher, background
-from cantrip_actors.machine.project.conversation import list_heard_by_turn
 from cantrip_actors.stream.pieces import TextPieces
 
 SLICE: Final = 0.1
@@ -149,8 +148,6 @@ class ChatSession:
         self._queued: deque[str] = deque()
         """Messages that were typed while the entity was at work."""
         self._is_working = False
-        self._undone = 0
-        """How many of the entity's last intents are taken back."""
         self._forks = False
         """Whether the next message begins a fork."""
 
@@ -311,36 +308,18 @@ class ChatSession:
         self._screen.write_line(f"· {usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out{cost}")
 
     async def _undo(self) -> None:
-        intents = await self._runtime.read(lambda: self._list_intents(self._entity.id))
-        if self._undone >= len(intents):
+        heard = [message for message in await self._entity.messages() if message.role == "user"]
+        if await self._entity.undo(by=self._by):
+            self._screen.write_line(f"· taken back: {heard[-1].content}")
+        else:
             self._screen.write_line("· there is nothing to take back")
-            return
-        self._undone += 1
-        self._screen.write_line(f"· taken back: {intents[-self._undone][0]}")
-
-    def _list_intents(self, entity_id: str, until: str = "") -> list[tuple[str, str | None]]:
-        """Return the intents of an entity's thread, up to a turn, and the turn before each; None if none was.
-
-        The thread of a fork begins with that of its original.
-        """
-        loom = self._runtime.loom
-        header = loom.header(entity_id)
-        before = header.parent_turn if header.forked else None
-        intents = [] if before is None else self._list_intents(loom.owner(before), before)
-        heard = list_heard_by_turn(loom.records(entity_id))
-        for turn_id in (*(turn.id for turn in loom.turns(entity_id)), None):
-            intents += [(one.text, before) for one in heard.get(turn_id, ()) if one.kind == "intent"]
-            before = turn_id
-            if turn_id == until:
-                break
-        return intents
 
     # Episodes
 
     async def _say(self, message: str) -> None:
         """Give the entity a message, or a fork of it, and show the episode. An error is shown, and ends only that."""
         try:
-            if self._forks or self._undone:
+            if self._forks:
                 await self._fork(message)
                 return
             async with self._entity.stream(message, by=self._by) as episode:
@@ -351,24 +330,19 @@ class ChatSession:
 
     async def _fork(self, message: str) -> None:
         """Continue with a long-lived fork from the last turn that is not taken back; without one, begin anew."""
-        runtime, undone = self._runtime, self._undone
-        turn_id = await runtime.read(lambda: self._find_fork_turn(undone))
+        runtime = self._runtime
+        turn_ids = [message.turn_id for message in await self._entity.messages() if message.turn_id is not None]
+        turn_id = turn_ids[-1] if turn_ids else None
         if turn_id is not None:
             entity = await runtime.start_fork(turn_id, intent=message, cantrip=self._cantrip, lasting=True, by=self._by)
         elif self._cantrip is not None:
             entity = await runtime.invoke(self._cantrip, message, by=self._by)
         else:
             raise InvalidIntent("chat: another process runs this entity, and its recipe is not known here")
-        self._entity, self._undone, self._forks = entity, 0, False
+        self._entity, self._forks = entity, False
         loom = render_loom_option(self._url)
         self._screen.write_line(f"· from here on a copy: cantrip chat {short(entity.id)}{loom} continues it")
         await self._follow(entity.events(after="0", deltas=True), entity.episode)
-
-    def _find_fork_turn(self, undone: int) -> str | None:
-        if undone:
-            return self._list_intents(self._entity.id)[-undone][1]
-        turns = self._runtime.loom.turns(self._entity.id)
-        return turns[-1].id if turns else self._runtime.loom.header(self._entity.id).parent_turn
 
     async def _follow(
         self, events: AsyncIterator[EntityEvent], wait: Callable[[], Awaitable[Episode]], *, is_quiet: bool = False
