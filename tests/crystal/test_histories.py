@@ -1,7 +1,7 @@
 """The answers of one family's model are sent to every other family in the shape that its provider accepts."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.clouds import azure, bedrock, vertex
@@ -76,6 +76,7 @@ histories = st.lists(
 @pytest.mark.rule("R-08", "R-30", "V-01")
 @pytest.mark.parametrize("reader", CRYSTALS)
 @settings(max_examples=40)
+@example(history=[(family, Said(calls=(("", {}),)), []) for family in FAMILIES], shown=[])
 @given(history=histories, shown=st.lists(images, max_size=2))
 def test_the_history_of_any_family_is_sent_to_another_in_its_published_shape(reader, history, shown) -> None:
     messages = [Message("system", "Be terse."), Message("user", "go", images=tuple(shown))]
