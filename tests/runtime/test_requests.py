@@ -596,6 +596,7 @@ async def test_a_decision_needs_a_name_and_a_shallow_value() -> None:
         with pytest.raises(InvalidDecision, match="args: expected a value of at most 100 levels"):
             await runtime.decide(request.id, "allow", args={"amount": deep})
         await runtime.decide(request.id, "deny")
+        await runtime.get_entity(request.entity).episode()
         assert runtime.loom.turns(request.entity)[0].decisions[0].by == "program"
 
 

@@ -23,7 +23,7 @@ from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
 from cantrip_actors.terms.bounds import check_value
-from cantrip_actors.terms.exact_json import parse_exactly
+from cantrip_actors.terms.exact_json import has_long_number, parse_exactly
 from cantrip_actors.terms.messages import ToolDefinition
 
 _BUILTINS: Final = (
@@ -172,10 +172,11 @@ _NONE: Final = object()
 
 def _read_json(word: str) -> Any:
     try:
-        # an integer of more than 64 bits is kept as its digits (D-005), not rounded to a float
-        return plain(parse_exactly(word))
+        value = parse_exactly(word)
     except ValueError:
         return _NONE
+    # an integer of more than 64 bits is kept as its digits (D-005)
+    return plain(value) if has_long_number(word) else value
 
 
 def _is_text(shape: Any) -> bool:
