@@ -17,6 +17,7 @@ from cantrip_actors.machine.project.conversation import (
     Said,
     build_conversation,
 )
+from cantrip_actors.records.records import Record
 from cantrip_actors.terms.messages import Message
 
 __all__ = [
@@ -39,11 +40,16 @@ def conversation_of(loom: Loom, entity_id: str, until: str | None = None) -> Con
     `until` ends it at that turn of the entity, or of the originals that it was forked from. Raises LoomError.
     """
     if until is None:
-        header = loom.header(entity_id)
-        before = loom.lineage(header.parent_turn) if header.forked and header.parent_turn is not None else []
-        return build_conversation([*before, *loom.records(entity_id)])
+        return build_conversation(read_path(loom, entity_id))
     rewards = collect_rewards(loom.records(loom.owner(until))).values()
     return build_conversation([*loom.lineage(until), *(one for given in rewards for one in given)])
+
+
+def read_path(loom: Loom, entity_id: str) -> list[Record]:
+    """Return the records of an entity; before those of a fork, those that led to it. Raises LoomError."""
+    header = loom.header(entity_id)
+    before = loom.lineage(header.parent_turn) if header.forked and header.parent_turn is not None else []
+    return [*before, *loom.records(entity_id)]
 
 
 def build_messages(conversation: Conversation, *, hide_ephemeral: bool = False) -> list[Message]:

@@ -159,37 +159,6 @@ def build_conversation(records: Iterable[Record]) -> Conversation:
     return reader.build_conversation()
 
 
-def find_visible(items: Sequence[Item]) -> frozenset[int]:
-    """Return the indexes of the items that the last fold left in the context, as `evolve` does.
-
-    These are the messages up to the first intent with its data, the newest intent with what came with it, and the turns
-    that were not folded.
-    """
-    every = frozenset(range(len(items)))
-    folds = [at for at, item in enumerate(items) if isinstance(item, Folded)]
-    if not folds:
-        return every
-    fold = items[folds[-1]]
-    assert isinstance(fold, Folded), "its index is one of a fold"
-    before = items[: folds[-1]]
-    utterances = [at for at, item in enumerate(before) if isinstance(item, Said)]
-    told = {at: item.kind for at, item in enumerate(before) if isinstance(item, Heard)}
-    intents = [at for at, kind in told.items() if kind == "intent"]
-    head = intents[0] + 1 + (told.get(intents[0] + 1) == "context")
-    cut, turns = len(before), 0
-    for at in utterances:
-        item = items[at]
-        if turns >= fold.last:
-            cut = at
-            break
-        turns += len(item.turns) if isinstance(item, Said) else 0
-    visible = {*range(head), *range(cut, len(items))}
-    if head <= intents[-1] < cut:
-        end = next((at for at in utterances if at > intents[-1]), cut)
-        visible.update(range(intents[-1], end))
-    return frozenset(visible)
-
-
 def list_heard_by_turn(records: Iterable[Record]) -> dict[str | None, list[Heard]]:
     """Return the intents and steering messages of an entity by the turn that follows them; None: none follows yet."""
     by_turn: dict[str | None, list[Heard]] = {}
