@@ -37,7 +37,7 @@ from cantrip_actors import (
     gate,
     scripted,
 )
-from cantrip_actors.wards import max_turns, timeout
+from cantrip_actors.wards import max_turns
 
 LOOM = os.environ.get("LOOM", "sqlite:service.db")
 RELEASE = int(os.environ.get("RELEASE", "1"))
@@ -79,7 +79,7 @@ def policy(context: Invocation) -> dict[str, object]:
 
 
 GATES: list[Any] = ["done", order.with_(account=PROVIDED), *([opening_hours] if RELEASE > 1 else [])]
-DESK = Cantrip(scripted(policy), Call(f"Release {RELEASE}:"), Circle(GATES, [max_turns(20), timeout(60)]), name="desk")
+DESK = Cantrip(scripted(policy), Call(f"Release {RELEASE}:"), Circle(GATES, [max_turns(20)]), name="desk")
 
 
 def provide(work: Work) -> Mapping[str, Any]:

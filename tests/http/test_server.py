@@ -196,7 +196,7 @@ def test_an_approval_survives_kill_9_before_and_after_its_decision(tmp_path: Pat
         again = client.post(f"/requests/{request['id']}", json=said, headers=key)
         assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
         assert client.post(f"/requests/{request['id']}", json={"decision": "deny"}).status_code == 409
-        wait_until(lambda: client.get("/entities/bob").json()["state"] == "terminated")
+        wait_until(lambda: client.get("/entities/bob").json()["state"] == "idle")
         assert client.get("/entities/bob").json()["episode"]["result"] == "it said: paid 2"
 
 

@@ -50,7 +50,7 @@ async def test_a_steering_message_is_taken_by_the_holder(url: str) -> None:
         await one.post("entities/bob/send", {"intent": "turns 3 0.8"}, 202)
         await wait_for_state(two, "active")
         await two.post("entities/bob/steer", {"text": "psst"}, 202)
-        await wait_for_state(two, "terminated")
+        await wait_for_state(two, "idle")
         steered = [record.text for record in one.runtime.loom.records(entity) if hasattr(record, "text")]
         assert steered == ["psst"]
 
@@ -61,7 +61,7 @@ async def test_an_interrupt_is_taken_by_the_holder(url: str) -> None:
         await one.post("entities/bob/send", {"intent": "nap 60"}, 202)
         await wait_for_state(two, "active")
         await two.post("entities/bob/interrupt", {"why": "lunch", "now": True}, 202)
-        assert (await wait_for_state(one, "interrupted"))["episode"]["reason"] == "interrupted"
+        assert (await wait_for_state(one, "idle"))["episode"]["reason"] == "interrupted"
 
 
 @pytest.mark.alternate_backends
@@ -83,7 +83,7 @@ async def test_a_decision_is_taken_by_the_holder(url: str) -> None:
             while not (found := (await two.get("requests?entity=bob"))["items"]):
                 await anyio.sleep(0.05)
         await two.post(f"requests/{found[0]['id']}", {"decision": "allow", "args": {"amount": 2}}, 200)
-        assert (await wait_for_state(one, "terminated"))["episode"]["result"] == "it said: paid 2"
+        assert (await wait_for_state(one, "idle"))["episode"]["result"] == "it said: paid 2"
         assert (await one.post(f"requests/{found[0]['id']}", {"decision": "deny"}, 409))["decision"] == "allow"
         assert not two.runtime.get_entity(entity).loaded
 

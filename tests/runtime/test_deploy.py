@@ -14,12 +14,13 @@ import httpx
 import pytest
 
 from cantrip_actors import open_loom
+from tests.exhaustive import EXHAUSTIVE
 from tests.forked import Forked
 from tests.loom import postgres
 
 WORKERS = 4
 USERS = 6
-RATE = 50
+RATE = 50 if EXHAUSTIVE else 20
 """Requests a second."""
 
 WORKER = """

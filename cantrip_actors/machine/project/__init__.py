@@ -27,7 +27,6 @@ from cantrip_actors.machine.project.entity import (
     list_children,
     list_intents,
     list_turns_quoting,
-    sum_usage,
 )
 from cantrip_actors.machine.project.fork import make_fork_state
 from cantrip_actors.machine.project.outcome import (
@@ -54,6 +53,7 @@ from cantrip_actors.machine.project.record import (
     get_time,
     get_turn_number,
     is_for_lease_holder,
+    sum_usage,
 )
 from cantrip_actors.machine.project.requests import Verdict, find_decision, find_open_request, measure_waited
 from cantrip_actors.machine.project.turns import (

@@ -9,14 +9,12 @@ from typing import Any, Final
 from cantrip_actors.machine.evolve import fold, is_entity_end
 from cantrip_actors.machine.project.outcome import Status, get_outcome
 from cantrip_actors.machine.project.record import (
-    COUNTED,
     Life,
     advance,
     as_header,
     begin_standing,
     compute_life,
     get_time,
-    get_usage,
 )
 from cantrip_actors.machine.project.undone import fold_log
 from cantrip_actors.machine.state import CantripRef, Shape, State
@@ -57,7 +55,6 @@ __all__ = [
     "list_children",
     "list_intents",
     "list_turns_quoting",
-    "sum_usage",
 ]
 
 
@@ -217,12 +214,3 @@ def find_dependencies(records: Sequence[Record], before: str | None = None) -> s
 def find_first_intent(records: Iterable[Record]) -> IntentGiven | None:
     """Return the first intent; None if the process was killed between the header and it."""
     return next((record for record in records if isinstance(record, IntentGiven)), None)
-
-
-def sum_usage(records: Iterable[Record]) -> Usage:
-    """Return the tokens that records count (PROD-3): utterances, summaries, answers for servers, invalid answers."""
-    total = NO_USAGE
-    for record in records:
-        if type(record) in COUNTED:
-            total = total + get_usage(record)
-    return total

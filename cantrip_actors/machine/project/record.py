@@ -5,6 +5,7 @@ Stores call these functions for each record that they append, so they compare cl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -163,9 +164,13 @@ def get_sender(record: Record) -> str:
     return ""
 
 
-def get_usage(record: Record) -> Usage:
-    """Return the tokens that a record counts (PROD-3)."""
-    return record.usage if type(record) in COUNTED else NO_USAGE  # type: ignore[union-attr]  # its type says so
+def sum_usage(records: Iterable[Record]) -> Usage:
+    """Return the tokens that records count (PROD-3): utterances, summaries, answers for servers, invalid answers."""
+    total = NO_USAGE
+    for record in records:
+        if type(record) in COUNTED:
+            total = total + record.usage  # type: ignore[union-attr]  # its type says so
+    return total
 
 
 def get_time(record: Record) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_actors.machine.project.entity import find_status, sum_usage
-from cantrip_actors.machine.project.record import get_committed_turn
+from cantrip_actors.machine.project.entity import find_status
+from cantrip_actors.machine.project.record import get_committed_turn, sum_usage
 from cantrip_actors.machine.project.turns import collect_rewards
 from cantrip_actors.records.records import Committed, Folded, GateFinished, Header, Record, Utterance
 from cantrip_actors.terms.messages import NO_USAGE, Usage

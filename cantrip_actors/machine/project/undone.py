@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cantrip_actors.machine.evolve import evolve
-from cantrip_actors.machine.project.record import get_usage
+from cantrip_actors.machine.project.record import sum_usage
 from cantrip_actors.machine.state import Phase, Shape, State
 from cantrip_actors.records.records import Adopted, ChildStarted, Committed, Header, IntentGiven, Record, Undone
 
@@ -25,7 +25,7 @@ class UndoneBranch:
         """Count what the branch has used; nothing else is left of it."""
         state.sequence += sum(type(record) is Committed for record in self.records)
         state.spawned += sum(type(record) is ChildStarted for record in self.records)
-        state.usage = sum(map(get_usage, self.records), state.usage)
+        state.usage = state.usage + sum_usage(self.records)
         state.undone += 1
 
 
