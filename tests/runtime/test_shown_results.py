@@ -1,5 +1,6 @@
 """How much of a result a query shows, and how an entity reads the rest."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,7 +88,7 @@ async def test_a_query_shows_the_two_ends_of_a_long_result_and_the_loom_keeps_al
         episode = await runtime.cast(Cantrip(crystal, circle=circle), "go")
         recorded = str(runtime.loom.turns(episode.entity_id)[-2].observations[-1].result)
     (text,) = shown(crystal.invocations[-1])
-    assert all(f"{n:09}" in recorded for n in range(30_000))
+    assert {f"{n:09}" for n in range(30_000)} <= set(re.findall(r"\d{9}", recorded))
     assert "BEGIN" in text[:200]
     assert "THE END" in text[-200:]
     assert "characters left out: 6,000 of a result are shown" in text
