@@ -57,6 +57,9 @@ MODELS = {
 
 def turn_of(family: str, what: Said, shown) -> list[Message]:
     """An utterance as the decoder of a family makes it, and the results of its calls."""
+    if family == "google":  # it sends calls without a name beside texts, which are ignored; alone, they are no answer
+        what = what._replace(calls=tuple(call for call in what.calls if call[0]))
+        what = what if what.text or what.calls else what._replace(text="yes")
     response, _ = decoded(family, [framed(family, what)], model=MODELS[family])
     utterance = Message(
         "assistant", response.content, response.tool_calls, thinking=response.thinking, blocks=response.blocks

@@ -228,7 +228,7 @@ class GoogleDecoder(Decoder):
 
     def _read_part(self, part: dict[str, Any]) -> None:
         call = mapping(part.get("functionCall"))
-        if "name" in call or (call and self._call is not None):  # one without a name goes on with that before
+        if call.get("name") or (call and self._call is not None):  # one without a name goes on with that before
             self._add_call(call, part)
             return
         self._end_call()
@@ -264,7 +264,7 @@ class GoogleDecoder(Decoder):
 
     def _add_call(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> None:
         name = call.get("name")
-        if isinstance(name, str) and (name or self._call is None):
+        if isinstance(name, str) and name:
             self._end_call()
             self._call = self.draft.call(name, call.get("id"))
             self._arguments = dict(call.get("args") or {})
