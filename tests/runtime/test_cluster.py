@@ -574,6 +574,7 @@ async def test_a_submission_is_refused_while_too_many_wait_before_it(url: str) -
 
 
 @pytest.mark.rule("N-58")
+@pytest.mark.thread_rate(0.01)
 async def test_senders_that_are_too_fast_are_refused_and_delay_no_urgent_submission(url: str) -> None:
     """A node runs two casts of a second each at once; ten senders submit as fast as they may."""
     casts: dict[str, Submission] = {}
