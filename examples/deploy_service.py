@@ -47,7 +47,7 @@ GRACE = 10.0
 
 
 class Account:
-    """The account of one user: what must never be somebody else's."""
+    """The account of one user: another user must never reach it."""
 
     def __init__(self, user: str) -> None:
         self.user = user

@@ -762,7 +762,7 @@ class _Query:
             except CrystalError:  # an answer that breaks the contract costs as well
                 self.counts.append(decoder.counts)
                 raise
-            except anyio.get_cancelled_exc_class():  # and one that nobody waits for any more
+            except anyio.get_cancelled_exc_class():  # and one whose caller was cancelled
                 if decoder.counts != NO_COUNTS:
                     self.counts.append(decoder.counts)
                 raise

@@ -320,7 +320,7 @@ def _start_child(shape: Shape, state: State, record: ChildStarted) -> None:  # n
 
 
 def _fold(shape: Shape, state: State, record: Folded) -> None:
-    """Shorten the context. The call, and the intents that what is left belongs to, stay (LOOM-6, CALL-5)."""
+    """Shorten the context. The call stays, and so do the intents of the turns that are left (LOOM-6, CALL-5)."""
     conversation = state.conversation
     if record.selective:
         _fold_results(conversation, record)

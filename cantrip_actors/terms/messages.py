@@ -145,7 +145,7 @@ class ThreadMessage(Message, frozen=True, gc=False):
     at: str = ""
     """When it was recorded, ISO 8601 in UTC. What the entity says has the time at which its turn was committed."""
     turn_id: str | None = None
-    """The turn that the message is part of, to fork from; None for what the entity was told."""
+    """The turn that the message is part of, to fork from; None for an intent and for steering."""
     is_folded: bool = False
     """Whether a fold has taken it out of the entity's context."""
 

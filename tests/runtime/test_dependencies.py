@@ -1,4 +1,4 @@
-"""Dependencies of gates: the right ones in every process, and never somebody else's."""
+"""Dependencies of gates: the right ones in every process, and never those of another user."""
 
 from collections.abc import Mapping
 from functools import cache

@@ -49,7 +49,7 @@ TOOL = Tool("add", "Add.", {"type": "object", "properties": {"n": {"type": "inte
 
 
 class World:
-    """What surrounds the assistant. `happened` counts what it did to the assistant."""
+    """The surroundings of the assistant. `happened` counts their faults."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -231,7 +231,7 @@ def make_assistant(world: World) -> Cantrip:
 
 
 async def ask(entity: Entity, number: int, reasons: Counter[str]) -> str:
-    """Send an intent until it is answered; return the answer, or why there is none."""
+    """Send an intent until it is answered; return the answer, or the error."""
     while True:
         try:
             episode = await entity.send(f"intent {number}", key=f"{number}")

@@ -2,7 +2,7 @@
 
 They are made from the same conversation as the exports, so they are whole: a fold removes nothing (LOOM-5), and the
 messages that it left in the context are those that are not marked. The system prompt is not among them, and neither is
-what the entity said in a turn that is not committed yet.
+a turn that is not committed yet.
 """
 
 from __future__ import annotations

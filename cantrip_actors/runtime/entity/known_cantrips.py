@@ -51,6 +51,8 @@ class KnownCantrips:
         self.provide = provide
         self._marks = Marks(cantrips)
         self._has_injected = False
+        self.has_typed_answers = False
+        """Whether one of these cantrips has an `answer` type."""
         self._sent: OrderedDict[tuple[str, str], Cantrip] = OrderedDict()
         """The cantrips that sent intents came with, by entity and key."""
         self._given = cantrips
@@ -71,6 +73,7 @@ class KnownCantrips:
             risks = {risk: list(gates) for risk, gates in cantrip.circle.risks.items()}
             _log.warning("a cantrip has the lethal trifecta", cantrip=cantrip.id, name=cantrip.name, **risks)
         self._has_injected = self._has_injected or cantrip.circle.has_injected
+        self.has_typed_answers = self.has_typed_answers or cantrip.answer is not None
         _remember(cantrip, self._used)
 
     def offer(self, cantrip: Cantrip) -> None:
@@ -197,11 +200,6 @@ class KnownCantrips:
                 "crystals or dependencies: say with which it continues, cantrip=…"
             )
         return known.cantrip
-
-    @property
-    def has_typed_answers(self) -> bool:
-        """Whether one of these cantrips has an `answer` type."""
-        return any(known.cantrip.answer is not None for known in (*self._used.values(), *self._carved.values()))
 
     def find_content(self, entity_id: str, cantrip_id: str) -> Cantrip | None:
         """Return a known cantrip of that content, whatever its crystal and its dependencies are."""

@@ -1,4 +1,4 @@
-"""Marks: which dependencies the gates of an episode have, so that no process runs it with somebody else's.
+"""Marks say which dependencies the gates of an episode have, so that no process runs it with those of another user.
 
 The runtime never guesses the dependencies of a user (decision V-0001). `Runtime.open(dependencies=…)` provides them for
 each episode (`providing.py`). Without it they are those of a cantrip that this process has. Then each intent has a
@@ -95,7 +95,7 @@ def _identify_value(value: Any) -> tuple[object, ...]:
 def _has_object(name: str, value: Any) -> bool:
     """Return whether a dependency has an identity in one process only, or is a secret, of which the loom has no digest.
 
-    PROVIDED is no value of its own: nobody has it.
+    PROVIDED is a placeholder, and equal in every process.
     """
     if value is PROVIDED:
         return False

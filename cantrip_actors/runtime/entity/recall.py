@@ -32,7 +32,7 @@ async def recall_result(cell: Cell, core: Core, action: Contact) -> Observed:
 
 
 def read_result(loom: Loom, plan: Plan, call_id: str) -> str | None:
-    """Return the whole result of a call as text, the newest if ids repeat; None if there is none in the thread."""
+    """Return the whole result of a call as text, the newest if ids repeat; None if the thread has no such call."""
     observation = find_observation(loom.records(plan.entity_id), call_id)
     if observation is None and plan.forked and plan.parent_turn is not None:
         observation = find_observation(loom.lineage(plan.parent_turn), call_id)

@@ -263,7 +263,7 @@ class Entity(Generic[Answer_co]):
         key: str | None = None,
         by: str = "",
         resume: str | None = None,
-    ) -> EpisodeRun:
+    ) -> EpisodeRun[Answer_co]:
         """Send an intent, and follow its episode while it happens: `async with entity.stream(intent) as run`.
 
         `context`, `key` and `by` are as for `send`. Leaving the block before the episode has ended withdraws the intent
@@ -278,14 +278,14 @@ class Entity(Generic[Answer_co]):
 
     async def _begin_run(
         self, intent: Said, context: Any, key: str | None, by: str, after: RunPosition
-    ) -> FollowedEpisode:
+    ) -> FollowedEpisode[Answer_co]:
         if key is None and after.event != BEGINNING:
             return await self._follow_episode_at(after.event)
         feed = EventFeed(self._tree, self._id, BEGINNING, deltas=True)  # before the intent is there to be taken
         receipt = await self.post(intent, context=context, key=key, by=by)
         return self._follow_intent(feed, receipt.key)
 
-    async def _follow_episode_at(self, at: EventId) -> FollowedEpisode:
+    async def _follow_episode_at(self, at: EventId) -> FollowedEpisode[Answer_co]:
         """Return the episode that an event belongs to."""
         tree = self._tree
         feed = EventFeed(tree, self._id, BEGINNING, deltas=True)
@@ -296,8 +296,8 @@ class Entity(Generic[Answer_co]):
         intents = list_intents(records[: at.number])
         return self._follow_intent(feed, intents[-1].key or "" if intents else "")
 
-    def _follow_intent(self, feed: EventFeed, key: str) -> FollowedEpisode:
-        receipt = Receipt(self._tree, self._id, key)
+    def _follow_intent(self, feed: EventFeed, key: str) -> FollowedEpisode[Answer_co]:
+        receipt = self._make_receipt(key)
 
         async def cancel() -> None:
             await receipt.cancel(now=True)
@@ -308,7 +308,7 @@ class Entity(Generic[Answer_co]):
 
         return FollowedEpisode(self._id, feed, key, receipt.episode, cancel, has_no_episode)
 
-    def _follow_only_episode(self, feed: EventFeed) -> FollowedEpisode:
+    def _follow_only_episode(self, feed: EventFeed) -> FollowedEpisode[Answer_co]:
         """Return the episode of a one-shot entity."""
 
         async def has_no_episode() -> bool:
@@ -316,7 +316,7 @@ class Entity(Generic[Answer_co]):
 
         return FollowedEpisode(self._id, feed, None, self.episode, self._cancel, has_no_episode)
 
-    def _follow_beginning(self) -> FollowedEpisode:
+    def _follow_beginning(self) -> FollowedEpisode[Answer_co]:
         """Return the episode of a one-shot entity that has just begun, for `Runtime.stream`."""
         return self._follow_only_episode(EventFeed(self._tree, self._id, BEGINNING, deltas=True))
 
@@ -523,7 +523,7 @@ class Entity(Generic[Answer_co]):
         return follow_turns(self._tree, self._id, after)
 
     async def messages(self) -> list[ThreadMessage]:
-        """Return the entity's thread as messages, oldest first: what it was told, said and observed.
+        """Return the entity's thread as messages, oldest first: intents, steering, answers, results.
 
         They come from the loom, whichever process runs the entity: intents and steering messages with their senders,
         and the turns that are committed. Each is a `Message`, and says by whom it is, when it was recorded, and whether

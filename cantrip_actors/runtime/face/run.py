@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Generic, Self
 
 import anyio
 
@@ -20,6 +20,7 @@ from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.stream.events import EntityEndedEvent, EntityEvent, EntityStartedEvent, EpisodeEndedEvent
 from cantrip_actors.stream.pieces import TextPieces
 from cantrip_actors.stream.reading import EventId
+from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.errors import CantripError, InvalidIntent, LoomError
 
 BEGINNING: Final = EventId()
@@ -27,7 +28,7 @@ BEGINNING: Final = EventId()
 
 @dataclass(frozen=True, slots=True)
 class RunPosition:
-    """A position in a run, as `Run.position` writes it; `entity_id` is None for the id of an event alone."""
+    """A position in a run, as `EpisodeRun.position` writes it; `entity_id` is None for the id of an event alone."""
 
     entity_id: str | None
     event: EventId
@@ -44,27 +45,24 @@ class RunPosition:
         return cls(entity_id or None, event)
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedEpisode:
+@dataclass(frozen=True)
+class FollowedEpisode(Generic[Answer_co]):
     """An episode that a run follows, and how to wait for it and to cancel it."""
 
     entity_id: str
     feed: EventFeed
     key: str | None
     """The key of its intent; None for the only episode of a one-shot entity."""
-    wait: Callable[[], Awaitable[Episode]]
+    wait: Callable[[], Awaitable[Episode[Answer_co]]]
     cancel: Callable[[], Awaitable[object]]
     has_no_episode: Callable[[], Awaitable[bool]]
     """Returns whether its intent was refused or withdrawn, so that no episode comes."""
 
 
-BeginRun = Callable[[RunPosition], Awaitable[FollowedEpisode]]
-
-
 class RunEvents(AsyncIterator[EntityEvent]):
     """The events of one episode after a position, in order. It ends with the episode."""
 
-    def __init__(self, episode: FollowedEpisode, after: EventId) -> None:
+    def __init__(self, episode: FollowedEpisode[Any], after: EventId) -> None:
         self._episode = episode
         self._after = after
         self._has_begun = episode.key is None
@@ -134,7 +132,7 @@ class RunText(AsyncIterator[str]):
                 return piece
 
 
-class EpisodeRun:
+class EpisodeRun(Generic[Answer_co]):
     """An episode that is followed while it happens: `async with runtime.stream(cantrip, intent) as run`.
 
     The work begins when the block is entered. Leaving the block before the episode has ended cancels the episode, as
@@ -142,12 +140,12 @@ class EpisodeRun:
     """
 
     def __init__(
-        self, begin: Callable[[RunPosition], Awaitable[FollowedEpisode]], resume: object, *, keeps: bool
+        self, begin: Callable[[RunPosition], Awaitable[FollowedEpisode[Answer_co]]], resume: object, *, keeps: bool
     ) -> None:
         self._begin = begin
         self._from = RunPosition.parse(resume)
         self._keeps = keeps
-        self._entered: tuple[FollowedEpisode, RunEvents] | None = None
+        self._entered: tuple[FollowedEpisode[Answer_co], RunEvents] | None = None
         self._text: RunText | None = None
 
     async def __aenter__(self) -> Self:
@@ -165,7 +163,7 @@ class EpisodeRun:
         with anyio.CancelScope(shield=True), suppress(CantripError):  # it has ended, or the runtime closes and ends it
             await episode.cancel()
 
-    def _get_entered(self) -> tuple[FollowedEpisode, RunEvents]:
+    def _get_entered(self) -> tuple[FollowedEpisode[Answer_co], RunEvents]:
         if self._entered is None:
             raise LoomError("a run begins when its block is entered: async with runtime.stream(…) as run")
         return self._entered
@@ -198,6 +196,6 @@ class EpisodeRun:
             self._text = RunText(self._get_entered()[1])
         return self._text
 
-    async def result(self) -> Episode:
+    async def result(self) -> Episode[Answer_co]:
         """Wait for the end of the episode, and return it. Raises as `Runtime.cast` and `Entity.send` do."""
         return await self._get_entered()[0].wait()

@@ -574,14 +574,14 @@ class Runtime:
 
     def stream(
         self,
-        cantrip: Cantrip,
+        cantrip: Cantrip[Answer_co],
         intent: Said,
         *,
         context: Any = None,
         key: str | None = None,
         by: str = "",
         resume: str | None = None,
-    ) -> EpisodeRun:
+    ) -> EpisodeRun[Answer_co]:
         """Cast, and follow the episode while it happens: `async with runtime.stream(cantrip, intent) as run`.
 
         `run.text()` yields the text in pieces, `run.events()` the events, and `await run.result()` returns the episode.
@@ -596,8 +596,8 @@ class Runtime:
         return EpisodeRun(partial(self._begin_run, cantrip, intent, context, key, by), resume, keeps=key is not None)
 
     async def _begin_run(
-        self, cantrip: Cantrip, intent: Said, context: Any, key: str | None, by: str, after: RunPosition
-    ) -> FollowedEpisode:
+        self, cantrip: Cantrip[Answer_co], intent: Said, context: Any, key: str | None, by: str, after: RunPosition
+    ) -> FollowedEpisode[Answer_co]:
         if key is None and after.event != BEGINNING:
             if after.entity_id is None:
                 raise InvalidIntent(
@@ -653,7 +653,7 @@ class Runtime:
         return await find_submission(self._tree, self._beginnings, key, self._tenant or "")
 
     async def get_submission(self, key: str) -> Submission:
-        """Return the submission with `key` as `submission` does; raise UnknownEntity if there is none."""
+        """Return the submission with `key` as `submission` does; raise UnknownEntity for an unknown key."""
         submission = await self.submission(key)
         if submission is None:
             raise UnknownEntity(key, f"the submission with the key {key!r} is not in this loom")
@@ -680,7 +680,7 @@ class Runtime:
         return await self._beginnings.begin(what, waits=True)
 
     async def ensure(self, name: str, cantrip: Cantrip[Answer_co]) -> Entity[Answer_co]:
-        """Return the long-lived entity of that name; if there is none, make one, without an intent and without a query.
+        """Return the long-lived entity of that name; make it if it is missing, without an intent and without a query.
 
         Any number of callers in any number of processes get the same entity. One that exists keeps its memory and its
         cantrip: if that has the name of one that `Runtime.open` offers, the entity moves as `upgrade` says, and

@@ -233,7 +233,7 @@ class Core:
                 await self.append(())
 
     async def append_remarks(self, records: Sequence[Record]) -> None:
-        """Write records of somebody outside, such as rewards. Raises RuntimeClosed, LoomError."""
+        """Write records that a caller adds to a log, such as rewards. Raises RuntimeClosed, LoomError."""
         self.check_not_closed()
         await self.append(records)
 
@@ -374,8 +374,11 @@ class Core:
         waiting = self.store.pending(facts.entity_id, self.limits.max_waiting + 1)
         return next((one.mail for one in waiting if one.mail.lane != CONTROL), None)
 
-    def find_unknown_dependencies(self, facts: EntityFacts) -> DependenciesUnknown | None:
+    def find_unknown_dependencies(self, entity_id: str) -> DependenciesUnknown | None:
         """Return why an entity waits, if it waits for dependencies that this process does not have."""
+        if not self.cantrips.has_marks:
+            return None
+        facts = self.loom.facts(entity_id)
         intent = self.find_next_intent(facts)
         if intent is not None and self.cantrips.get_sent(facts.entity_id, intent.key) is not None:
             return None

@@ -121,8 +121,7 @@ def find_stranding(core: Core, entity_id: str) -> LoomError | None:
     store = core.store
     if core.living.get(entity_id) is not None or store.is_held(entity_id):
         return None
-    facts = core.loom.facts(entity_id)
-    unknown = core.find_unknown_dependencies(facts)
+    unknown = core.find_unknown_dependencies(entity_id)
     if unknown is not None:
         return unknown
     members = [make_member(row) for row in store.nodes() if row.is_living]
@@ -131,6 +130,7 @@ def find_stranding(core: Core, entity_id: str) -> LoomError | None:
     quarantine = next((row for row in store.quarantines() if row.entity_id == entity_id), None)
     if quarantine is not None:
         return Quarantined(*quarantine)
+    facts = core.loom.facts(entity_id)
     one = make_candidate(core, facts)
     if is_waiting_for_answer(core, facts) or any(can_run(member, one, members) for member in members):
         return None

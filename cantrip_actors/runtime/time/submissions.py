@@ -68,7 +68,7 @@ class Submission:
         Once True is returned, the entity will never begin, waiting callers get Withdrawn, and the key can be used
         again. False says that nothing has changed: a process has begun the entity or begins it now, or the submission
         was withdrawn before. To end an entity that has begun, use `runtime.get_entity(submission.entity_id).stop()`.
-        RuntimeClosed, LoomError.
+        Raises RuntimeClosed, LoomError.
         """
         self._tree.check_open()
         return await self._beginnings.withdraw(self.entity_id, self._id)
