@@ -16,18 +16,29 @@ requires. The bytes depend on the records alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.chat import build_tools, split_parts
-from cantrip_actors.loom.export.conversation import Conversation, Heard, Item, Moved, Result, Said, conversation_of
+from cantrip_actors.loom.export.conversation import (
+    Conversation,
+    Heard,
+    Item,
+    Moved,
+    Result,
+    Said,
+    build_conversation,
+    conversation_of,
+    read_path,
+)
+from cantrip_actors.loom.export.folded import Fold, LeftItems, read_folds
 from cantrip_actors.loom.export.thread import build_decision, build_resume
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import render_utterance
 from cantrip_actors.records.codec import dump_json
-from cantrip_actors.records.records import Folded
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall
@@ -57,8 +68,9 @@ def segments(loom: Loom, entity_id: str) -> list[dict[str, Any]]:
 
     Each segment names its successor in `continued_trajectory_ref`. A child is embedded in the segment that called it.
     """
-    conversation = conversation_of(loom, entity_id)
-    parts = list(_cut(conversation))
+    records = read_path(loom, entity_id)
+    conversation = build_conversation(records)
+    parts = list(_cut(conversation, read_folds(records, conversation)))
     left = list(loom.below(entity_id))
     documents = []
     for number, (conversation, copied, items) in enumerate(parts, 1):
@@ -242,12 +254,13 @@ def _sum_totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ segments
 
 
-def _cut(conversation: Conversation) -> Iterator[tuple[Conversation, Sequence[Item], Sequence[Item]]]:
+def _cut(
+    conversation: Conversation, folds: Mapping[int, Fold]
+) -> Iterator[tuple[Conversation, Sequence[Item], Sequence[Item]]]:
     """Yield each segment: the conversation with its header in force, the items that are copied into it, and its own."""
     copied: list[Item] = [item for item in conversation.items[: conversation.inherited] if not isinstance(item, Moved)]
     own: list[Item] = []
     now = conversation
-    folds: list[Folded] = []
     for at, item in enumerate(conversation.items[conversation.inherited :], conversation.inherited):
         if isinstance(item, Heard | Said):
             own.append(item)
@@ -255,70 +268,36 @@ def _cut(conversation: Conversation) -> Iterator[tuple[Conversation, Sequence[It
         yield now, copied, own
         if isinstance(item, Moved):
             now = replace(conversation, header=item.header)
-        else:
-            folds.append(item)
-        copied, own = list(_select_visible(conversation.items[:at], folds)), []
+        copied, own = list(_select_visible(conversation.items[: at + 1], folds)), []
     yield now, copied, own
 
 
-def _select_visible(items: Sequence[Item], folds: Sequence[Folded]) -> Iterator[Item]:
-    """Yield what the crystal sees after these folds, as `machine/evolve.py` folds the context."""
-    without_results = max((fold.last for fold in folds if fold.selective), default=0)
-    turns, hidden = 0, list[Item]()
-    for item in items:
-        if isinstance(item, Said):
-            turns += len(item.turns)
-            hidden.append(_hide_results(item) if turns <= without_results else item)
-        else:
-            hidden.append(item)
-    fold = next((fold for fold in reversed(folds) if not fold.selective), None)
-    visible = hidden if fold is None else _select_unfolded(hidden, fold)
-    yield from (item for item in visible if item is fold or isinstance(item, Heard | Said))
+def _select_visible(items: Sequence[Item], folds: Mapping[int, Fold]) -> Iterator[Item]:
+    """Yield what the crystal sees after the last of these items: what the folds left, with their last marker."""
+    last, left = max(
+        ((at, fold.left) for at, fold in folds.items() if at < len(items) and fold.left is not None),
+        default=(-1, LeftItems()),
+    )
+    marker = () if last < 0 else (last,)
+    without_results = max((fold.without_results for at, fold in folds.items() if at < len(items)), default=0)
+    bare = {at for at, _ in islice(_enumerate_said(items), without_results)}
+    for at in (*left.before, *marker, *left.after, *range(last + 1, len(items))):
+        item = items[at]
+        if isinstance(item, Said) and at in bare:
+            yield _hide_results(item)
+        elif at == last or isinstance(item, Heard | Said):
+            yield item
 
 
-def _select_unfolded(items: Sequence[Item], fold: Folded) -> Iterator[Item]:
-    """Yield what is left after a fold of turns: the first intent with its answer, the marker, pinned messages, the
-    intent of the first turn that is left, and the items from that turn on.
-    """
-    spoken = [at for at, item in enumerate(items) if isinstance(item, Said)]
-    intents = [at for at, item in enumerate(items) if isinstance(item, Heard) and item.kind == "intent"]
-    cut, turns = len(items), 0
-    for at, item in enumerate(items):
-        if isinstance(item, Said):
-            if turns >= fold.last:
-                cut = at
-                break
-            turns += len(item.turns)
-    first = spoken[0] if spoken else len(items)
-    opening = range(0)
-    current = max((at for at in intents if at < cut), default=0)
-    if current >= first:
-        following = next((at for at in spoken if at > current), len(items))
-        if following >= cut:
-            cut = current
-        else:
-            opening = range(current, following)
-    second = next((at for at in intents if at >= first), len(items) + 1)
-    ends = [at for at in spoken if at < second <= cut]
-    answer = ends[-1:]
-    shown = [*answer, *opening]
-    pins: list[Heard] = []
-    for at, item in enumerate(items[:cut]):
-        is_folded = at >= first and at not in shown
-        if is_folded and isinstance(item, Heard) and item.is_pinned and item.text not in [pin.text for pin in pins]:
-            pins.append(item)
-    yield from items[:first]
-    yield from (items[at] for at in answer)
-    yield fold
-    yield from pins
-    yield from (items[at] for at in opening)
-    yield from items[cut:]
+def _enumerate_said(items: Sequence[Item]) -> Iterator[tuple[int, Said]]:
+    return ((at, item) for at, item in enumerate(items) if isinstance(item, Said))
 
 
 def _hide_results(item: Said) -> Said:
-    results = tuple(Result(one.call_id, one.gate, f"[folded:{one.gate}]") for one in item.results)
-    others = tuple(Result(one.call_id, one.gate, f"[folded:{one.gate}]") for one in item.others)
-    return replace(item, results=results, others=others)
+    def hide(results: Iterable[Result]) -> tuple[Result, ...]:
+        return tuple(Result(result.call_id, result.gate, f"[folded:{result.gate}]") for result in results)
+
+    return replace(item, results=hide(item.results), others=hide(item.others))
 
 
 def _find_children(items: Iterable[Item]) -> Iterator[str]:

@@ -7,67 +7,29 @@ a turn that is not committed yet.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-
 from cantrip_actors.loom.export.conversation import build_item_messages, read_path
+from cantrip_actors.loom.export.folded import read_folds
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import drop_undone, fold_log
 from cantrip_actors.machine.project.conversation import Heard, Said, build_conversation
-from cantrip_actors.machine.state import Shape
-from cantrip_actors.records.records import Folded, Record
 from cantrip_actors.terms.messages import Message, ThreadMessage
 
 
 def read_messages(loom: Loom, entity_id: str) -> list[ThreadMessage]:
     """Return the messages of an entity's thread, oldest first; a fork's begin with its original's. Raises LoomError."""
-    records = drop_undone(read_path(loom, entity_id))
+    records = read_path(loom, entity_id)
     conversation = build_conversation(records)
-    items = conversation.items
-    last_fold = max((at for at, item in enumerate(items) if isinstance(item, Folded) and not item.selective), default=0)
-    thread = [
-        (at, item, message)
-        for at, item in enumerate(items)
+    name = conversation.header.name or entity_id
+    turn_folds = {at: fold.left for at, fold in read_folds(records, conversation).items() if fold.left is not None}
+    last = max(turn_folds, default=-1)
+    shown = {*range(max(last, 0), len(conversation.items))}
+    if last in turn_folds:
+        shown |= {*turn_folds[last].before, *turn_folds[last].after}
+    return [
+        _make_message(message, item, name, is_folded=at not in shown)
+        for at, item in enumerate(conversation.items)
         if isinstance(item, Heard | Said)
         for message in build_item_messages(item)
     ]
-    before = [message for at, _, message in thread if at < last_fold]
-    left = _find_left(before, _fold_context(Shape.of_header(conversation.header), records)) if before else set()
-    name = conversation.header.name or entity_id
-    return [
-        _make_message(message, item, name, is_folded=number < len(before) and number not in left)
-        for number, (_, item, message) in enumerate(thread)
-    ]
-
-
-def _fold_context(shape: Shape, records: Sequence[Record]) -> tuple[list[Message], list[Message]]:
-    """Return what the last fold left in the context: the part up to its marker, and the part after it."""
-    end = max(at for at, record in enumerate(records) if isinstance(record, Folded) and not record.selective)
-    conversation = fold_log(shape, records[: end + 1]).conversation
-    context = [item if isinstance(item, Message) else item.message for item in conversation.context]
-    return context[: conversation.head], context[conversation.head :]
-
-
-def _find_left(before: Sequence[Message], context: tuple[list[Message], list[Message]]) -> set[int]:
-    """Return which of the messages before a fold are in the context that it left: the first ones, and the last ones."""
-    wanted, left, begin = list(map(_identify, before)), set[int](), 0
-    for message in context[0]:
-        at = next((at for at in range(begin, len(wanted)) if wanted[at] == _identify(message)), None)
-        if at is not None:
-            left.add(at)
-            begin = at + 1
-    end = len(wanted)
-    for message in reversed(context[1]):
-        at = next((at for at in range(end - 1, begin - 1, -1) if wanted[at] == _identify(message)), None)
-        if at is not None:
-            left.add(at)
-            end = at
-    return left
-
-
-def _identify(message: Message) -> Hashable:
-    """Return what tells a message from others: of a result its call, because a context may show it in part."""
-    calls = tuple(call.id for call in message.tool_calls)
-    return (message.role, message.tool_call_id, calls, None if message.role == "tool" else message.content)
 
 
 def _make_message(message: Message, item: Heard | Said, name: str, *, is_folded: bool) -> ThreadMessage:

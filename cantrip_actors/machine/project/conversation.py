@@ -121,6 +121,11 @@ class Conversation:
         prompt = self.header.call.get("system_prompt")
         return prompt if isinstance(prompt, str) and prompt else None
 
+    @property
+    def folds(self) -> list[tuple[int, Folded]]:
+        """The folds among the items, with their indexes."""
+        return [(at, item) for at, item in enumerate(self.items) if isinstance(item, Folded)]
+
     def get_header_at(self, index: int) -> Header:
         """Return the header with the cantrip, call, circle and crystal in force at the item with this index."""
         moves = [one.header for one in self.items[self.inherited : index] if isinstance(one, Moved)]

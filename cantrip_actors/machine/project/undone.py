@@ -67,10 +67,15 @@ def fold_log(shape: Shape, records: Iterable[Record], state: State | None = None
     """Return the state after a whole log, or after a lineage; `state` is that of what comes before the log."""
     state = State(shape.parent_turn) if state is None else state
     for part in split_branches(records):
-        if not isinstance(part, UndoneBranch):
-            evolve(shape, state, part)
-            continue
-        part.apply(state)
-        if state.phase is Phase.NEW:
-            state.phase = Phase.IDLE  # the first intent was undone: as if it had been made without one
+        apply_part(shape, state, part)
     return state
+
+
+def apply_part(shape: Shape, state: State, part: Record | UndoneBranch) -> None:
+    """Apply a record that is in force, or a branch that was undone, to a state."""
+    if not isinstance(part, UndoneBranch):
+        evolve(shape, state, part)
+        return
+    part.apply(state)
+    if state.phase is Phase.NEW:
+        state.phase = Phase.IDLE  # the first intent was undone: as if it had been made without one
