@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
+from zlib import crc32
 
 import pytest
 
@@ -30,20 +31,24 @@ def part(items: Sequence[T], each: int) -> Sequence[T]:
 ALTERNATES = {"alternate_backends": ("asyncio", "trio"), "alternate_jails": ("bubblewrap", "landlock")}
 """For each mark, the values of the parameter of which a test takes one."""
 
-MANY = 12
+MANY = 4
 """A test that is collected at least so often, on both backends, alternates them without a mark."""
 
 
 def is_in_part(items: Sequence[pytest.Item]) -> list[bool]:
-    """Return which tests run: of one with many cases, or marked `alternate_...`, each set of its other parameters once.
+    """Return which tests run: of one that alternates values, each set of its other parameters with one of them.
 
-    The order is that of Thue and Morse, so the values of every other parameter meet both. A test that is collected for
-    one value only, because someone named it, runs.
+    So do tests with many cases, those on the real clock, which wait and do little else, and those with a mark. The
+    order is that of Thue and Morse, so the values of every other parameter meet both; whether it begins with the first
+    or the second depends on the test's name. A test that is collected for one value only, because someone named it,
+    runs.
     """
     functions = [item.nodeid.partition("[")[0] for item in items]
     collected = Counter(functions)
     found = [
-        _read_alternate(item, has_many=collected[function] >= MANY)
+        _read_alternate(
+            item, alternates=collected[function] >= MANY or item.get_closest_marker("real_time") is not None
+        )
         for item, function in zip(items, functions, strict=True)
     ]
     counts = Counter(zip(functions, found, strict=True))
@@ -52,21 +57,22 @@ def is_in_part(items: Sequence[pytest.Item]) -> list[bool]:
     for function, which in zip(functions, found, strict=True):
         number = seen[function, which]
         seen[function, which] += 1
+        place = number.bit_count() + crc32(function.encode())
         if which is None or counts[function, 0] != counts[function, 1]:
             chosen.append(True)
         elif REST:
-            chosen.append(number.bit_count() % 2 != which)
+            chosen.append(place % 2 != which)
         else:
-            chosen.append(EXHAUSTIVE or number.bit_count() % 2 == which)
+            chosen.append(EXHAUSTIVE or place % 2 == which)
     return chosen
 
 
-def _read_alternate(item: pytest.Item, *, has_many: bool) -> int | None:
+def _read_alternate(item: pytest.Item, *, alternates: bool) -> int | None:
     """Return which value of the two a test has that alternates them, 0 or 1, or None."""
     if callspec := getattr(item, "callspec", None):
         texts = [value for value in callspec.params.values() if isinstance(value, str)]
         marks = [mark for mark in ALTERNATES if item.get_closest_marker(mark)]
-        for mark in [*marks, *(["alternate_backends"] if has_many else [])]:
+        for mark in [*marks, *(["alternate_backends"] if alternates else [])]:
             if which := [ALTERNATES[mark].index(text) for text in texts if text in ALTERNATES[mark]]:
                 return which[0]
     return None

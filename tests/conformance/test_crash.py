@@ -150,12 +150,12 @@ loop.is_unknown = lambda plan, state, call: False
 """
 ASKS_AGAIN = """
 from cantrip_actors.runtime.entity import loading
-def forgetful(shape, records, state, whole=loading.fold):
+def forgetful(shape, records, state, whole=loading.fold_log):
     kept = list(records)
-    if type(kept[-1]).__name__ == "Utterance":
+    if kept and type(kept[-1]).__name__ == "Utterance":
         kept.pop()
     return whole(shape, kept, state)
-loading.fold = forgetful
+loading.fold_log = forgetful
 """
 ACKNOWLEDGES_TOO_SOON = """
 from cantrip_actors.loom.jsonl import JsonlStore
@@ -177,7 +177,7 @@ Delegation._make_child = again
 """
 FORGETS_HINTS = """
 from cantrip_actors.runtime.entity import loading
-loading.fold = lambda shape, records, state, whole=loading.fold: whole(
+loading.fold_log = lambda shape, records, state, whole=loading.fold_log: whole(
     shape, [one for one in records if type(one).__name__ != "Steered"], state)
 """
 LOSES_VARIABLES = """
