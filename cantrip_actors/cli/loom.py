@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -46,6 +47,16 @@ app.add_typer(loom_data.app)
 HistoryIdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A turn or an entity, or an entity's name; the end of an id is enough.")
 ]
+
+
+class SpendingPeriod(StrEnum):
+    """The periods by which spending is summed up."""
+
+    intent = "intent"
+    day = "day"
+    month = "month"
+
+
 Full = Annotated[bool, typer.Option("--full", help="Do not cut long texts.")]
 
 
@@ -135,6 +146,24 @@ def thread(
             )
         else:
             print_styled(views.thread_lines(found, None if full else 12))
+
+
+@app.command("spending", epilog=examples("cantrip loom spending 5f3a9c1e --per month --zone Europe/Oslo"))
+def spending(
+    entity: HistoryIdArgument,
+    loom: Url = LOOM,
+    per: Annotated[SpendingPeriod, typer.Option(help="What to sum up by.")] = SpendingPeriod.day,
+    zone: Annotated[str, typer.Option(metavar="ZONE", help="Whose days and months.")] = "UTC",
+    as_json: Json = False,
+) -> None:
+    """Sum up what an entity and everything below it have used, by days, months or intents."""
+    with open_for_reading(loom, json=as_json) as (opened, finder):
+        from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.loom.export.spending import read_spending
+
+        spent = read_spending(opened, finder.owner(entity), per.value, zone)
+        rows = [{"period": period, "usage": output.build_usage(usage)} for period, usage in spent]
+        print_rows(rows, views.spending_table(spent), "it has used nothing", as_json=as_json)
 
 
 @app.command(

@@ -16,6 +16,7 @@ from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
+from cantrip_actors.loom.export.spending import PeriodUsage
 from cantrip_actors.machine.project import list_intents
 from cantrip_actors.machine.project.conversation import Heard, list_heard_by_turn
 from cantrip_actors.records.records import Header, IntentGiven
@@ -161,6 +162,14 @@ def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
         sign = "fork: " if row["forked"] else ""
         line.append(sign + one_line(row["intent"], max(20, width - 66)))
         yield line
+
+
+def spending_table(spent: Iterable[PeriodUsage]) -> Iterator[Text]:
+    """Yield the usage of each period, in columns."""
+    for at, (period, usage) in enumerate(spent):
+        if at == 0:
+            yield Text(f"{'PERIOD':<12}{'TOKENS':>12}{'COST':>12}", "dim")
+        yield Text(f"{period:<12}{usage.total_tokens:>12,}{usage.cost:>12,.4f}")
 
 
 def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:

@@ -86,8 +86,8 @@ def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
         "ward": episode.ward,
         "summary": episode.summary,
         "turns": len(episode.thread),
-        "usage": _build_usage(episode.usage),
-        "subtree_usage": _build_usage(episode.subtree_usage),
+        "usage": build_usage(episode.usage),
+        "subtree_usage": build_usage(episode.subtree_usage),
         "error": None,
         "loom": render_url(loom),
     }
@@ -117,7 +117,8 @@ def render_loom_option(loom: str) -> str:
     return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(render_url(loom))}"
 
 
-def _build_usage(usage: Usage) -> dict[str, Any]:
+def build_usage(usage: Usage) -> dict[str, Any]:
+    """Return tokens and cost as JSON."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -15,13 +15,15 @@ from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.encoding import build_data, read_durable
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.shapes import tree_shape
+from cantrip_actors.http.shapes import tree_shape, usage_shape
 from cantrip_actors.http.sse import EventStreamResponse
 from cantrip_actors.loom.export.formats import export_lines
+from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Query, search
 from cantrip_actors.loom.statistics import statistics
 from cantrip_actors.stream.reading import EventId, EventLog
+from cantrip_actors.terms.period import find_zone
 
 
 async def get_turn(call: HttpCall) -> JsonAnswer:
@@ -73,6 +75,18 @@ async def get_story(call: HttpCall) -> JsonAnswer:
 async def get_tree(call: HttpCall) -> JsonAnswer:
     """Return an entity and everything below it."""
     return JsonAnswer(await to_thread.run_sync(lambda: tree_shape(call.loom, call.entity_id(call.path["id"]))))
+
+
+async def get_spending(call: HttpCall) -> JsonAnswer:
+    """Return what an entity and everything below it have used in each intent, day or month, oldest first."""
+    wanted: models.SpendingQuery = call.query
+
+    def read() -> list[dict[str, Any]]:
+        spent = read_spending(call.loom, call.entity_id(call.path["id"]), wanted.per, wanted.zone)
+        return [{"period": period, "usage": usage_shape(usage)} for period, usage in spent]
+
+    find_zone(wanted.zone, lambda text: Problem(422, "invalid", text))
+    return JsonAnswer({"items": await to_thread.run_sync(read)})
 
 
 async def reward(call: HttpCall) -> JsonAnswer:

@@ -556,6 +556,26 @@ class CrashReportJson(BaseModel):
     entity: str | None = None
 
 
+class SpendingQuery(Strict):
+    """Parameters of the spending of an entity."""
+
+    per: Literal["intent", "day", "month"] = "day"
+    zone: str = Field(default="UTC", max_length=100, description="whose days: a name of the IANA database")
+
+
+class PeriodUsageJson(BaseModel):
+    """The usage of a period: a day, a month, or an intent by its number."""
+
+    period: str
+    usage: UsageJson
+
+
+class SpendingJson(BaseModel):
+    """The usage of each period with any, oldest first."""
+
+    items: list[PeriodUsageJson]
+
+
 class Items(BaseModel):
     """A list."""
 

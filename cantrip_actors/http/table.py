@@ -121,6 +121,14 @@ _NATIVE: tuple[ApiRoute, ...] = (
     ApiRoute(
         "GET", "/entities/{id}/story", "read", history.get_story, {200: models.StoryPage}, query=models.StoryQuery
     ),
+    ApiRoute(
+        "GET",
+        "/entities/{id}/spending",
+        "read",
+        history.get_spending,
+        {200: models.SpendingJson},
+        query=models.SpendingQuery,
+    ),
     ApiRoute("GET", "/entities/{id}/tree", "read", history.get_tree, {200: models.TreeJson}),
     ApiRoute("GET", "/loom/search", "read", history.search_loom, {200: models.Items}, query=models.SearchQuery),
     ApiRoute("GET", "/loom/stats", "read", history.stats, {200: models.StatsJson}, query=models.StatsQuery),

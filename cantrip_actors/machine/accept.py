@@ -16,6 +16,7 @@ from cantrip_actors.machine.events import (
     Compact,
     Computed,
     Decide,
+    Elapsed,
     Event,
     Failed,
     Inquired,
@@ -213,6 +214,10 @@ def _fail(plan: Plan, state: State, live: Transient, moment: Moment, event: Fail
     return [Ended(plan.entity_id, "failed", moment.at, event.error, usage=event.usage)]
 
 
+def _continue(plan: Plan, state: State, live: Transient, moment: Moment, event: Elapsed) -> list[Record]:  # noqa: ARG001
+    return []
+
+
 def _remember(plan: Plan, state: State, live: Transient, moment: Moment, event: Remembered) -> list[Record]:
     return [fold_turns(plan, state, live, moment, event)]
 
@@ -399,6 +404,8 @@ HANDLERS: Mapping[tuple[Phase, type], Handler] = {
     (Phase.ASKING, Posted): _post,
     (Phase.ASKING, Failed): _fail,
     (Phase.ASKING, Remembered): _remember,
+    (Phase.ASKING, Decide): _decide,
+    (Phase.ASKING, Elapsed): _continue,
     (Phase.ASKING, Steer): _steer,
     (Phase.WAITING, Returned): _return,
     (Phase.COMPUTING, Computed): _compute,

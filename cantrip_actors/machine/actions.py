@@ -165,6 +165,13 @@ class Spawn(Action, frozen=True):
     started: Mapping[int, str] = {}  # nothing writes to it
 
 
+class Pause(Action, frozen=True):
+    """Wait until a time in seconds since 1970, because the budget of this period is used up. Answer with Elapsed."""
+
+    until: float
+    ward: str
+
+
 class Finish(Action, frozen=True):
     """The episode is over: give its outcome to the callers that wait."""
 

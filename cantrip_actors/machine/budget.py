@@ -6,10 +6,66 @@ of a tree live in one event loop. The machine sees a `Budget`, a value that the 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from cantrip_actors.terms.messages import NO_USAGE, Usage
+from cantrip_actors.terms.period import PeriodBudget
 from cantrip_actors.terms.ward import Ward, Wards
+
+
+class PeriodLevel(NamedTuple):
+    """A budget for a period, with the usage of the rest of its subtree in the present one."""
+
+    budget: PeriodBudget
+    rest: Usage
+    period: str = ""
+    """The name of the present period; empty for an intent."""
+    until: float = math.inf
+    """When it ends, in seconds since 1970."""
+
+
+class Level(NamedTuple):
+    """The wards of an entity or an ancestor, with the usage of the rest of that subtree over its life."""
+
+    wards: Wards
+    rest: Usage
+    periods: tuple[PeriodLevel, ...] = ()
+    is_own: bool = True
+    """Whether the wards are those of the entity itself."""
+
+
+class BudgetGrant(NamedTuple):
+    """The amount that people have granted beyond a budget, in one period."""
+
+    period: str
+    amount: float
+
+
+class Spent(NamedTuple):
+    """A budget that is used up."""
+
+    ward: Ward
+    level: PeriodLevel | None = None
+    """Its period; None if the budget is for life."""
+    is_own: bool = True
+
+    @property
+    def ends(self) -> bool:
+        """Whether the entity, or its episode, ends with it: nobody is asked, and no next period is waited for.
+
+        A child cannot ask for more of its parent's budget: its parent asks.
+        """
+        if self.level is None:
+            return True
+        when_spent = self.level.budget.when_spent
+        return when_spent == "end" or (when_spent == "ask" and not self.is_own)
+
+    @property
+    def ends_entity(self) -> bool:
+        """Whether a long-lived entity ends with it, and not only its episode."""
+        return self.level is None or self.level.budget.per != "intent"
 
 
 class Budget(NamedTuple):
@@ -19,28 +75,67 @@ class Budget(NamedTuple):
     children and their subtrees.
     """
 
-    levels: tuple[tuple[Wards, Usage], ...] = ()
+    levels: tuple[Level, ...] = ()
     below: Usage = NO_USAGE
 
-    def find_exhausted(self, own: Usage) -> Ward | None:
-        """Return the first exhausted budget, where `own` is the entity's own usage; None if no budget is exhausted."""
-        for wards, rest in self.levels:
-            if (ward := wards.find_exhausted(rest + own)) is not None:
-                return ward
-        return None
+    def find_exhausted(
+        self,
+        own: Usage,
+        granted: Mapping[str, BudgetGrant] = {},
+        episode: int = 0,  # nothing writes to it
+    ) -> Spent | None:
+        """Return an exhausted budget, one that ends the entity first; None if no budget is exhausted.
+
+        Args:
+            own: the entity's own usage.
+            granted: what people have granted beyond its own budgets, by their labels.
+            episode: the number of its present episode.
+        """
+        spent: list[Spent] = []
+        for level in self.levels:
+            if (ward := level.wards.find_exhausted(level.rest + own)) is not None:
+                return Spent(ward)
+            for period in level.periods:
+                budget = period.budget
+                most, grant = budget.most, granted.get(budget.label)
+                if level.is_own and grant is not None and grant.period == (period.period or str(episode)):
+                    most += grant.amount
+                if budget.measure(period.rest + own) >= most:
+                    spent.append(Spent(Ward(budget.ward, budget), period, level.is_own))
+        return next((one for one in spent if one.ends), spent[0]) if spent else None
 
 
 NO_BUDGET: Final = Budget()
 
 
+class LoadedUsage(NamedTuple):
+    """The usage of the entities below one, and of its whole subtree in the present period of each of its budgets.
+
+    `now` is the time that tells the periods, in seconds since 1970.
+    """
+
+    below: Usage
+    in_period: Mapping[PeriodBudget, Usage] = {}  # nothing writes to it
+    now: float = 0.0
+
+
+class _PeriodStart(NamedTuple):
+    """The usage of a subtree when the present period began, and when that ends, in seconds since 1970."""
+
+    usage: Usage
+    end: float
+
+
 class Ledger:
     """The recorded usage of an entity and of all entities below it."""
 
-    __slots__ = ("_is_loaded", "above", "below", "own", "wards")
+    __slots__ = ("_is_loaded", "_starts", "above", "below", "own", "wards")
 
     def __init__(self, wards: Wards, above: Ledger | None = None, *, is_new: bool = True) -> None:
         self._is_loaded = is_new
-        self.wards = wards if wards.max_tokens is not None or wards.max_cost is not None else None
+        self._starts: dict[PeriodBudget, _PeriodStart] = {}
+        has_budget = wards.max_tokens is not None or wards.max_cost is not None or wards.budgets
+        self.wards = wards if has_budget else None
         self.above = above
         self.own = NO_USAGE
         self.below = NO_USAGE
@@ -53,25 +148,44 @@ class Ledger:
             ledger.below = ledger.below + usage
             ledger = ledger.above
 
-    def load(self, own: Usage, below: Usage) -> None:
+    def load(self, own: Usage, loaded: LoadedUsage) -> None:
         """Set the usage of a loaded entity and of all entities below it, as its log says.
 
         The ledgers above have counted this usage already. A later incarnation only adds what the last one recorded and
         did not count; entities below count for themselves.
         """
         if not self._is_loaded:
-            self.own, self.below, self._is_loaded = own, below, True
+            self.own, self.below, self._is_loaded = own, loaded.below, True
+            for budget, usage in loaded.in_period.items():
+                self._starts[budget] = _PeriodStart(own + loaded.below - usage, budget.find_end(loaded.now))
         elif own != self.own:
             self.add(own - self.own)
 
-    def make_budget(self) -> Budget:
-        """Return the budgets as they are now."""
+    def begin_intent(self) -> None:
+        """Begin to count for the budgets of an intent anew."""
+        if self.wards is not None:
+            for budget in self.wards.budgets:
+                if budget.per == "intent":
+                    self._starts[budget] = _PeriodStart(self.own + self.below, math.inf)
+
+    def make_budget(self, read_time: Callable[[], float]) -> Budget:
+        """Return the budgets as they are now. `read_time` returns the seconds since 1970; only periods need it."""
         if self.above is None and self.wards is None and self.below is NO_USAGE:
             return NO_BUDGET
-        levels: list[tuple[Wards, Usage]] = []
+        levels: list[Level] = []
         ledger: Ledger | None = self
         while ledger is not None:
             if ledger.wards is not None:
-                levels.append((ledger.wards, ledger.own + ledger.below - self.own))
+                rest = ledger.own + ledger.below - self.own
+                periods = tuple(ledger._make_period(budget, rest, read_time()) for budget in ledger.wards.budgets)  # noqa: SLF001  # its own class
+                levels.append(Level(ledger.wards, rest, periods, ledger is self))
             ledger = ledger.above
         return Budget(tuple(levels), self.below)
+
+    def _make_period(self, budget: PeriodBudget, rest: Usage, wall: float) -> PeriodLevel:
+        """Return a budget with the usage of the present period, which begins now if the last one is over."""
+        start = self._starts.get(budget)
+        if start is None or wall >= start.end:
+            start = self._starts[budget] = _PeriodStart(self.own + self.below, budget.find_end(wall))
+        period = "" if budget.per == "intent" else budget.name_period(wall)
+        return PeriodLevel(budget, rest - start.usage, period, start.end)

@@ -32,14 +32,17 @@ from cantrip_actors.machine.actions import (
     Consult,
     Contact,
     Finish,
+    Pause,
     Remember,
     Run,
     Spawn,
     Step,
 )
+from cantrip_actors.machine.budget import Spent
 from cantrip_actors.machine.context import build_view, estimate_tokens, summarise
 from cantrip_actors.machine.delegate import plan_children, refuse_too_many
 from cantrip_actors.machine.events import Moment, Remembered
+from cantrip_actors.machine.evolve import PER_INTENT
 from cantrip_actors.machine.project import get_outcome, is_end_recorded, is_of_life
 from cantrip_actors.machine.state import Phase, Plan, State, Transient, Turn
 from cantrip_actors.records.records import Decided, Ended, Observation, Record, Requested
@@ -57,8 +60,9 @@ CLOSED = "done was called before: no gate can be called any more"
 def due(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action | Step:
     """Return the next record or the next action; or both as a Step, if the action follows the record at once."""
     turn, phase = state.turn, state.phase
-    if turn.requested is not None and turn.decided is None and turn.requested.gate in plan.gates:
-        return Consult(turn.requested)
+    request = turn.requested if turn.decided is None else None
+    if request is not None and (phase is Phase.ASKING or request.gate in plan.gates):
+        return Consult(request)
     if turn.program is not None:
         if not live.is_rebuilt:
             return _compute(state)
@@ -236,7 +240,8 @@ def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Re
     turn = state.turn
     if not turn.calls and not turn.coded and not plan.requires_done:  # text alone ends the entity (D-004)
         return commit(plan, state, live, moment, terminated=True)
-    ward = moment.budget.find_exhausted(state.usage)
+    spent = _find_spent(state, moment)
+    ward = spent.ward if spent is not None and spent.ends else None
     if ward is None and plan.wards.max_turns is not None and state.episode.utterances >= plan.wards.max_turns:
         ward = Ward("max_turns", plan.wards.max_turns)
     reason = None if ward is None else str(ward)
@@ -250,15 +255,49 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
     """Return the next query, after the fold that is due."""
     if state.turn.posted is not None and not live.overflows:
         return Collect(state.turn.posted, build_view(plan.shape, state), plan.tools, plan.tool_choice)
-    spent = moment.budget.find_exhausted(state.usage)
+    spent = _find_spent(state, moment)
     if spent is not None:
-        how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"
-        summary = summarise(state, f"{spent} was used up {how}")
-        return Ended(plan.entity_id, "budget", moment.at, summary, ward=spent.name)
+        return _due_without_budget(plan, state, live, moment, spent)
     fold = _find_fold(plan, state, live)
     if fold is None:
         return Ask(build_view(plan.shape, state, live.squeezed), plan.tools, plan.tool_choice)
     return fold_results(plan, state, moment) if fold == "results" else _due_fold(plan, state, live, moment)
+
+
+def _find_spent(state: State, moment: Moment) -> Spent | None:
+    return moment.budget.find_exhausted(state.usage, state.granted, state.episode.number)
+
+
+def _due_without_budget(plan: Plan, state: State, live: Transient, moment: Moment, spent: Spent) -> Record | Action:
+    """Return what an entity does without a budget for its next query: it ends, waits, or asks a person for more."""
+    decided, level = state.turn.decided, spent.level
+    if spent.ends or level is None or decided is not None:
+        how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"
+        refused = "" if decided is None else f", and {decided.by or 'a person'} granted no more"
+        summary = summarise(state, f"{spent.ward} was used up {how}{refused}")
+        ward = spent.ward.name if spent.ends_entity else f"{spent.ward.name}{PER_INTENT}"
+        return Ended(plan.entity_id, "budget", moment.at, summary, ward=ward)
+    budget = level.budget
+    if budget.when_spent == "wait":
+        return Pause(level.until, str(spent.ward))
+    used = round(budget.measure(level.rest + state.usage), 6)
+    unit = "tokens" if budget.ward == "max_tokens" else "US dollars"
+    when = "for this intent" if budget.per == "intent" else f"in {level.period} ({budget.zone})"
+    return Requested(
+        entity_id=plan.entity_id,
+        turn_id=make_turn_id(state, live),
+        tool_call_id=budget.ward,
+        gate=budget.ward,
+        at=moment.at,
+        args={
+            "budget": budget.label,
+            "period": level.period or str(state.episode.number),
+            "most": budget.most,
+            "used": used,
+        },
+        question=f"{used:,g} {unit} are used {when}, of {budget.most:,g}. How many more may be used? 0 ends the work.",
+        answer_schema={"type": "number", "minimum": 0},
+    )
 
 
 def _find_fold(plan: Plan, state: State, live: Transient) -> Literal["results", "turns"] | None:

@@ -73,6 +73,10 @@ class Posted(NamedTuple):
     handle: Any
 
 
+class Elapsed(NamedTuple):
+    """The time is over for which the entity had to wait."""
+
+
 class Failed(NamedTuple):
     """The crystal broke its contract, or failed after its retries; `error` is the text of the error.
 
@@ -222,6 +226,7 @@ Event = (
     | Replied
     | Posted
     | Failed
+    | Elapsed
     | Remembered
     | Observed
     | Questioned

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from cantrip_actors.machine.actions import Answer, Program, SnapshotAfter
+from cantrip_actors.machine.budget import BudgetGrant
 from cantrip_actors.machine.context import (
     LEFT_OUT,
     NO_GATE,
@@ -52,12 +53,17 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
+from cantrip_actors.terms.period import is_granted
 
 IMAGE_SIZE = 4_000
 """Characters that an image counts as, where the size of the context is measured."""
 
 EPISODE_ENDS = frozenset({"failed", "interrupted"})
 """The reasons with which an episode of a long-lived entity may end without ending the entity."""
+
+
+PER_INTENT = " per intent"
+"""How the name of a ward ends that bounds one episode, where a record has it."""
 
 
 def evolve(shape: Shape, state: State, record: Record) -> State:
@@ -107,8 +113,10 @@ def book_usage(live: Transient, record: Record) -> Record:
 
 
 def is_entity_end(record: Ended, *, lasting: bool) -> bool:
-    """Return whether an `Ended` ends its entity: a long-lived one survives a failed or interrupted episode."""
-    return not (lasting and record.reason in EPISODE_ENDS)
+    """Return whether an `Ended` ends its entity: a long-lived one survives a failed or interrupted episode, and one
+    that has used up the budget of its intent.
+    """
+    return not (lasting and (record.reason in EPISODE_ENDS or (record.ward or "").endswith(PER_INTENT)))
 
 
 def close_turn(state: State) -> None:
@@ -203,6 +211,9 @@ def _start_gate(shape: Shape, state: State, record: GateStarted) -> None:  # noq
 
 def _request(shape: Shape, state: State, record: Requested) -> None:  # noqa: ARG001
     snapshot, turn = record.snapshot, state.turn
+    if state.phase is Phase.ASKING:  # it is about a budget, and no call is under way
+        turn.id, turn.requested = record.turn_id, record
+        return
     turn.requested = record if snapshot is None else replace_snapshot(record, make_reference(snapshot))
     turn.running, turn.decided = "", None
     _note_call(state, record)
@@ -211,8 +222,23 @@ def _request(shape: Shape, state: State, record: Requested) -> None:  # noqa: AR
 def _decide(shape: Shape, state: State, record: Decided) -> None:  # noqa: ARG001
     requested = state.turn.requested
     state.turn.decided = record
+    if state.phase is Phase.ASKING and requested is not None:
+        _grant(state, requested, record)
+        return
     if record.remember and requested is not None and not requested.round:
         state.remembered.setdefault(requested.gate, {})[requested.why] = record.decision
+
+
+def _grant(state: State, requested: Requested, record: Decided) -> None:
+    """Raise a budget for the period that a person was asked about; a denial stays, and ends the entity."""
+    if not is_granted(record.answer):
+        return
+    about = requested.args or {}
+    label, period = about["budget"], about["period"]
+    before = state.granted.get(label)
+    amount = record.answer + (before.amount if before is not None and before.period == period else 0)
+    state.granted[label] = BudgetGrant(period, amount)
+    state.turn.requested = state.turn.decided = None
 
 
 def _note_call(state: State, record: GateStarted | Requested) -> None:

@@ -76,9 +76,9 @@ NEXT: Final[Mapping[tuple[Stage, Change], Stage]] = MappingProxyType(
 )
 """The stage after each change that is possible in a stage."""
 
-WaitKind = Literal["person", "children", "entity", "crystal", "node"]
+WaitKind = Literal["person", "children", "entity", "crystal", "node", "budget"]
 """What a waiting entity waits for: a decision, its children, the answer of another entity, a query that was posted, or,
-between two turns, another node that takes it over."""
+between two turns, another node that takes it over, or the period for which it has a budget again."""
 
 
 class LoadedLife(NamedTuple):
@@ -116,6 +116,8 @@ class Cause(Enum):
     """Another entity has to answer."""
     NODE = "node"
     """Another node takes it over."""
+    BUDGET = "budget"
+    """The budget of this period is used up."""
     INTENT = "intent"
     """It is idle."""
     CALLER = "caller"
@@ -149,11 +151,14 @@ class _Rule(NamedTuple):
     """Whether callers in this process that wait for an episode keep the tree loaded."""
 
 
+_LATER: Final = frozenset({Cause.PERSON, Cause.CRYSTAL, Cause.ANSWER, Cause.BUDGET})
+"""The causes that may last for days."""
+
 _RULES: Final[Mapping[Occasion, _Rule]] = MappingProxyType(
     {
         Occasion.UNLOAD: _Rule(frozenset({Cause.PERSON, Cause.INTENT}), follows_answers=False, respects_callers=True),
-        Occasion.CLOSE: _Rule(frozenset({Cause.PERSON, Cause.CRYSTAL, Cause.ANSWER}), ignores_mail=True),
-        Occasion.DRAIN: _Rule(frozenset({Cause.PERSON, Cause.CRYSTAL, Cause.ANSWER, Cause.INTENT}), ignores_mail=True),
+        Occasion.CLOSE: _Rule(_LATER, ignores_mail=True),
+        Occasion.DRAIN: _Rule(_LATER | {Cause.INTENT}, ignores_mail=True),
         Occasion.HAND_OVER: _Rule(
             frozenset(Cause) - {Cause.WORK},
             ignores_mail=True,
@@ -235,6 +240,7 @@ _CAUSES: Final[Mapping[WaitKind | None, frozenset[Cause]]] = MappingProxyType(
         "entity": frozenset({Cause.ANSWER}),
         "crystal": frozenset({Cause.CRYSTAL}),
         "node": frozenset({Cause.NODE}),
+        "budget": frozenset({Cause.BUDGET}),
     }
 )
 """The cause of each kind of wait, for an entity alone."""

@@ -19,6 +19,8 @@ the running one would have done:
     phase       event      next phase   action   when
     NEW, IDLE   Begin      ASKING       Ask      an intent is given: the first, or a further one by `send` (INTENT-1)
     NEW, IDLE   Begin      OVER         Finish   a budget is used up already
+    NEW, IDLE   Begin      ASKING       Pause    the budget of the day or month is used up: the next one is waited for
+    NEW, IDLE   Begin      ASKING       Consult  a budget is used up, and a person may grant more
     IDLE        Begin      ASKING       Remember a fold is due, and a summary or the companion says what to keep
     ASKING      Replied    ACTING       Run      the next call of the utterance is a gate's
     ASKING      Replied    ACTING       Contact  the next call sends a message to another entity
@@ -30,11 +32,22 @@ the running one would have done:
     ASKING      Posted     ASKING       Collect  the crystal took the query and will answer later
     ASKING      Remembered ASKING       Ask      the fold is made, and the text that was kept stands in its place
     ASKING      Remembered OVER         Finish   the summary used a budget up
+    ASKING      Remembered ASKING       Pause    the same, and the next period is waited for
+    ASKING      Remembered ASKING       Consult  the same, and a person may grant more
+    ASKING      Replied    ASKING       Pause    the budget of the day or month is used up
+    ASKING      Replied    ASKING       Consult  a budget is used up, and a person may grant more
+    ASKING      Elapsed    ASKING       Ask      the next period has begun
+    ASKING      Elapsed    ASKING       Remember the same, and a fold is due
+    ASKING      Decide     ASKING       Ask      a person has granted more
+    ASKING      Decide     ASKING       Remember the same, and a fold is due
+    ASKING      Decide     ASKING       Consult  the same, but not enough
+    ASKING      Decide     IDLE, OVER   Finish   a person has not
     ASKING      Failed     IDLE, OVER   Finish   the crystal failed for good
     ASKING      Failed     ASKING       Ask      the context was too long: it is folded, and the query asked once more
     ASKING      Failed     ASKING       Remember the same, and a summary or the companion says what to keep
     ASKING      Steer      ASKING       Ask      a message is put in before the query
     ASKING      Steer      ASKING       Remember the same, and a fold is due
+    ASKING      Steer      ASKING       Consult  a person still has to grant more
     ASKING      Interrupt  IDLE, OVER   Finish   the episode is ended from outside between two turns
     ASKING      Stopped    OVER         Finish   the entity is ended from outside: a deadline, a budget, a cancellation
     ASKING      Replied    ACTING       Consult  a person decides about the next call, or answers a question
@@ -70,6 +83,8 @@ the running one would have done:
     COMPUTING   Questioned ACTING       Await    an `ask` waits for the other entity's episode
     COMPUTING   Computed   ASKING       Ask      the program ended, failed, or exceeded a limit
     COMPUTING   Computed   ASKING       Remember the same, and a fold is due
+    COMPUTING   Computed   ASKING       Pause    the budget of the day or month is used up
+    COMPUTING   Computed   ASKING       Consult  a budget is used up, and a person may grant more
     COMPUTING   Computed   IDLE, OVER   Finish   the same, and it had called `done`; or a ward
     COMPUTING   Interrupt  IDLE, OVER   Finish   the program is ended, and the turn committed as it stands
     COMPUTING   Stopped    OVER         Finish   likewise

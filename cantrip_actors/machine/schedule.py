@@ -27,6 +27,7 @@ from cronsim import CronSim, CronSimError
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.terms.arguments import check, is_number
 from cantrip_actors.terms.errors import InvalidSchedule
+from cantrip_actors.terms.period import find_zone
 from cantrip_actors.terms.wrapper import LONGEST
 
 GRACE: Final = 60.0
@@ -75,18 +76,6 @@ def _check_cron(cron: str) -> str:
     return " ".join(cron.split())
 
 
-def _find_zone(name: object) -> ZoneInfo:
-    try:
-        if isinstance(name, str):
-            return ZoneInfo(name)
-    except (ValueError, OSError, LookupError):  # a key with a bad form, a folder, an unknown zone
-        pass
-    raise InvalidSchedule(
-        f"zone: expected a name of the IANA database, as in 'Europe/Oslo', got {name!r}; "
-        "on a system without the database, install tzdata"
-    )
-
-
 def parse_local_time(at: str | datetime, zone: str | None) -> float:
     """Return a time in seconds since 1970; without an offset it is local to `zone`, None for UTC.
 
@@ -95,7 +84,7 @@ def parse_local_time(at: str | datetime, zone: str | None) -> float:
     try:
         when = at if isinstance(at, datetime) else datetime.fromisoformat(at)
         if when.tzinfo is None:
-            when = _first_moment(when, _find_zone("UTC" if zone is None else zone))
+            when = _first_moment(when, find_zone("UTC" if zone is None else zone, InvalidSchedule))
         elif zone is not None:
             raise InvalidSchedule(f"at: {at!s} has an offset of its own: leave out zone, or the offset")
         if not (due := round(when.timestamp(), 3)) < LATEST:
@@ -117,7 +106,7 @@ def find_next(rule: Rule, after: float) -> float | None:
             steps += 1
         return due
     assert rule.cron is not None
-    return _find_next_of_cron(rule.cron, _find_zone(rule.zone), after)
+    return _find_next_of_cron(rule.cron, find_zone(rule.zone, InvalidSchedule), after)
 
 
 def _find_next_of_cron(cron: str, zone: ZoneInfo, after: float) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from cantrip_actors.machine.actions import Child, Program, SnapshotAfter
+from cantrip_actors.machine.budget import BudgetGrant
 from cantrip_actors.machine.events import Compact
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import (
@@ -358,6 +359,8 @@ class State(msgspec.Struct):
     """For each gate that has answered the entity: how many of its answers were errors."""
     remembered: dict[str, dict[str, Decision]] = msgspec.field(default_factory=dict)
     """For each gate: the remembered decisions, by what the condition of `ask_first` said."""
+    granted: dict[str, BudgetGrant] = msgspec.field(default_factory=dict)
+    """For each budget, by its label: what people have granted beyond it, in the last period for which they did."""
     usage: Usage = NO_USAGE
     sequence: int = 0
     """Turns committed in the thread, inherited ones included."""
@@ -382,7 +385,7 @@ class State(msgspec.Struct):
         other.conversation, other.turn = copy(self.conversation), copy(self.turn)
         other.sandbox, other.episode = copy(self.sandbox), copy(self.episode)
         other.episode.ran, other.episode.failed = dict(self.episode.ran), dict(self.episode.failed)
-        other.gates = dict(self.gates)
+        other.gates, other.granted = dict(self.gates), dict(self.granted)
         other.remembered = {gate: dict(known) for gate, known in self.remembered.items()}
         return other
 

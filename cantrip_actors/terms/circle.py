@@ -258,10 +258,7 @@ class Circle:
 
     def narrowed(self, gates: Iterable[Gate], wards: Wards) -> Circle:
         """Return a child's circle: `gates` of this circle under `wards` that are already resolved (COMP-1, COMP-7)."""
-        stated = wards.as_json()
-        removed = stated.pop("removed", [])
-        flat = [Ward(name, value) for name, value in stated.items()] + [Ward("remove_gate", name) for name in removed]
-        parts = {"gates": tuple(gates), "wards": tuple(flat), "resolved": wards}
+        parts = {"gates": tuple(gates), "wards": wards.list_wards(), "resolved": wards}
         return replace_fields(self, **parts, companion=None, servers=(), listed=MappingProxyType({}))
 
     def as_json(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from cantrip_actors.terms.arguments import check, check_whole, is_positive, is_text
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.messages import ALIASES, Usage
+from cantrip_actors.terms.period import Period, PeriodBudget, WhenSpent
 
 DEFAULT_DEPTH = 1
 """How deep `call_agent` may nest if no ward says otherwise (SPEC 5.4)."""
@@ -56,6 +57,8 @@ class Ward:
         object.__setattr__(self, "value", read(self.name, self.value))
 
     def __str__(self) -> str:
+        if isinstance(self.value, PeriodBudget):
+            return str(self.value)
         return f"{self.name}({self.value:g})" if isinstance(self.value, float) else f"{self.name}({self.value})"
 
 
@@ -77,14 +80,44 @@ def timeout(seconds: float, *, while_waiting: bool = False) -> Ward:
     return Ward("timeout_while_waiting" if while_waiting else "timeout", seconds)
 
 
-def max_tokens(count: int) -> Ward:
-    """Limit the entity and its subtree to `count` prompt and completion tokens over its life."""
-    return Ward("max_tokens", count)
+def max_tokens(
+    count: int, *, per: Period | None = None, zone: str | None = None, when_spent: WhenSpent | None = None
+) -> Ward:
+    """Limit the entity and its subtree to `count` prompt and completion tokens: over its life, or in each period.
+
+    The arguments are those of `max_cost`. Raises InvalidCantrip for invalid ones.
+    """
+    return _make_budget("max_tokens", count, per, zone, when_spent)
 
 
-def max_cost(dollars: float) -> Ward:
-    """Limit the entity and its subtree to `dollars` US dollars over its life."""
-    return Ward("max_cost", dollars)
+def max_cost(
+    dollars: float, *, per: Period | None = None, zone: str | None = None, when_spent: WhenSpent | None = None
+) -> Ward:
+    """Limit the entity and its subtree to `dollars` US dollars: over its life, or in each period.
+
+    An answer counts for the period in which it is recorded; the one that uses the budget up is the last one.
+
+    Args:
+        dollars: the amount.
+        per: "intent" for each episode of a long-lived entity, "day" or "month"; left out, its whole life.
+        zone: whose days and months, a name of the IANA database such as "Europe/Oslo"; left out, UTC.
+        when_spent: what happens then. "end" ends the entity, or only the episode with `per="intent"`; "wait" has it
+            continue in the next period; "ask" asks a person how much more it may spend in this one. Left out, it is
+            "wait" for a day or a month, and "end" otherwise. A child of the entity waits as well, and is ended where a
+            person is asked, who answers for its parent.
+
+    Raises InvalidCantrip for invalid arguments.
+    """
+    return _make_budget("max_cost", dollars, per, zone, when_spent)
+
+
+def _make_budget(name: str, most: float, per: object, zone: object, when_spent: object) -> Ward:
+    if per is None:
+        given = {"zone": zone, "when_spent": when_spent}
+        if alone := [argument for argument, value in given.items() if value is not None]:
+            raise InvalidCantrip(f'{name}: {" and ".join(alone)}: expected together with per="day" or another period')
+        return Ward(name, most)
+    return Ward(name, {"most": most, "per": per, "zone": zone, "when_spent": when_spent})
 
 
 def max_children(count: int) -> Ward:
@@ -147,6 +180,8 @@ class Wards:
     max_output: int | None = None
     require_done_tool: bool = False
     removed: frozenset[str] = frozenset()
+    budgets: tuple[PeriodBudget, ...] = ()
+    """The budgets for periods, by their labels."""
 
     @classmethod
     def of(cls, wards: Iterable[Ward | Mapping[str, Any]]) -> Wards:
@@ -161,14 +196,20 @@ class Wards:
     def _make_single(cls, ward: Ward) -> Wards:
         if ward.name == "remove_gate":
             return cls(removed=frozenset((ward.value,)))
+        if isinstance(ward.value, PeriodBudget):
+            return cls(budgets=(ward.value,))
         return cls(**{ward.name: ward.value})
 
     def __and__(self, other: Wards) -> Wards:
         least: dict[str, Any] = {name: _choose_least(getattr(self, name), getattr(other, name)) for name in NUMBERS}
+        budgets = {budget.label: budget for budget in self.budgets}
+        for budget in other.budgets:
+            budgets[budget.label] = budget.join(budgets.get(budget.label, budget))
         return Wards(
             **least,
             require_done_tool=self.require_done_tool or other.require_done_tool,
             removed=self.removed | other.removed,
+            budgets=tuple(budgets[label] for label in sorted(budgets)),
         )
 
     @property
@@ -222,29 +263,44 @@ class Wards:
         bounds = self.bounds
         if answers < FREE_ANSWERS or not bounds or not bounds <= {"max_tokens", "max_cost"}:
             return None
-        if self.max_tokens is not None and usage.total_tokens >= answers:
-            return None
-        if self.max_cost is not None and usage.cost >= answers * LEAST_COST:
-            return None
-        return Ward("max_cost", self.max_cost) if self.max_tokens is None else Ward("max_tokens", self.max_tokens)
+        ending = self._list_ending_budgets()
+        least = {"max_tokens": usage.total_tokens >= answers, "max_cost": usage.cost >= answers * LEAST_COST}
+        return None if any(least[ward.name] for ward in ending) else ending[0]
+
+    def _list_ending_budgets(self) -> list[Ward]:
+        """Return the budgets that end the entity, or its episode, once they are used up; those of tokens first."""
+        wards = [Ward(name, most) for name in ("max_tokens", "max_cost") if (most := getattr(self, name)) is not None]
+        wards += [Ward(budget.ward, budget) for budget in self.budgets if budget.when_spent == "end"]
+        return sorted(wards, key=lambda ward: ward.name, reverse=True)
 
     @property
     def bounds(self) -> frozenset[str]:
         """The wards that are sure to end the entity (CIRCLE-2, LOOP-2)."""
-        return frozenset(name for name in _BOUNDS if getattr(self, name) is not None)
+        ending = (budget.ward for budget in self.budgets if budget.when_spent == "end")
+        return frozenset((*(name for name in _BOUNDS if getattr(self, name) is not None), *ending))
+
+    def list_wards(self) -> tuple[Ward, ...]:
+        """Return single wards whose meet this is."""
+        single = (Ward(name, value) for name, value in self._state_values().items())
+        removed = (Ward("remove_gate", name) for name in sorted(self.removed))
+        return (*single, *removed, *(Ward(budget.ward, budget) for budget in self.budgets))
 
     def as_json(self) -> dict[str, Any]:
         """Return the restrictions that are set, as the loom's header and the capability text show them."""
-        stated: dict[str, Any] = {
+        lists = {"removed": sorted(self.removed), "budgets": [budget.as_json() for budget in self.budgets]}
+        return self._state_values() | {name: values for name, values in lists.items() if values}
+
+    def _state_values(self) -> dict[str, Any]:
+        return {
             name: value
             for name in _WARDS
             if (value := getattr(self, name)) is not None and value is not False  # 0 restricts, too
         }
-        return {**stated, "removed": sorted(self.removed)} if self.removed else stated
 
 
-_WARDS = tuple(f.name for f in fields(Wards) if f.name != "removed")
-NUMBERS = tuple(f.name for f in fields(Wards) if f.name not in ("require_done_tool", "removed"))
+_SETS = ("removed", "budgets")
+_WARDS = tuple(f.name for f in fields(Wards) if f.name not in _SETS)
+NUMBERS = tuple(name for name in _WARDS if name != "require_done_tool")
 """The wards whose meet is the minimum."""
 
 
@@ -278,6 +334,17 @@ def _check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
+def _make_budget_check(read: Callable[[str, Any], float]) -> Callable[[str, Any], float | PeriodBudget]:
+    """Return a check of a budget: a number for life, or an object for a period."""
+
+    def read_either(name: str, value: Any) -> float | PeriodBudget:
+        if isinstance(value, PeriodBudget):
+            return value
+        return PeriodBudget.read(name, value) if isinstance(value, Mapping) else read(name, value)
+
+    return read_either
+
+
 def _check_gate_name(name: str, value: Any) -> str:
     check(is_text(value), name, "a gate's name", value, InvalidCantrip)
     return ALIASES.get(value, value)
@@ -293,8 +360,8 @@ _CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "max_depth": _make_whole_check(least=0),
     "timeout": _check_positive,
     "timeout_while_waiting": _check_positive,
-    "max_tokens": _make_whole_check(least=1),
-    "max_cost": _check_positive,
+    "max_tokens": _make_budget_check(_make_whole_check(least=1)),
+    "max_cost": _make_budget_check(_check_positive),
     "max_gate_calls": _make_whole_check(least=1),
     "max_children": _make_whole_check(least=0),
     "max_compute": _check_positive,

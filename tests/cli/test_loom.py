@@ -116,6 +116,24 @@ class TestCommands:
         as_json = cantrip("loom", "show", failed.id, "--json").json
         assert as_json["gate_calls"][0]["is_error"] is True
 
+    @pytest.mark.rule("Y-30")
+    def test_spending_sums_up_by_periods(self, cantrip, tmp_path):
+        url = f"sqlite:{tmp_path}/paid.db"
+        usage = {"prompt_tokens": 900, "completion_tokens": 100, "cost": 0.02}
+        with Runtime.blocking(url) as runtime:
+            answers = scripted([{"content": text, "usage": usage} for text in ("one", "two")])
+            entity = runtime.ensure("desk", Cantrip(answers, circle=Circle(["done"], [max_turns(3)])))
+            entity.send("first")
+            entity.send("second")
+        lines = cantrip("loom", "spending", "desk", "--per", "intent", "--loom", url).out.splitlines()
+        assert [line.split() for line in lines] == [
+            ["PERIOD", "TOKENS", "COST"],
+            ["1", "1,000", "0.0200"],
+            ["2", "1,000", "0.0200"],
+        ]
+        (row,) = json.loads(cantrip("loom", "spending", "desk", "--json", "--loom", url).out)
+        assert row["usage"]["total_tokens"] == 2000
+
     def test_thread_leads_from_the_root_to_the_turn(self, cantrip, told):
         said = cantrip("loom", "thread", told[1]).out
         assert said.index(told[0][-8:]) < said.index(told[1][-8:])

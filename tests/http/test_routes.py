@@ -101,6 +101,8 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         (first, *_) = (await check("GET", "entities/bob/turns?limit=1", 200))["items"]
         assert (await check("GET", f"turns/{first['id']}", 200)) == first
         await check("GET", f"turns/{first['id']}/thread", 200)
+        spent = await check("GET", "entities/bob/spending?per=month&zone=Europe/Oslo", 200)
+        assert [sorted(each) for each in spent["items"]] == [["period", "usage"]] * len(spent["items"])
         story = await check("GET", "entities/bob/story?limit=2", 200)
         (before,) = (await check("GET", f"entities/bob/story?limit=1&before={story['items'][0]['id']}", 200))["items"]
         assert [one["event"] for one in (before, *story["items"])][-2:] == [one["event"] for one in story["items"]]
@@ -242,6 +244,7 @@ def test_the_states_that_a_list_of_entities_takes_are_those_of_the_loom() -> Non
         ("entities?limit=0", 422, "limit: expected greater than or equal to 1"),
         ("entities/bob/events?after=typo", 422, "after: expected an id of this stream, or 0"),
         ("entities/bob/story?before=typo", 422, "before: expected an id"),
+        ("entities/bob/spending?zone=Mars", 422, "zone: expected a name of the IANA database"),
         ("entities/bob/turns?after=typo", 422, "after: expected a whole number"),
         ("events?kinds=typo", 422, "kinds: expected some of actor, "),
         ("events?subtree=nobody", 404, "no entity has this id or name"),

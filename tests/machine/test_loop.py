@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cantrip_actors.machine.accept import HANDLERS
 from cantrip_actors.machine.actions import Ask, Await, Compute, Consult, Finish, Run, Spawn
@@ -16,6 +17,7 @@ from cantrip_actors.machine.events import (
     ChildOutcome,
     Compact,
     Computed,
+    Decide,
     Event,
     Failed,
     Interrupt,
@@ -765,6 +767,11 @@ def programs(turns: int, *gates: Any, **parts: Any) -> Cantrip:
     return Cantrip("local:model", circle=circle, **parts)
 
 
+def budgeted_programs(*wards: Ward) -> Cantrip:
+    """A cantrip with a code circle and these wards."""
+    return Cantrip("local:model", circle=Circle(["done"], wards, medium="python"))
+
+
 def every_drive(*, lasting: bool) -> Iterator[Drive]:
     """Entities that are driven through each of the loop's ways."""
     look, delegate = call("look"), call("call_agent", intent="a")
@@ -898,8 +905,55 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
             one = drive(cantrip(folding=folding), say(look), say(done()))
             one.carry_on(one.feed(Compact()))
             yield one
+    yield from every_drive_with_a_budget(lasting=lasting)
     long = Steer((Steering("x" * 2000),))
     yield drive(cantrip(folding=Folding(summary=True)), say(look), say(look), long, say(done()), window=400)
+
+
+def spend(*replies: Response) -> list[Response]:
+    """The replies, each of which uses tokens."""
+    return [replace(reply, usage=Usage(1, 1)) for reply in replies]
+
+
+def every_drive_with_a_budget(*, lasting: bool) -> Iterator[Drive]:
+    """A budget for each day is used up at each place, and a person is asked, or the next day is waited for."""
+
+    def drive(made: Cantrip, *replies: Any, upto: type | None = None, then: Any = None) -> Drive:
+        one = Drive(made, *replies, lasting=lasting)
+        one.cost = Usage(1, 1)
+        one.go(upto=upto)
+        if then is not None:
+            one.carry_on(one.feed(then))
+        return one
+
+    look, delegate, sign = call("look"), call("call_agent", intent="a"), call("sign", by="anna")
+    noted = ["done", wrap("call_agent", post=[let_pass])]
+    for when_spent in ("wait", "ask"):
+        wards = (max_tokens(1, per="day", when_spent=when_spent), max_turns(20))
+        talks = spend(say("text"), say(look), say(sign), say(delegate), say(done()))
+        made = cantrip(*wards, require_done_tool(), gates=MESSAGING)
+        one = drive(made, *talks[:3], Decide("deny", "anna"), *talks[3:])
+        if lasting:
+            one.replies = spend(say(done()))
+            one.go("more")
+        yield one
+        one = Drive(made, *spend(say(done())), lasting=lasting)
+        one.ledger.make_budget(lambda: 0.0)
+        one.ledger.below = Usage(1, 1)
+        one.go()
+        yield one
+        yield drive(cantrip(*wards, gates=noted), *spend(say(delegate), say(done())))
+        folded = cantrip(*wards, folding=Folding(1, summary=True))
+        yield drive(folded, *spend(say(look), say(look), say(look), say(done())))
+        yield drive(budgeted_programs(*wards), *spend(Response(code="x")), Computed(), *spend(say("text")))
+    asked = [Decide("deny", "anna"), Decide("answer", "anna", answer=0)]
+    for per in ("intent", "day"):
+        made = cantrip(max_tokens(1, per=per, when_spent="ask"), max_turns(20))
+        for decided in asked:
+            yield drive(made, *spend(say(look)), decided)
+    steer = Steer((Steering("and this"),))
+    one = drive(made, *spend(say(look), say(done())), upto=Consult, then=steer)
+    yield one
 
 
 def every_transition() -> set[tuple[str, str, str, str]]:

@@ -56,6 +56,11 @@ from cantrip_actors.machine.project.record import (
     sum_usage,
 )
 from cantrip_actors.machine.project.requests import Verdict, find_decision, find_open_request, measure_waited
+from cantrip_actors.machine.project.spending import (
+    list_records_of_period,
+    list_usage_by_intent,
+    list_usage_by_time,
+)
 from cantrip_actors.machine.project.turns import (
     Entry,
     TurnReader,
@@ -118,8 +123,11 @@ __all__ = [
     "list_children",
     "list_finished_calls",
     "list_intents",
+    "list_records_of_period",
     "list_started_calls",
     "list_turns_quoting",
+    "list_usage_by_intent",
+    "list_usage_by_time",
     "make_fork_state",
     "measure_waited",
     "read_entries",

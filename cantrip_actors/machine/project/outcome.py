@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cantrip_actors.machine.context import summarise
+from cantrip_actors.machine.evolve import PER_INTENT
 from cantrip_actors.machine.state import Phase, State
 from cantrip_actors.records.records import Committed, Ended
 from cantrip_actors.terms.image import NO_IMAGES, select_named
@@ -38,7 +39,9 @@ def get_status(state: State, *, lasting: bool) -> Status:
 def is_of_life(state: State) -> bool:
     """Return whether the ward that truncated the last turn ends the entity: a budget is for life (reading 27)."""
     end = state.episode.end
-    return isinstance(end, Committed) and end.truncated and not (end.ward or "").startswith("max_turns")
+    ward = (isinstance(end, Committed) and end.ward) or ""
+    is_of_episode = ward.startswith("max_turns") or ward.endswith(f"{PER_INTENT})")
+    return isinstance(end, Committed) and end.truncated and not is_of_episode
 
 
 def is_end_recorded(state: State) -> bool:
@@ -86,7 +89,7 @@ def get_outcome(state: State, below: Usage = NO_USAGE) -> Outcome | None:
         end.reason,
         truncated=not failed,
         error=end.detail if failed else None,
-        ward=end.ward or _WARDS.get(end.reason),
+        ward=(end.ward or "").removesuffix(PER_INTENT) or _WARDS.get(end.reason),
         summary=None if failed else end.detail or end.reason,
         usage=usage,
         subtree_usage=usage + below,

@@ -65,9 +65,9 @@ class Sampling:
                 raise SamplingRefused(f"a server gets at most {ANSWERS} answers during one call")
             self._count += 1
             ledger = self._cell.ledger
-            spent = ledger.make_budget().find_exhausted(ledger.own)
+            spent = ledger.make_budget(self._core.read_time_of_day).find_exhausted(ledger.own)
             if spent is not None:
-                raise SamplingRefused(f"the budget of the entity is used up: {spent}")
+                raise SamplingRefused(f"the budget of the entity is used up: {spent.ward}")
             messages = [_make_message(role, given) for role, given in request.messages]
             options = {"max_tokens": min(request.max_tokens, TOKENS)}
             instrument = self._core.instrument

@@ -44,7 +44,9 @@ class Checkpoints:
             return
         below, self._covered = cell.ledger.below, cell.recorded
         if core.guard.at_rest:  # the loom is redacted, and a restart must fold to the same state
-            state, below = await core.in_store(partial(load_state, core.loom, cell.plan))
+            load = partial(load_state, core.loom, cell.plan, core.read_time_of_day())
+            state, usage = await core.in_store(load)
+            below = usage.below
         data = encode_checkpoint(cell.plan, state, below)
         if data is not None:
             await core.keep_checkpoint(cell.entity_id, data)

@@ -129,8 +129,9 @@ class EntityActor(Actor):
             await core.finish_writing()
             is_new = is_new and not await core.in_store(partial(core.loom.has, cell.entity_id))
         if not is_new:
-            self._recorder.state, below = await core.in_store(partial(load_state, core.loom, cell.plan))
-            cell.ledger.load(self._recorder.state.usage, below)
+            load = partial(load_state, core.loom, cell.plan, core.read_time_of_day())
+            self._recorder.state, usage = await core.in_store(load)
+            cell.ledger.load(self._recorder.state.usage, usage)
         elif start is not None and start.state is not None:
             self._recorder.state = start.state.copy()
         await self._performer.open_inbox()

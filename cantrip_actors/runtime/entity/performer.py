@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from cantrip_actors.machine.actions import (
     Consult,
     Contact,
     Finish,
+    Pause,
     Remember,
     Run,
     Spawn,
@@ -33,6 +35,7 @@ from cantrip_actors.machine.events import (
     Compact,
     Computed,
     Decide,
+    Elapsed,
     Event,
     Failed,
     Inquired,
@@ -49,6 +52,7 @@ from cantrip_actors.machine.events import (
 from cantrip_actors.machine.life import Change, Stage, WaitKind
 from cantrip_actors.machine.mail import NOTHING_TO_FOLD
 from cantrip_actors.records.records import Observation
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.circles.program_actor import RELEASE_PROGRAM, CircleActor
 from cantrip_actors.runtime.crystals.crystal_actor import Watched
@@ -74,8 +78,13 @@ from cantrip_actors.terms.own_gates import ASK, COMPACT, RECALL
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ActorRef, Children, ChildSpec
 
+_log = get_logger("cantrip_actors.runtime")
+
 GRACE: Final = 5.0
 """Seconds that a cancelled gate or program has to end. One that does not is reported as a zombie."""
+
+CLOCK_CHECK: Final = 3600.0
+"""Seconds after which an entity that waits for a time looks at the clock again: a machine may have slept."""
 
 
 class Performer:
@@ -126,6 +135,8 @@ class Performer:
         self._circle: ActorRef[Any] | None = None
         self._has_own_mail = False
         """Whether the entity has posted mail to itself, which it takes before the next query."""
+        self._pause_noted: Pause | None = None
+        """The last pause, which is noted once, although the clock is read each hour."""
         self._unnotified: tuple[Unavailable, bool] | None = None
         """Set if the companion was not notified of the present episode: why, and whether that was resumed."""
 
@@ -177,14 +188,12 @@ class Performer:
                 event = await self._delegate(action)
             case Consult():
                 event = await self._consult(action)
-            case Contact() if action.gate.name == RECALL.name:
-                event = await recall_result(self._cell, self._environment.core, action)
-            case Contact() if action.gate.name == COMPACT.name:
-                event = self._request_fold(action)
             case Contact():
-                event, self._recorder.outgoing = await self._environment.questions.contact(self._cell, action)
+                event = await self._contact(action)
             case Await():
                 event = await self._await_answer(action)
+            case Pause():
+                event = await self._pause(action)
             case Remember():
                 event = await remember(self._environment.instrument, self._cell, action, self.make_here())
             case _:
@@ -204,6 +213,15 @@ class Performer:
         if isinstance(event, Undo) and circle is not None:
             self._circle = None  # the next call begins with the sandbox that the log describes
             await self._children.stop(circle)
+
+    async def _contact(self, action: Contact) -> Event:
+        """Carry out a gate of the runtime."""
+        if action.gate.name == RECALL.name:
+            return await recall_result(self._cell, self._environment.core, action)
+        if action.gate.name == COMPACT.name:
+            return self._request_fold(action)
+        event, self._recorder.outgoing = await self._environment.questions.contact(self._cell, action)
+        return event
 
     def _request_fold(self, action: Contact) -> Observed:
         """Post the entity's wish for a fold, which it takes before its next query, with the observation of the call."""
@@ -402,6 +420,16 @@ class Performer:
             while (event := await self._reader.take_control() or self._deny_unattended(consult)) is None:
                 await self._wait_for_mail()
         return event
+
+    async def _pause(self, pause: Pause) -> Elapsed:
+        """Wait until the loom's clock says that the entity has a budget again, or for an hour."""
+        core, entity_id = self._environment.core, self._cell.entity_id
+        if pause != self._pause_noted:
+            self._pause_noted, until = pause, datetime.fromtimestamp(pause.until, UTC).isoformat()
+            _log.info("budget used up", entity=entity_id, ward=pause.ward, waits_until=until)
+        with self._waiting("budget"):
+            await anyio.sleep(min(pause.until - core.read_time_of_day(), CLOCK_CHECK))
+        return Elapsed()
 
     async def open_inbox(self) -> None:
         """Read the mail that waits for the entity, and have it notified of new mail."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from cantrip_actors.machine.accept import MID_TURN
 from cantrip_actors.machine.actions import Action, Ask, Consult, Finish, Step
-from cantrip_actors.machine.events import Event, Moment
+from cantrip_actors.machine.events import Begin, Event, Moment
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.life import Change
 from cantrip_actors.machine.loop import advance, note
@@ -55,7 +55,8 @@ class StepRecorder:
 
     def make_moment(self) -> Moment:
         """Return the present moment, with the budgets that limit the entity."""
-        return self._environment.core.make_moment(self._cell.ledger.make_budget())
+        core = self._environment.core
+        return core.make_moment(self._cell.ledger.make_budget(core.read_time_of_day))
 
     @property
     def turn_id(self) -> str:
@@ -75,7 +76,10 @@ class StepRecorder:
 
         The same transaction writes the records `before`, which the state has folded already.
         """
-        cell, state, moment = self._cell, self.state, self.make_moment()
+        cell, state = self._cell, self.state
+        if isinstance(event, Begin):
+            cell.ledger.begin_intent()
+        moment = self.make_moment()
         requested = state.turn.requested
         if self.open_request is not None and requested is not None:  # whatever the event is, the wait for it has ended
             self.outgoing = [make_cancellation(timer) for timer in make_timers(cell, requested, moment)]

@@ -366,6 +366,7 @@ class BlockingEntity(_Blocking[Entity]):
     compact = _call_blocking(Entity.compact)
     stop = _call_blocking(Entity.stop)
     messages = _call_blocking(Entity.messages)
+    spending = _call_blocking(Entity.spending)
     unload = _call_in_loop(Entity.unload)
 
     def events(self, after: str | None = None, *, deltas: bool = False) -> BlockingSubscription:

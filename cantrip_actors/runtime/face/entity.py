@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 
 from cantrip_actors.loom import Held
+from cantrip_actors.loom.export.spending import PeriodUsage, read_spending
 from cantrip_actors.loom.export.thread_messages import read_messages
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.life import Stage
@@ -41,6 +42,7 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Said, select_files, split_message
 from cantrip_actors.terms.messages import ThreadMessage
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.period import Period
 
 TAKEN_INTERVAL: Final = 0.05
 """Seconds between two looks whether control mail was taken."""
@@ -531,6 +533,14 @@ class Entity(Generic[Answer_co]):
         system prompt is not among them. Raises UnknownEntity, RuntimeClosed, LoomError.
         """
         return await self._tree.in_store(partial(read_messages, self._tree.loom, self._id))
+
+    async def spending(self, *, per: Period = "day", zone: str = "UTC") -> list[PeriodUsage]:
+        """Return what the entity and everything it spawned has used in each intent, day or month, oldest first.
+
+        Each has the name of its `period`, such as "2026-11-29", and its `usage`; periods without any are left out.
+        `zone` is a name of the IANA database. Raises UnknownEntity, RuntimeClosed, LoomError.
+        """
+        return await self._tree.in_store(partial(read_spending, self._tree.loom, self._id, per, zone))
 
     async def result(self) -> Episode[Answer_co]:
         """Wait as `episode` does; if the caller is cancelled meanwhile, end the entity."""
