@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from cantrip_actors.crystal.client import Client
 from supervisors.testing import virtual
-from tests.exhaustive import is_in_part
+from tests.exhaustive import EXHAUSTIVE, is_in_part
 from tests.published import fault
 
 gc.disable()  # until all tests are collected: nearly everything that is made until then stays
@@ -40,7 +40,7 @@ settings.register_profile(
 settings.register_profile(
     "ci",
     settings.get_profile("dev"),
-    max_examples=100,
+    max_examples=100 if EXHAUSTIVE else 50,
     derandomize=True,
     print_blob=True,
 )

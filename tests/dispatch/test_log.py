@@ -30,6 +30,7 @@ from cantrip_actors.loom import KeyUsed
 from cantrip_actors.loom.line_file import Disk
 from cantrip_actors.records.seal import seal
 from tests.dispatch.contracts import AT, contract
+from tests.exhaustive import part
 
 WORKER = {"by": "worker", "author": "w", "token": 1}
 
@@ -319,11 +320,11 @@ class TestTampering:
         )
 
     def test_each_bit_of_each_byte_is_found(self, written, tmp_path):
-        """Every position once, with one bit flipped: what a failing disk does."""
+        """A position in four (each with EXHAUSTIVE), with one bit flipped: what a failing disk does."""
         whole, before, after = written
         logs = Dispatches(tmp_path)
         path = logs.path(after.id)
-        for at in range(len(whole)):
+        for at in [*part(range(len(whole) - 1), 4), len(whole) - 1]:
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
             if at == len(whole) - 1:
                 assert logs.read(after.id) == before

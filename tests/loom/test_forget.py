@@ -472,7 +472,7 @@ def test_a_forget_that_was_killed_at_any_step_is_finished_by_repeating_it(kind, 
             assert verify_loom(store).forgotten == 2
         assert leftovers(place, folder) == set()
         place.clear()
-        step += 1 if kind == "jsonl" else 7
+        step += 2 if kind == "jsonl" else 11
     assert step > 3
 
 

@@ -27,6 +27,7 @@ from cantrip_actors.runtime.circles.snapshots import A_PROGRAM, A_SECOND, SMALL,
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.wards import max_depth, max_turns
 from tests.circle.shell_jails import confined_by
+from tests.exhaustive import EXHAUSTIVE
 from tests.forked import Forked
 from tests.loom.test_blobs import tamper
 from tests.loom.test_store import anywhere
@@ -617,7 +618,7 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
         confined_by("bubblewrap")
     programs = {"python": PYTHON, "javascript": JAVASCRIPT, "shell": SHELL}[language]
 
-    @settings(max_examples=min(settings().max_examples, 12))
+    @settings(max_examples=min(settings().max_examples, 12 if EXHAUSTIVE else 5))
     @example(OFTEN[language])
     @given(st.lists(programs, min_size=1, max_size=5))
     def holds(codes: list[str]) -> None:
