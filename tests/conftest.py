@@ -69,10 +69,10 @@ def _watch_requests() -> None:
 
     fetch = Client.fetch
 
-    async def noted_fetch(self: Client, method: str, path: str, body: bytes, headers: Any) -> bytes:
+    async def noted_fetch(self: Client, method: str, path: str, body: bytes, *others: Any) -> bytes:
         if method in ("POST", "PUT"):
             _sent.append((self.provider, path, body))
-        return await fetch(self, method, path, body, headers)
+        return await fetch(self, method, path, body, *others)
 
     Client.run, Client.fetch = noted, noted_fetch  # type: ignore[method-assign]
 

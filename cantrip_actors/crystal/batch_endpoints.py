@@ -17,11 +17,13 @@ from urllib.parse import quote
 
 import orjson
 
+from cantrip_actors.crystal.answer_bytes import LARGEST_FILE
 from cantrip_actors.crystal.client import ProviderRequest
 from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import mapping, objects
+from cantrip_actors.crystal.sse import check_values
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.exact_json import parse_exactly
 
@@ -118,6 +120,7 @@ class BatchEndpoint(ABC):
         return self._parse_object(await self.crystal.fetch("POST", path, body, headers))
 
     def _parse_object(self, body: bytes) -> dict[str, Any]:
+        check_values(body)
         try:
             value = parse_exactly(body)
         except ValueError:
@@ -162,7 +165,7 @@ class AnthropicBatches(BatchEndpoint):
 
     async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in its file of results."""
-        body = await self.crystal.fetch("GET", f"/v1/messages/batches/{batch}/results")
+        body = await self.crystal.fetch("GET", f"/v1/messages/batches/{batch}/results", largest=LARGEST_FILE)
         return {
             str(line["custom_id"]): self._parse_answer(mapping(line.get("result"))) for line in self._parse_lines(body)
         }
@@ -237,7 +240,8 @@ class OpenAIBatches(BatchEndpoint):
         answers: dict[str, bytes | ProviderError | None] = {}
         for name in ("output_file_id", "error_file_id"):
             if batch_facts.get(name):
-                for line in self._parse_lines(await self.crystal.fetch("GET", f"/files/{batch_facts[name]}/content")):
+                body = await self.crystal.fetch("GET", f"/files/{batch_facts[name]}/content", largest=LARGEST_FILE)
+                for line in self._parse_lines(body):
                     answers[str(line["custom_id"])] = self._parse_answer(line)
         return answers
 
@@ -255,7 +259,7 @@ class OpenAIBatches(BatchEndpoint):
         return self._make_failure(None, {"error": error})
 
     async def _fetch_ids(self, batch_facts: Mapping[str, Any]) -> list[str]:
-        body = await self.crystal.fetch("GET", f"/files/{batch_facts['input_file_id']}/content")
+        body = await self.crystal.fetch("GET", f"/files/{batch_facts['input_file_id']}/content", largest=LARGEST_FILE)
         return [str(line["custom_id"]) for line in self._parse_lines(body)]
 
     async def list_batches(self, since: float) -> list[ListedBatch]:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import orjson
 
+from cantrip_actors.crystal.answer_bytes import LARGEST_FILE
 from cantrip_actors.crystal.batch_endpoints import (
     MARK,
     WHOLE,
@@ -112,7 +113,7 @@ class VertexBatches(BucketBatches):
     async def read(self, name: str) -> bytes:
         """Return an object of the bucket."""
         where = f"{self._storage}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}?alt=media"
-        return await self.crystal.fetch("GET", where)
+        return await self.crystal.fetch("GET", where, largest=LARGEST_FILE)
 
     async def write(self, name: str, data: bytes) -> None:
         """Put an object into the bucket."""
@@ -219,7 +220,7 @@ class BedrockBatches(BucketBatches):
 
     async def read(self, name: str) -> bytes:
         """Return an object of the bucket."""
-        return await self.crystal.fetch("GET", self._build_object_url(name))
+        return await self.crystal.fetch("GET", self._build_object_url(name), largest=LARGEST_FILE)
 
     async def write(self, name: str, data: bytes) -> None:
         """Put an object into the bucket."""

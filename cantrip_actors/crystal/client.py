@@ -39,11 +39,12 @@ import orjson
 from anyio.lowlevel import EventLoopToken, current_token
 
 from cantrip_actors.crystal.access import Access
+from cantrip_actors.crystal.answer_bytes import LARGEST_ANSWER, Body, read_body
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.lessons import Adjusted
 from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
-from cantrip_actors.crystal.sse import ServerSentEvent
+from cantrip_actors.crystal.sse import ServerSentEvent, check_values
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.arguments import check, is_number
@@ -259,17 +260,22 @@ class Client:
         heard.save()
         return response
 
-    async def fetch(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    async def fetch(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], largest: int = LARGEST_ANSWER
+    ) -> bytes:
         """Return the whole body of the response to a request other than a query.
 
-        Raises ProviderError if the provider fails or stalls.
+        Raises ProviderError if the provider fails or stalls, or sends more than `largest` bytes.
         """
         try:
             with anyio.fail_after(self.timeouts.first):
                 async with self._request(method, self.make_url(path), body, headers) as response:
                     if response.status_code >= 300:
                         raise await self._read_refusal(response)
-                    return await response.aread()
+                    answer = await read_body(response, self.provider, largest)
+                    if largest == LARGEST_ANSWER:  # of a larger file, each line is checked
+                        check_values(answer)
+                    return answer
         except httpx.HTTPError as error:
             raise self._make_unreachable_error(error) from None  # its request has the key
         except TimeoutError:
@@ -293,11 +299,12 @@ class Client:
         decoder, is_complete = heard.decoder, False
         if response.status_code >= 300:
             raise await self._read_refusal(response)
+        answer = Body(response, self.provider, LARGEST_ANSWER, scope)
         try:
-            async for chunk in response.aiter_bytes():
+            async for chunk in answer:
                 further = heard.hear(chunk)
                 if heard.error is not None or (decoder.over and not self._is_shared):
-                    scope.cancel()
+                    answer.stop()
                 elif decoder.complete and not is_complete:
                     is_complete = True
                     scope.deadline = anyio.current_time() + GRACE
@@ -306,6 +313,9 @@ class Client:
         except httpx.HTTPError:
             if not decoder.complete:
                 raise
+        finally:
+            if not decoder.complete:
+                heard.error = heard.error or answer.error
         heard.hear(None)
 
     # Connections
@@ -409,10 +419,11 @@ class Client:
     async def _read_refusal(self, response: httpx.Response) -> ProviderError:
         body = b""
         with anyio.move_on_after(GRACE) as scope:  # the status is known, so the body is optional
-            async for chunk in response.aiter_bytes():
+            refusal = Body(response, self.provider, LARGEST_ANSWER, scope)
+            async for chunk in refusal:
                 body += chunk
                 if len(body) > ERROR_BYTES:
-                    scope.cancel()
+                    refusal.stop()
         text = self._scrub(body.decode(errors="replace"))
         if response.status_code < 400:
             where = self._scrub(response.headers.get("location", "elsewhere"))
@@ -496,6 +507,7 @@ class _Hearing:
         for event in events:
             if self._record is not None and event.data != b"[DONE]":
                 self._lines.append(event.data.replace(b"\n", b" "))
+            check_values(event.data)
             payloads = self.decoder.feed(event)
             further = further or self.decoder.moves
             if payloads:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
-from cantrip_actors.crystal.sse import Framing, ServerSentEvent
+from cantrip_actors.crystal.sse import Framing, ServerSentEvent, check_values
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
     FinalFunctionCallOutput,
@@ -45,6 +45,9 @@ from cantrip_actors.terms.file import LARGEST
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import detect_media_type
 from cantrip_actors.terms.messages import Response, ToolCall, Usage, as_text
+
+MOST_ITEMS: Final = 4_096
+"""The most items of an answer: messages, pieces of reasoning, calls, images; and the most sources that it cites."""
 
 KEPT: Final = "sha256:"
 """The prefix to an image's digest, which replaces the image's bytes in a block (`encode.restore_bytes`)."""
@@ -261,10 +264,13 @@ class Draft:
             for name, text_part in parts.items()
             if isinstance(text_part, str) and text_part
         }
-        if citation and citation not in self.citations:
+        if citation and len(self.citations) < MOST_ITEMS and citation not in self.citations:
             self.citations.append(citation)
 
     def _make_number(self) -> str:
+        if len(self._items) + len(self._served) >= MOST_ITEMS:
+            problem = f"{self.provider} sent an answer of more than {MOST_ITEMS:,} items: messages, calls and images"
+            raise ProviderError(problem, retryable=False)
         return str(self.first + len(self._items))
 
     def add(self, item: DraftItem, text: object) -> None:
@@ -318,6 +324,7 @@ class Draft:
             final = FinalReasoning(item.text, self.provider)
         else:
             if item.arguments is None:
+                check_values(item.text)
                 item.arguments = read_arguments(item.text)
             elif self._careful:
                 item.arguments = _repair_surrogates(item.arguments)

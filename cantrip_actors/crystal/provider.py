@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 import anyio
 
 from cantrip_actors.crystal.access import Access
+from cantrip_actors.crystal.answer_bytes import LARGEST_ANSWER
 from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, ConnectionSettings, EnvironmentKey, ProviderRequest
 from cantrip_actors.crystal.draft import CUT_OFF, NO_COUNTS, Counts, Decoder, tokens
@@ -611,10 +612,17 @@ class ProviderCrystal(AnsweringCrystal):
         self.estimator.learn(invocation, Usage(counted))
         return counted
 
-    async def fetch(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        largest: int = LARGEST_ANSWER,
+    ) -> bytes:
         """Return the body of the response to a request other than a query. Raises ProviderError."""
         self._check_key()
-        return await self._client.fetch(method, path, body, headers or {})
+        return await self._client.fetch(method, path, body, headers or {}, largest)
 
     def _check_key(self) -> None:
         if self._needs_key and not self._key():

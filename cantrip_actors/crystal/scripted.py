@@ -39,6 +39,9 @@ Policy = Callable[[Invocation], ScriptedAnswer] | Callable[[Invocation], Awaitab
 SHAPES: Final = frozenset(
     ("content", "tool_calls", "code", "error", "usage", "delay", "thinking", "blocks", "metadata")
 )
+MOST_INVOCATIONS: Final = 10_000
+"""How many queries a scripted crystal records, the newest."""
+
 _ERROR: Final = frozenset(("status", "message", "retry_after"))
 
 
@@ -120,7 +123,7 @@ class Scripted:
         if self.respond is not None:
             return Response.of(self.respond(invocation))
         if self._record:
-            self.invocations.append(invocation)
+            self._note(invocation)
         if self._steps is not None:
             step = self._take_step(self._steps)
         else:
@@ -131,9 +134,14 @@ class Scripted:
             await anyio.sleep(step.delay)
         return Response.of(self._add_usage(step.play()))
 
+    def _note(self, invocation: Invocation) -> None:
+        self.invocations.append(invocation)
+        if len(self.invocations) > MOST_INVOCATIONS:  # each holds the context of its entity
+            del self.invocations[0]
+
     def _respond(self, invocation: Invocation) -> Any:
         if self._record:
-            self.invocations.append(invocation)
+            self._note(invocation)
         if self._steps is not None:
             return self._add_usage(self._take_step(self._steps).play())
         assert self._policy is not None, "a scripted crystal has a list or a function"
@@ -191,7 +199,7 @@ def scripted(
     A response is `{"content": …}`, `{"tool_calls": [{"gate": …, "args": {…}, "id"?}]}`, `{"code": …}` or
     `{"error": {"status": 429, "message": …}}`, each with optional `usage` (else the one given here) and `delay` in
     seconds; or a Response, or bare text. The function gets an `Invocation`, and may be async. With `record=False` no
-    `invocations` are kept.
+    `invocations` are kept, else the newest 10,000.
 
     Raises InvalidCantrip for a malformed response, with its index and its fault.
     """

@@ -23,6 +23,9 @@ from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 LIMIT: Final = 64 * 1024 * 1024
 """The maximum bytes of one event: a server that never ends a line must not fill the memory."""
 
+MOST_VALUES: Final = 1_000_000
+"""The most values in one JSON text of a provider: each takes up to a hundred bytes of memory when it is parsed."""
+
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r\n"
 
@@ -82,7 +85,7 @@ class Sse:
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > LIMIT:
-            raise ProviderError(f"provider sent a line of more than {LIMIT} bytes")
+            raise ProviderError(f"provider sent a line of more than {LIMIT} bytes", retryable=False)
 
     def _read(self, lines: list[bytes]) -> list[ServerSentEvent]:
         events = []
@@ -99,7 +102,7 @@ class Sse:
             elif line.startswith(b"data:"):
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
                 if len(self._data) > 1 and sum(map(len, self._data)) > LIMIT:
-                    raise ProviderError(f"provider sent an event of more than {LIMIT} bytes")
+                    raise ProviderError(f"provider sent an event of more than {LIMIT} bytes", retryable=False)
             elif line.startswith(b"event:"):
                 self._name = line[7:] if line[6:7] == b" " else line[6:]
             elif line == b"data":
@@ -123,7 +126,7 @@ class _Json:
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         self._size += len(chunk)
         if self._size > LIMIT:
-            raise ProviderError(f"provider sent a body of more than {LIMIT} bytes")
+            raise ProviderError(f"provider sent a body of more than {LIMIT} bytes", retryable=False)
         if self._by_line is False or b"\n" not in chunk:
             self._pieces.append(chunk)
             return []
@@ -143,9 +146,22 @@ class _Json:
         return _split_bodies(rest) if rest else []
 
 
+def check_values(text: bytes | str) -> None:
+    """Raise ProviderError for a JSON text that may have more than `MOST_VALUES` values, before it is parsed.
+
+    Brackets and commas within strings count, too: a text needs a megabyte to have as many.
+    """
+    if len(text) > MOST_VALUES:
+        json = text.encode(errors="replace") if isinstance(text, str) else text
+        if json.count(b"{") + json.count(b"[") + json.count(b",") > MOST_VALUES:
+            problem = f"provider sent JSON of more than {MOST_VALUES:,} values, which is not read"
+            raise ProviderError(problem, retryable=False)
+
+
 def _split_bodies(text: bytes) -> list[ServerSentEvent]:
     """Yield one event, or one for each element of a list. The decoder refuses other texts."""
     if text.startswith(b"["):
+        check_values(text)
         with suppress(ValueError):
             return [ServerSentEvent(dump_exactly(body)) for body in parse_exactly(text)]
     return [ServerSentEvent(text)]

@@ -33,6 +33,7 @@ from cantrip_actors.terms.errors import (
     CantripUnknown,
     CrystalError,
     EntityEnded,
+    EntityInterrupted,
     InvalidCantrip,
     InvalidDecision,
     InvalidFile,
@@ -107,6 +108,7 @@ _ROWS: Final = (
         CantripUnknown, 409, "cantrip-unknown", detail="this service offers no cantrip with which it can continue"
     ),
     _ErrorRow(EntityEnded, 409, "ended"),
+    _ErrorRow(EntityInterrupted, 409, "interrupted"),
     _ErrorRow(AlreadyDecided, 409, "already-decided"),
     _ErrorRow(AskCycle, 409, "ask-cycle"),
     _ErrorRow(Withdrawn, 409, "withdrawn"),

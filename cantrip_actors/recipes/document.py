@@ -23,6 +23,9 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 LARGEST = 1_000_000
 """Bytes. A recipe is written by hand; a larger file is not a recipe."""
 
+MOST_VALUES = 100_000
+"""Values of a recipe, each counted as often as aliases repeat it: nine aliases of nine aliases of … fill any memory."""
+
 SECRETS = re.compile(
     r"\b(?:sk|pk|rk|ghp|gho|ghs|xox[abp]|AKIA|AIza)[-_]?[A-Za-z0-9_\-]{8,}"  # the keys of well-known providers
     r"|\b(?=[A-Za-z0-9]*[0-9])(?=[A-Za-z0-9]*[A-Z])(?=[A-Za-z0-9]*[a-z])[A-Za-z0-9]{24,}\b|\b[0-9a-fA-F]{32,}\b"
@@ -130,7 +133,7 @@ def _parse_yaml(path: Path, text: str) -> Document:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is not None:
-            _walk(node, (), lines, mistakes, [], set())
+            _walk(node, (), lines, mistakes, [], {})
         if node is not None and not mistakes:
             data = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
@@ -159,15 +162,18 @@ def _walk(
     lines: dict[RecipePath, int],
     mistakes: list[Mistake],
     above: list[yaml.Node],
-    seen: set[int],
-) -> None:
-    """Note the line of every key and item; duplicates and cycles, which YAML accepts, become mistakes."""
+    sizes: dict[int, int],
+) -> int:
+    """Note the line of every key and item, and return the number of values, with those that aliases repeat.
+
+    Duplicates, cycles and too many repetitions, which YAML accepts, become mistakes.
+    """
     if node in above:
         mistakes.append(Mistake("an alias that contains itself", node.start_mark.line + 1))
-        return
-    if id(node) in seen:  # an alias: it was walked at its anchor, and aliases of aliases would take for ever
-        return
-    seen.add(id(node))
+        return 1
+    if id(node) in sizes:  # an alias: it was walked at its anchor, and aliases of aliases would take for ever
+        return sizes[id(node)]
+    size = 1
     above.append(node)
     if isinstance(node, yaml.MappingNode):
         first: dict[str, int] = {}
@@ -182,12 +188,18 @@ def _walk(
                 key.tag = "tag:yaml.org,2002:str"  # a key is text: `on` is not a boolean, `1` is not a number
             first.setdefault(name, line)
             lines[*where, name] = line
-            _walk(value, (*where, name), lines, mistakes, above, seen)
+            size += _walk(value, (*where, name), lines, mistakes, above, sizes)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[*where, index] = item.start_mark.line + 1
-            _walk(item, (*where, index), lines, mistakes, above, seen)
+            size += _walk(item, (*where, index), lines, mistakes, above, sizes)
     above.pop()
+    if size > MOST_VALUES:
+        problem = f"aliases (*…) repeat more than {MOST_VALUES:,} values: write out what is meant"
+        mistakes.append(Mistake(problem, node.start_mark.line + 1))
+        size = 1  # the level above is not blamed for the same
+    sizes[id(node)] = size
+    return size
 
 
 def _describe_yaml_problem(error: yaml.MarkedYAMLError) -> str:

@@ -163,6 +163,20 @@ class EntityEnded(CantripError):
     """An entity that was sent something has ended, or ended before it had handled it."""
 
 
+class EntityInterrupted(CantripError):
+    """The episode that is waited for was interrupted, and nothing continues it: its process ended in it.
+
+    A runtime with `recover="list"` leaves such entities to the caller.
+    """
+
+    def __init__(self, entity_id: str) -> None:
+        super().__init__(
+            f"entity {entity_id} was interrupted, and nothing continues it: call runtime.resume or runtime.abandon "
+            'with its id, or open the runtime with recover="resume"'
+        )
+        self.entity_id = entity_id
+
+
 class Truncated(CantripError):
     """The result of an episode was taken that has no answer, because a ward, a person or a failure ended the episode.
 

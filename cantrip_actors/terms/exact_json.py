@@ -119,6 +119,19 @@ def _replace_surrogates(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def copy_json(value: Any) -> Any:
+    """Return JSON data that shares no list and no mapping with `value`, however deep. Tuples become lists."""
+    top = [value]
+    todo: list[Any] = [top]
+    while todo:
+        part = todo.pop()
+        for key, inner in part.items() if isinstance(part, dict) else enumerate(part):
+            if isinstance(inner, (dict, list, tuple)):
+                part[key] = dict(inner) if isinstance(inner, dict) else list(inner)
+                todo.append(part[key])
+    return top[0]
+
+
 def dump_exactly(value: Any) -> bytes:
     """Return the JSON of a value, in UTF-8. Raises TypeError for a value that JSON cannot express."""
     try:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from cantrip_actors.terms.arguments import render
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.exact_json import read_arguments
+from cantrip_actors.terms.exact_json import copy_json, read_arguments
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.usage import NO_USAGE, Usage
@@ -206,7 +206,7 @@ class Response(Value, frozen=True, gc=False):
             twice = next(i for i in ids if ids.count(i) > 1)
             problem = f'duplicate tool call ID "{twice}": every call of an utterance needs its own'
             raise CrystalError(problem, usage=value.usage)
-        return value
+        return value.copy()
 
     @classmethod
     def from_fields(cls, value: object) -> Response:
@@ -233,6 +233,20 @@ class Response(Value, frozen=True, gc=False):
             error.usage = fields["usage"]
             raise
         return cls(**fields)
+
+    def copy(self) -> Response:
+        """Return a response that shares no list and no mapping with this one, which its maker may change later."""
+        if not (self.tool_calls or self.blocks or self.metadata or self.handle):
+            return self
+        return replace(
+            self,
+            tool_calls=tuple(
+                call if not call.args else replace(call, args=copy_json(call.args)) for call in self.tool_calls
+            ),
+            blocks=tuple(map(copy_json, self.blocks)),
+            metadata=copy_json(self.metadata),
+            handle=copy_json(self.handle),
+        )
 
     def is_sound(self) -> bool:
         """Whether the fields are what they should be: a crystal of the user's may have made this without `of`."""

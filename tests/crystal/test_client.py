@@ -1,7 +1,9 @@
 """All families against a provider that misbehaves, over real sockets, on both backends."""
 
 import base64
+import gzip
 import time
+import zlib
 
 import anyio
 import httpx
@@ -440,3 +442,54 @@ class TestRecording:
         assert later.content == "Done."
         with pytest.raises(CrystalError, match="has 2 responses and is asked for number 3"):
             await again.invoke([Message("assistant", "x")] * 2)
+
+
+def _deflate_zeros(head, megabytes=150, line=b"0" * 1_000_000):
+    deflater = zlib.compressobj(9, wbits=31)
+    pieces = [deflater.compress(head), *(deflater.compress(line) for _ in range(megabytes))]
+    return b"".join(pieces) + deflater.flush()
+
+
+_COMMENT = b"0" * 999_998 + b"\n:"
+_GZIPPED = {"content-encoding": "gzip"}
+
+
+@pytest.mark.rule("Z-15")
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (lambda: Reply(_deflate_zeros(b'data: "'), headers=_GZIPPED), "a line of more than 67108864 bytes"),
+        (lambda: Reply(_deflate_zeros(b'{"a":"'), headers=_GZIPPED), "a body of more than 67108864 bytes"),
+        (lambda: Reply(_deflate_zeros(b'{"a":"'), 500, headers=_GZIPPED), "local:llama: {"),
+        (
+            lambda: Reply(_deflate_zeros(b": ", line=_COMMENT), headers=_GZIPPED),
+            "more than 134,217,728 bytes",
+        ),
+        (lambda: Reply(b"[" + b"{}," * 1_000_000 + b"{}]"), "JSON of more than 1,000,000 values"),
+        (lambda: Reply(b'data: {"a":[' + b"0," * 1_000_000 + b"0]}\n\n"), "JSON of more than 1,000,000 values"),
+        (lambda: Reply(events(*[copy_call(number) for number in range(4_200)])), "more than 4,096 items"),
+        (lambda: Reply(b"data: {}", headers={"content-encoding": "br"}), "encoding 'br', which was not asked for"),
+    ],
+)
+async def test_an_answer_that_expands_is_refused_within_its_bounds(reply, problem):
+    async with FaultyServer([reply()]) as server:
+        with pytest.raises(CrystalError) as error:
+            await put(made("local", server.url))
+    assert problem in str(error.value)
+
+
+def copy_call(number):
+    """Return a chunk with one more call of a gate."""
+    function = {"name": "read", "arguments": "{}"}
+    call = {"index": number, "id": f"c{number}", "function": function}
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+
+
+@pytest.mark.rule("Z-15")
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_compressed_answer_is_read_in_pieces_of_any_size(encoding):
+    whole, compress = body("local"), gzip.compress if encoding == "gzip" else zlib.compress
+    members = compress(whole[:100]) + compress(whole[100:])
+    async with FaultyServer([Reply(members, headers={"content-encoding": encoding}, drip=7)]) as server:
+        response = await put(made("local", server.url))
+    assert response.content == SAID.text

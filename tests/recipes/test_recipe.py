@@ -369,10 +369,17 @@ class TestMistakes:
         with pytest.raises(InvalidRecipe, match="cannot be read: permission denied"):
             load_recipe(tmp_path / "recipe.yaml")
 
-    def test_an_explosion_of_aliases_is_read_quickly(self, mistakes):
-        levels = "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20))
-        told = mistakes(f"{GOOD}bomb:\n  a0: &a0 [x]\n{levels}")
-        assert any('unknown key "bomb"' in text for _, text in told)
+    @pytest.mark.rule("Z-15")
+    @pytest.mark.parametrize(
+        "level",
+        ["&a{n} [{nine}]", "&a{n} {{x: [{nine}]}}", "&a{n} {{<<: [{nine}], y{n}: [{nine}]}}"],
+        ids=["lists", "mappings", "merges"],
+    )
+    def test_an_explosion_of_aliases_is_refused_at_its_line(self, mistakes, level):
+        levels = "".join(f"  a{n}: {level.format(n=n, nine=', '.join([f'*a{n - 1}'] * 9))}\n" for n in range(1, 20))
+        (line, text), *_ = mistakes(f"{GOOD}call:\n  a0: &a0 {{x: 1}}\n{levels}")
+        assert "aliases (*…) repeat more than 100,000 values" in text
+        assert 5 <= line - GOOD.count("\n") <= 9
 
     @pytest.mark.parametrize(
         "text",

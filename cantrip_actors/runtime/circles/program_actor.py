@@ -45,6 +45,9 @@ RELEASE_PROGRAM: Final = "release program"
 """Cast to the actor when its entity begins to wait for others: a program with a recorded snapshot is dropped from
 memory after `PATIENCE` seconds, unless it continues before."""
 
+LONGEST_PROGRAM: Final = 1_000_000
+"""Characters: an interpreter needs a multiple of its memory for each."""
+
 PATIENCE: Final = 1.0
 
 TRIES: Final = 3
@@ -217,6 +220,8 @@ class CircleActor(GatesActor):
         assert sandbox is not None
         self._output, self._seconds = "", 0.0
         self._suspended_account.programs += 1
+        if len(code) > LONGEST_PROGRAM:
+            return Exceeded(f"{LONGEST_PROGRAM:,} characters in one program; this one has {len(code):,}")
         return await self._run_step(lambda: sandbox.begin(code, variables), sandbox, keep=keep)
 
     async def _answer(self, answer: Answer, *, keep: bool = True) -> Stepped:

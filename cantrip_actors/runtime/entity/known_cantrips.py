@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.mail import Mail
@@ -21,6 +21,8 @@ from cantrip_actors.terms.work import Provide
 
 REMEMBERED = 1024
 """Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""
+
+Key = TypeVar("Key", str, tuple[str, str | None])
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -40,6 +42,11 @@ class _Known(NamedTuple):
     one_rest: bool = True
     """Whether they have the same functions and dependencies."""
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether all cantrips of this content are interchangeable."""
+        return self.one_rest and self.one_crystal
+
 
 class KnownCantrips:
     """The cantrips that a runtime can continue entities with. `cantrips` were given to `Runtime.open`.
@@ -57,6 +64,8 @@ class KnownCantrips:
         """The cantrips that sent intents came with, by entity and key."""
         self._given = cantrips
         self._used: OrderedDict[str, _Known] = OrderedDict()
+        self._named: OrderedDict[tuple[str, str | None], _Known] = OrderedDict()
+        """The same by content and name, which tell cantrips of equal content and different crystals apart."""
         self._carved: OrderedDict[str, _Known] = OrderedDict()
         """Cantrips of children, separate because there may be many."""
         self._offered: dict[str, Cantrip] = {}
@@ -74,7 +83,8 @@ class KnownCantrips:
             _log.warning("a cantrip has the lethal trifecta", cantrip=cantrip.id, name=cantrip.name, **risks)
         self._has_injected = self._has_injected or cantrip.circle.has_injected
         self.has_typed_answers = self.has_typed_answers or cantrip.answer is not None
-        _remember(cantrip, self._used)
+        _remember(cantrip, cantrip.id, self._used)
+        _remember(cantrip, (cantrip.id, cantrip.name), self._named)
 
     def offer(self, cantrip: Cantrip) -> None:
         """Use this cantrip for schedules that cast the cantrip with its name, if it has one."""
@@ -104,7 +114,7 @@ class KnownCantrips:
 
     def add_carved(self, cantrip: Cantrip) -> None:
         """Remember the cantrip of a child."""
-        _remember(cantrip, self._carved)
+        _remember(cantrip, cantrip.id, self._carved)
 
     def note_unloaded(self, entity_id: str, cantrip: Cantrip) -> None:
         """Remember the cantrip of a long-lived entity that is unloaded."""
@@ -172,16 +182,22 @@ class KnownCantrips:
         """Return the cantrip that an intent of this process came with, if its dependencies matter."""
         return self._sent.get((entity_id, key))
 
-    def is_clear(self, entity_id: str, cantrip_id: str) -> bool:
+    def is_clear(self, entity_id: str, wanted: CantripRef) -> bool:
         """Return whether the cantrip of an entity is unambiguous, so that it can be loaded without a given one."""
-        own, known = self._own.get(entity_id), self._used.get(cantrip_id)
-        if own is not None and own.id == cantrip_id:
+        own, known = self._own.get(entity_id), self._find_used(wanted)
+        if own is not None and own.id == wanted.id:
             return True
-        return known is not None and known.one_rest and known.one_crystal
+        return known is not None and known.is_clear
+
+    def _find_used(self, wanted: CantripRef) -> _Known | None:
+        """Return what is known of a content; if that is ambiguous, what is known of it under the wanted name."""
+        known = self._used.get(wanted.id)
+        return known if known is None or known.is_clear else self._named.get(wanted, known)
 
     def list_unclear(self, contents: Iterable[str]) -> tuple[str, ...]:
         """Return which of these contents are known with several crystals or dependencies, in order."""
-        return tuple(sorted(one for one in contents if not self.is_clear("", one)))
+        known = ((content, self._used.get(content)) for content in contents)
+        return tuple(sorted(content for content, used in known if used is None or not used.is_clear))
 
     def find_cantrip(self, entity_id: str, wanted: CantripRef, *, any_crystal: bool = False) -> Cantrip:
         """Return the cantrip that an entity continues with; `any_crystal` if the caller replaces its crystal.
@@ -191,13 +207,13 @@ class KnownCantrips:
         own, cantrip_id = self._own.get(entity_id), wanted.id
         if own is not None and own.id == cantrip_id:
             return own
-        known = self._used.get(cantrip_id) or self._carved.get(cantrip_id)
+        known = self._find_used(wanted) or self._carved.get(cantrip_id)
         if known is None:
             raise self._make_unknown(entity_id, wanted)
         if not (known.one_rest and (known.one_crystal or any_crystal)):
             raise LoomError(
                 f"the cantrip of entity {entity_id} ({cantrip_id}) was used in this process with several "
-                "crystals or dependencies: say with which it continues, cantrip=…"
+                "crystals or dependencies: say with which it continues, cantrip=…, or give each a name of its own"
             )
         return known.cantrip
 
@@ -228,16 +244,16 @@ def _make_label(name: str | None, cantrip_id: str) -> str:
     return f'"{name}" ({cantrip_id})' if name is not None else f"({cantrip_id})"
 
 
-def _remember(cantrip: Cantrip, among: OrderedDict[str, _Known]) -> None:
+def _remember(cantrip: Cantrip, key: Key, among: OrderedDict[Key, _Known]) -> None:
     """Remember a cantrip; note that its content is ambiguous if it was used with different crystals or dependencies."""
-    known = among.get(cantrip.id)
+    known = among.get(key)
     if known is None:
         known = _Known(cantrip)
     elif known.one_rest and not is_same_but_for_crystal(known.cantrip, cantrip):
         known = known._replace(one_rest=False)
     elif known.one_crystal and not is_interchangeable(known.cantrip, cantrip):
         known = known._replace(one_crystal=False)
-    among[cantrip.id] = known
-    among.move_to_end(cantrip.id)
+    among[key] = known
+    among.move_to_end(key)
     if len(among) > REMEMBERED:
         among.popitem(last=False)

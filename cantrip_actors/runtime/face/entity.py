@@ -37,7 +37,14 @@ from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import check_kind, check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import (
+    CantripError,
+    EntityEnded,
+    EntityInterrupted,
+    InvalidIntent,
+    LoomError,
+    RuntimeClosed,
+)
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Said, select_files, split_message
 from cantrip_actors.terms.messages import ThreadMessage
@@ -130,7 +137,7 @@ class Entity(Generic[Answer_co]):
         if continues:
             return await self._wait_for_episode(key)
         if ended is None:
-            raise EntityEnded(f"entity {self._id} does not run here, and its log has no end: resume or abandon it")
+            raise EntityInterrupted(self._id)
         return await self._make_episode(ended)
 
     async def _make_episode(self, outcome: Outcome) -> Episode[Answer_co]:

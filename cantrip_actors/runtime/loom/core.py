@@ -345,7 +345,7 @@ class Core:
         """Return whether exactly one cantrip known here can continue this entity, with `intent` if that is next."""
         now, move = self._find_next_move(facts)
         wanted = now if move is None else CantripRef(move.cantrip.id, now.name)
-        if not self.cantrips.is_clear(facts.entity_id, wanted.id):
+        if not self.cantrips.is_clear(facts.entity_id, wanted):
             return False
         if not self.cantrips.has_marks:
             return True

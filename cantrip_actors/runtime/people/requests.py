@@ -31,7 +31,7 @@ from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts, is_text
-from cantrip_actors.terms.bounds import DEEPEST, is_deeper
+from cantrip_actors.terms.bounds import DEEPEST, TooLarge, check_value, is_deeper
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.json_schema import find_misfits, load
@@ -448,6 +448,10 @@ def check_decision(request: Request, decision: object, answer: object, args: obj
     for what, value in (("args", args), ("answer", answer)):
         if is_deeper(value, DEEPEST):
             raise InvalidDecision(f"{what}: expected a value of at most {DEEPEST} levels")
+        try:
+            check_value(value)
+        except TooLarge as problem:
+            raise InvalidDecision(f"{what}: expected what one call may have, got {problem}") from None
     if request.kind != "question":
         if decision is None or answer is not None:
             raise InvalidDecision(f'request {request.id} is about a call of {request.gate}: expected "allow" or "deny"')
