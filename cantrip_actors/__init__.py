@@ -128,6 +128,7 @@ if TYPE_CHECKING:
         ToolDefinition,
         Usage,
     )
+    from cantrip_actors.terms.period import PeriodUsage
     from cantrip_actors.terms.provided import PROVIDED
     from cantrip_actors.terms.queue import Queue
     from cantrip_actors.terms.retry import Retry
@@ -201,6 +202,7 @@ __all__ = [
     "Node",
     "Observation",
     "Page",
+    "PeriodUsage",
     "Pinned",
     "ProviderError",
     "Quarantined",
@@ -318,6 +320,7 @@ _HOMES = {
         "UnknownRequest",
         "Withdrawn",
     ),
+    "cantrip_actors.terms.period": ("PeriodUsage",),
     "cantrip_actors.terms.provided": ("PROVIDED",),
     "cantrip_actors.terms.work": ("Work",),
     "cantrip_actors.terms.gate": ("Gate",),

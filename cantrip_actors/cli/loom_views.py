@@ -16,11 +16,11 @@ from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
-from cantrip_actors.loom.export.spending import PeriodUsage
 from cantrip_actors.machine.project import list_intents
 from cantrip_actors.machine.project.conversation import Heard, list_heard_by_turn
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import add_labels
+from cantrip_actors.terms.period import PeriodUsage
 
 SHOWN = 8
 """Characters of an id that lists show."""

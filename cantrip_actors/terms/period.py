@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
 from cantrip_actors.terms.arguments import MakeError, check, check_choice, check_whole, is_finite, is_positive
@@ -122,6 +122,13 @@ class PeriodBudget:
         """Return the stricter of two budgets with the same label: the lesser amount, and the stricter end."""
         when_spent = min(self.when_spent, other.when_spent, key=STRICTEST_FIRST.index)
         return PeriodBudget(self.ward, min(self.most, other.most), self.per, self.zone, when_spent)
+
+
+class PeriodUsage(NamedTuple):
+    """The usage of a period: a day ("2026-11-29"), a month ("2026-11"), or an intent, by its number ("1")."""
+
+    period: str
+    usage: Usage
 
 
 def name_period(wall: float, per: Period, zone: str) -> str:

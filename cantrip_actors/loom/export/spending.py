@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.project import list_usage_by_intent, list_usage_by_time
 from cantrip_actors.terms.arguments import check_choice
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.messages import NO_USAGE, Usage
-from cantrip_actors.terms.period import PERIODS, Period, find_zone, name_period
-
-
-class PeriodUsage(NamedTuple):
-    """The usage of a period: a day ("2026-11-29"), a month ("2026-11"), or an intent, by its number ("1")."""
-
-    period: str
-    usage: Usage
+from cantrip_actors.terms.period import PERIODS, Period, PeriodUsage, find_zone, name_period
 
 
 def read_spending(loom: Loom, entity_id: str, per: Period = "day", zone: str = "UTC") -> list[PeriodUsage]:

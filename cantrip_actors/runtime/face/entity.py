@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import anyio
 
 from cantrip_actors.loom import Held
-from cantrip_actors.loom.export.spending import PeriodUsage, read_spending
+from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.thread_messages import read_messages
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.life import Stage
@@ -49,7 +49,7 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Said, select_files, split_message
 from cantrip_actors.terms.messages import ThreadMessage
 from cantrip_actors.terms.outcome import Outcome
-from cantrip_actors.terms.period import Period
+from cantrip_actors.terms.period import Period, PeriodUsage
 
 TAKEN_INTERVAL: Final = 0.05
 """Seconds between two looks whether control mail was taken."""
