@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from cantrip_actors.crystal.client import Client
 from supervisors.testing import virtual
-from tests.exhaustive import EXHAUSTIVE, is_in_part
+from tests.exhaustive import EXAMPLES, is_in_part
 from tests.published import fault
 
 gc.disable()  # until all tests are collected: nearly everything that is made until then stays
@@ -32,6 +32,11 @@ pytest.register_assert_rewrite("tests.circle.medium_contract")
 
 ROOT = Path(__file__).parent.parent
 
+# the same for the processes that tests start
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT / "tests" / "absent"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
 # A first run compiles schemas and imports engines: a deadline for each example would only measure that. That examples
 # are made slowly says on a busy machine only that it is busy.
 settings.register_profile(
@@ -40,7 +45,7 @@ settings.register_profile(
 settings.register_profile(
     "ci",
     settings.get_profile("dev"),
-    max_examples=100 if EXHAUSTIVE else 50,
+    max_examples=EXAMPLES,
     derandomize=True,
     print_blob=True,
 )
@@ -69,10 +74,10 @@ def _watch_requests() -> None:
 
     fetch = Client.fetch
 
-    async def noted_fetch(self: Client, method: str, path: str, body: bytes, *others: Any) -> bytes:
+    async def noted_fetch(self: Client, method: str, path: str, body: bytes, headers: Any) -> bytes:
         if method in ("POST", "PUT"):
             _sent.append((self.provider, path, body))
-        return await fetch(self, method, path, body, *others)
+        return await fetch(self, method, path, body, headers)
 
     Client.run, Client.fetch = noted, noted_fetch  # type: ignore[method-assign]
 

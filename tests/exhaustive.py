@@ -11,14 +11,19 @@ from zlib import crc32
 
 import pytest
 
-__all__ = ["EXHAUSTIVE", "is_in_part", "part"]
+__all__ = ["EXAMPLES", "EXHAUSTIVE", "FULL", "is_in_part", "part"]
 
 T = TypeVar("T")
 
 EXHAUSTIVE = bool(os.environ.get("EXHAUSTIVE"))
 
-
 REST = os.environ.get("EXHAUSTIVE") == "rest"
+
+FULL = EXHAUSTIVE and not REST
+"""Whether a campaign has its full length; `EXHAUSTIVE=rest` does other cases, and no more of each."""
+
+EXAMPLES = 100 if FULL else 20
+"""How many examples Hypothesis makes, unless a test says otherwise."""
 
 
 def part(items: Sequence[T], each: int) -> Sequence[T]:

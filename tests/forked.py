@@ -23,6 +23,17 @@ from typing import Any
 COMMAND = "from cantrip_actors.cli.main import main; main()"
 """The program `cantrip`, with the arguments that follow."""
 
+CONFORMANCE = "import sys; from conformance.__main__ import main; sys.exit(main(sys.argv[1:]))"
+"""`python -m conformance`, with the arguments that follow."""
+
+PROGRAM = """
+import runpy, sys
+del sys.argv[0]
+sys.path.insert(0, ".")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""The Python program whose file and arguments follow; it is in the current folder."""
+
 ROOT = Path(__file__).parents[1]
 
 PRELOADED = (
@@ -38,6 +49,7 @@ PRELOADED = (
     "cantrip_actors.mcp",
     "cantrip_actors.mcp_server",
     "cantrip_actors.recipes",
+    "cantrip_actors.agentic",
     "jsonschema",
     "httpx",
     "anyio._backends._asyncio",

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.forked import COMMAND, Forked
+from tests.forked import COMMAND, PROGRAM, Forked
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`\n]*)$")
@@ -85,7 +85,7 @@ def commands(text: str) -> Iterator[Command]:
 
 
 def run_command(command: Command) -> None:
-    """Run a command: `cantrip` as a fork that has imported most of it, another or one with pipes in a shell."""
+    """Run a command: `cantrip` or a program as a fork that has imported most of it, one with pipes in a shell."""
     scripts = sysconfig.get_path("scripts")
     environment = {
         **os.environ,
@@ -94,10 +94,13 @@ def run_command(command: Command) -> None:
         "NO_COLOR": "1",
     }
     program, *arguments = shlex.split(command.line.removesuffix(" 2>&1"))
-    if program == "cantrip" and not re.search(r"[|&;<>$`*]", command.line.removesuffix(" 2>&1")):
+    is_simple = not re.search(r"[|&;<>$`*]", command.line.removesuffix(" 2>&1"))
+    if is_simple and (program == "cantrip" or re.fullmatch(r"\w+\.py", arguments[0])):
         errors = subprocess.STDOUT if command.line.endswith(" 2>&1") else subprocess.PIPE
         options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": errors}
-        process: subprocess.Popen[str] = Forked(COMMAND, *arguments, env=environment, text=True, **options)
+        process: subprocess.Popen[str] = Forked(
+            COMMAND if program == "cantrip" else PROGRAM, *arguments, env=environment, text=True, **options
+        )
     else:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(command.line, shell=True, env=environment, text=True, **options)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from examples import property_test, web_service
+from tests.forked import PROGRAM, Forked
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -48,21 +49,20 @@ PRINTS = {
 }
 
 
+LATE = "warnings.filterwarnings('ignore', 'It looks like .register_random')"
+"""Hypothesis, imported after trio, warns about trio's random numbers."""
+
+
 @pytest.mark.real_time
 @pytest.mark.parametrize("name", PRINTS)
 def test_a_program_prints_its_documented_output(name: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    strict = f"import warnings; warnings.simplefilter('error'); {LATE}\n{PROGRAM}"
+    pipe = subprocess.PIPE
+    with Forked(strict, EXAMPLES / f"{name}.py", cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
     for line in PRINTS[name]:
-        assert line in done.stdout
+        assert line in out
     assert {left.name for left in tmp_path.iterdir()} <= {".hypothesis"}
 
 

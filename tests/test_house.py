@@ -70,12 +70,6 @@ class TestCommittedFiles:
             assert own or re.match(r"[\w-]+", requirement)[0] in locked, f"{requirement}: run `make lock`"
 
 
-def test_the_reference_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is docs/rules.md, which `make docs-check` knows: it takes a collection of all tests."""
-    monkeypatch.setattr(sys, "argv", ["reference", "--check"])
-    assert reference.main() == 0
-
-
 class TestReference:
     """docs/reference.md has what the public modules export."""
 

@@ -23,7 +23,7 @@ from cantrip_actors.circle import scratch
 from cantrip_actors.circle.python import workers
 from cantrip_actors.runtime.circles import program_actor
 from cantrip_actors.wards import max_turns
-from tests.exhaustive import EXHAUSTIVE
+from tests.exhaustive import FULL
 
 PROGRAMS = {
     "python": ("x = 1\ny = look('a')\nx = 2", "look('b')\ndone(x)"),
@@ -33,7 +33,7 @@ PROGRAMS = {
 SETTLES = 15.0
 """Seconds in which everything of a cancelled program has to be gone, on a busy machine."""
 
-EXAMPLES = 60 if EXHAUSTIVE else 4
+EXAMPLES = 60 if FULL else 2
 
 pytestmark = [
     pytest.mark.real_time,

@@ -714,10 +714,10 @@ def test_closed_sandboxes_leave_nothing_behind(javascript):
         churn()
     gc.collect()
     before = memory()
-    for _ in range(200):
+    for _ in range(100):
         churn()
     gc.collect()
-    assert memory() - before < 20 * 2**20
+    assert memory() - before < 10 * 2**20
 
 
 def test_threads_share_the_engine(javascript):

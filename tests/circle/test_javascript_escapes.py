@@ -127,7 +127,7 @@ def test_the_list_of_escapes_is_long_and_has_no_duplicates():
 
 
 @pytest.mark.rule("CIRCLE-6")
-@pytest.mark.parametrize("one", part(ESCAPES, 4), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", part(ESCAPES, 6), ids=lambda one: one.name)
 def test_no_program_escapes(one, host):
     sandbox = opened(AMPLE)
     step, seen = attempt(sandbox, one.code.replace("<file>", str(host.file)).replace("<pid>", str(os.getpid())))
@@ -143,7 +143,7 @@ def test_no_program_escapes(one, host):
 
 
 @pytest.mark.rule("CIRCLE-6")
-@pytest.mark.parametrize("one", part(EXHAUSTION, 4), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", part(EXHAUSTION, 6), ids=lambda one: one.name)
 def test_every_program_ends_and_leaves_the_sandbox_usable(one):
     """Within its limit and a second; on a machine that is busy, the best of three counts."""
     late = []

@@ -23,7 +23,7 @@ from tests.exhaustive import EXHAUSTIVE
 
 pytestmark = pytest.mark.rule("C-69")
 
-MOMENTS = 60 if EXHAUSTIVE else 4
+MOMENTS = 60 if EXHAUSTIVE else 3
 LONGEST = 0.6
 """Seconds from a host's start of its sandbox to the last of the kills."""
 

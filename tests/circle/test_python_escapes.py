@@ -110,7 +110,7 @@ def test_the_list_of_attempts_is_long_and_has_no_duplicates():
 
 @pytest.mark.real_time
 @pytest.mark.rule("CIRCLE-6")
-@pytest.mark.parametrize("one", part(ATTEMPTS, 4), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", part(ATTEMPTS, 6), ids=lambda one: one.name)
 def test_no_program_escapes_and_every_program_ends(one: Attempt, host: Host):
     sandbox = opened()
     started = time.monotonic()

@@ -253,6 +253,7 @@ def test_a_command_prints_its_result(box, result, text):
     assert printed(box, "call_agent x", [result]) == text
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("COMP-2", "COMP-4")
 def test_a_result_of_any_length_can_be_stored_whole(box):
     long = "0123456789" * 60_000  # many pipes full
@@ -583,7 +584,7 @@ async def test_twenty_levels_of_children_wait_on_two_threads(shell):
 @pytest.mark.alternate_backends
 @pytest.mark.real_time
 async def test_suspended_shells_hold_no_thread(shell):
-    cores, boxes = anyio.CapacityLimiter(2), [shell.open(GATES, LIMITS) for _ in range(20)]
+    cores, boxes = anyio.CapacityLimiter(2), [shell.open(GATES, LIMITS) for _ in range(10)]
     before = threading.active_count()
     steps = [await anyio.to_thread.run_sync(box.begin, "echo $(call_agent x)", limiter=cores) for box in boxes]
     assert threading.active_count() <= before + 4  # the loop's workers, and the one that starts shells
@@ -603,6 +604,6 @@ def test_closing_a_shell_closes_its_descriptors(shell):
 
     churn()
     before = count()
-    for _ in range(10):
+    for _ in range(4):
         churn()
     assert count() == before

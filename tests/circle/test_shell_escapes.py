@@ -31,7 +31,7 @@ from cantrip_actors.terms.gate_function import gate
 from tests.circle.heart import LATE, Hearts
 from tests.circle.shell_jails import JAILS, confined_by
 from tests.circle.unhurried import unhurried
-from tests.exhaustive import EXHAUSTIVE, part
+from tests.exhaustive import FULL, part
 from tests.slowness import measure_slowness
 
 SECRET = "canary-8c40d"
@@ -57,8 +57,8 @@ def in_jails(tried: list[Any]) -> list[Any]:
     """Each attempt in every jail; or a part of them in one, the next attempt in the next."""
     return [
         pytest.param(*one.values, jail, id=f"{one.id}-{jail}")
-        for number, one in enumerate(part(tried, 3))
-        for jail in (JAILS if EXHAUSTIVE else JAILS[number % len(JAILS) :][:1])
+        for number, one in enumerate(part(tried, 6))
+        for jail in (JAILS if FULL else JAILS[number % len(JAILS) :][:1])
     ]
 
 
@@ -226,7 +226,7 @@ async def test_no_program_delays_the_loop(jail, anyio_backend_name):
     """An attempt is guilty if it does so each of sixteen times."""
     guilty = {}
     with Hearts() as hearts:
-        for one in part(EXHAUSTION[:: 4 if anyio_backend_name == "asyncio" else 13], 3):
+        for one in part(EXHAUSTION[:: 4 if anyio_backend_name == "asyncio" else 13], 4):
             code = one.values[0]
             tries = [await late_by(hearts, code, jail)]
             while tries[-1] > LATE and len(tries) < 16:

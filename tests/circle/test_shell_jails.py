@@ -97,6 +97,7 @@ def left_of(mark: str) -> list[int]:
     return found
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("X-02")
 @pytest.mark.parametrize("what", LEAVES)
 def test_no_process_of_a_program_runs_after_it(box: ShellSandbox, what: str) -> None:
@@ -173,6 +174,7 @@ def taken(output: str) -> int:
     return max((int(line.split()[1]) for line in output.splitlines() if line.startswith("took ")), default=0)
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("X-03")
 @pytest.mark.parametrize("how", [how for how in HELD if not how.startswith("unlinked files")])
 def test_memory_that_no_process_owns_is_refused_or_bounded(box: ShellSandbox, how: str) -> None:
@@ -181,6 +183,7 @@ def test_memory_that_no_process_owns_is_refused_or_bounded(box: ShellSandbox, ho
     assert Finished(None, output="ok\n") in (box.begin("echo ok"), box.begin("echo ok"))
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("X-03", "X-04")
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "."])
 def test_unlinked_files_count_towards_a_limit(box: ShellSandbox, folder: str) -> None:

@@ -62,6 +62,7 @@ def await_file(box, name):
         time.sleep(0.01)
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("CIRCLE-3")
 @pytest.mark.parametrize(
     "killed", ["search left & sleep 0.1; kill -9 $!", "timeout --foreground 0.1 bash -c 'search left'"]
@@ -173,6 +174,7 @@ MEGABYTE = {"lines": "a 'b' \\n\t\"c\" $d é\n" * 60_000, "words": 'a "b" \\ $c 
 """As bash quotes it in one way and in another."""
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("CIRCLE-9")
 @pytest.mark.parametrize("kind", MEGABYTE)
 def test_a_large_variable_survives_an_exit(box, kind):
@@ -184,6 +186,7 @@ def test_a_large_variable_survives_an_exit(box, kind):
     assert ran(box, 'printf %s "$text" | md5sum')[0].split() == [digest, "-"]
 
 
+@pytest.mark.alternate_jails
 @pytest.mark.rule("CIRCLE-6")
 def test_variables_that_cannot_be_saved_are_undone(box):
     ran(box, "x=1")

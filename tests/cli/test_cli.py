@@ -15,6 +15,7 @@ from typer.main import get_command
 from cantrip_actors import Runtime, open_loom
 from cantrip_actors.cli.app import COMMANDS, app, commands_of
 from cantrip_actors.recipes import load_recipe
+from tests.exhaustive import part
 from tests.forked import COMMAND as PROGRAM
 from tests.forked import Forked
 
@@ -319,7 +320,7 @@ class TestProcess:
         assert (said.code, said.out) == (0, "five\n")
         assert said.err.endswith("loom: memory:, which is gone now: --loom PATH.db keeps what happened\n")
 
-    @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+    @pytest.mark.parametrize("closed", part(["<&- >&- 2>&-", ">&-", "2>&-", ">&- 2>&-"], 2))
     def test_a_cast_completes_when_its_streams_are_closed(self, place, closed):
         code = subprocess.run(
             ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, "cast", "recipe.yaml", "count"], check=False

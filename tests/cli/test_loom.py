@@ -241,7 +241,7 @@ class TestCommands:
     @pytest.mark.rule("Y-21")
     def test_the_thread_of_an_entity_without_turns_has_its_intents(self, cantrip, place):
         def fail(_):
-            raise ProviderError("it is broken")
+            raise ProviderError("it is broken", retryable=False)
 
         broken = Cantrip(scripted(fail), circle=Circle(["done"], [max_turns(3)]))
         with Runtime.blocking(LOOM) as runtime:

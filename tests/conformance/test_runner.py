@@ -2,7 +2,6 @@
 
 import copy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import yaml
 
 from conformance.cases import NoSuite, read_suite
 from conformance.run import run_case
+from tests.forked import CONFORMANCE, Forked
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -437,9 +437,10 @@ def test_an_invalid_suite_is_refused(tmp_path, text):
 
 
 def command(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "conformance", *args], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    pipe = subprocess.PIPE
+    with Forked(CONFORMANCE, *args, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(args, process.returncode, out, err)
 
 
 def test_the_last_line_counts_and_the_exit_code_follows(tmp_path):

@@ -126,7 +126,7 @@ def test_most_chunks_of_a_text_take_the_fast_path(kind, monkeypatch):
 
 
 def test_crystals_are_measured_against_another_commit():
-    command = [sys.executable, "-m", "bench", "crystals", "--rounds", "1", "--turns", "150", "--json"]
+    command = [sys.executable, "-m", "bench", "crystals", "--rounds", "1", "--turns", "70", "--json"]
     ran = subprocess.run(
         [*command, "--beside", str(ROOT)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )

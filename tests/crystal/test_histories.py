@@ -23,6 +23,7 @@ from cantrip_actors.terms.messages import Message
 from tests.crystal.asking import TOOLS, result, said
 from tests.crystal.streams import FAMILIES, Said, framed, make_answers, names
 from tests.crystal.streams import decode as decoded
+from tests.exhaustive import FULL
 from tests.pictures import images
 from tests.provider_rules import list_refusals
 from tests.published import fault, versions
@@ -78,7 +79,7 @@ histories = st.lists(
 
 @pytest.mark.rule("R-08", "R-30", "V-01")
 @pytest.mark.parametrize("reader", CRYSTALS)
-@settings(max_examples=40)
+@settings(max_examples=40 if FULL else 10)
 @example(history=[(family, Said(calls=(("", {}),)), []) for family in FAMILIES], shown=[])
 @given(history=histories, shown=st.lists(images, max_size=2))
 def test_the_history_of_any_family_is_sent_to_another_in_its_published_shape(reader, history, shown) -> None:

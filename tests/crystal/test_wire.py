@@ -17,6 +17,7 @@ from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import Message
 from conformance.wire import main
 from tests.crystal.asking import request
+from tests.exhaustive import EXAMPLES, FULL
 
 FOLDER = Path(__file__).parent.parent / "wire"
 EXPECTED = tomllib.loads((FOLDER / "expected.toml").read_text(encoding="utf-8"))
@@ -134,7 +135,7 @@ def test_decoding_does_not_depend_on_framing_and_chunking(name):
             if "JSON" in framing:
                 continue
             text += b"\n\ndata: [DONE]\n\n"
-        for size in (len(text), 1, 5):
+        for size in (len(text), 1, *([5] if FULL else [])):
             found, payloads = heard(family, [text[at : at + size] for at in range(0, len(text), size)])
             assert (framing, size, found) == (framing, size, wanted)
             assert (framing, size, payloads) == (framing, size, shown)
@@ -181,7 +182,7 @@ def places(value):
         yield from places(one)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * EXAMPLES)
 @given(name=st.sampled_from(list(EXPECTED)), chance=st.randoms(use_true_random=False))
 def test_a_changed_recording_is_an_answer_or_an_error(name, chance):
     recording = recorded(name)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.exhaustive import EXHAUSTIVE
+from tests.exhaustive import EXHAUSTIVE, FULL
 
-EVERY = 1 if EXHAUSTIVE else 5
+EVERY = 1 if FULL else 3 if EXHAUSTIVE else 5
 ROOT = Path(__file__).parents[2]
 PROGRESS = ["pressed a", "did it", "ran the tests of 1: 12 passed", "ran the tests of 2: 12 passed"]
 

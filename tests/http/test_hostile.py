@@ -23,6 +23,7 @@ from cantrip_actors.http.openapi import plain_path
 from cantrip_actors.http.table import OPERATIONS, ROUTES, ApiRoute
 from cantrip_actors.http.tokens import SCOPES
 from tests.dispatch.contracts import contract, terms
+from tests.exhaustive import FULL
 from tests.http.serving import ADMIN, ECHO, token
 from tests.pictures import PDF, data_url, png
 
@@ -222,7 +223,7 @@ def check(answered: httpx.Response, told: str) -> None:
 
 @pytest.mark.alternate_backends
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30 if FULL else 10, deadline=None)
 @pytest.mark.parametrize(
     "row", [row for row in ALL if row.body is not None], ids=lambda row: f"{row.method} {row.path}"
 )
@@ -238,7 +239,7 @@ def test_any_json_in_any_field_is_a_client_error_or_an_answer(
 
 @pytest.mark.alternate_backends
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20 if FULL else 10, deadline=None)
 @pytest.mark.parametrize(
     "row",
     [row for row in ALL if row.body is None and row.path != "/api/v1/events"],

@@ -13,6 +13,7 @@ from cantrip_actors import Cantrip, Circle, Retry, Runtime, scripted
 from cantrip_actors.gates import gate, wrap
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.wards import max_turns
+from tests.forked import Forked
 
 pytestmark = pytest.mark.rule("C-60")
 
@@ -250,8 +251,9 @@ PROGRAM = """
 )
 def test_an_interrupt_in_the_main_thread_shuts_the_program_down(backend, body):
     program = textwrap.dedent(PROGRAM).format(body=body, backend=backend)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25, check=False)
-    assert (ended.stdout.strip().splitlines()[-1:], ended.returncode) == (["interrupted"], 0), ended.stderr[-2000:]
+    with Forked(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        out, err = process.communicate(timeout=25)
+    assert (out.strip().splitlines()[-1:], process.returncode) == (["interrupted"], 0), err[-2000:]
 
 
 EXIT = """
