@@ -1,7 +1,8 @@
 """Results of the tools that OpenAI defines and the client runs, in the shapes of its API.
 
 The model calls `shell`, `local_shell`, `apply_patch`, `tool_search` or `computer` because the options offer them; a
-gate of that name answers. The gate may return plain text, or a mapping with the fields of the shape.
+gate of that name answers. The gate may return plain text, or a mapping with the fields of the shape. The gate
+`mcp_approval` answers when the provider asks whether it may call a tool of an MCP server.
 """
 
 from __future__ import annotations
@@ -16,8 +17,19 @@ from cantrip_actors.crystal.images import make_data_url
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.mcp_approvals import APPROVED
 
-_OURS: Final = ("shell_call", "local_shell_call", "apply_patch_call", "tool_search_call", "computer_call")
+APPROVAL_REQUEST: Final = "mcp_approval_request"
+"""The item with which the provider asks whether it may call a tool of an MCP server; `id` is that of our call."""
+
+_OURS: Final = (
+    "shell_call",
+    "local_shell_call",
+    "apply_patch_call",
+    "tool_search_call",
+    "computer_call",
+    APPROVAL_REQUEST,
+)
 """A tuple, because a recorded type may be a value that has no hash."""
 
 
@@ -25,6 +37,10 @@ def make_output_item(call: Mapping[str, Any], answer: CallAnswer, parts: Sequenc
     """Return the item that answers a call of such a tool, None for others. `parts` are its text and images."""
     if call.get("type") not in _OURS:  # all results pass here, and most are of other gates
         return None
+    if call.get("type") == APPROVAL_REQUEST:
+        is_approved = answer.content == APPROVED and not answer.is_error
+        decision = {"type": "mcp_approval_response", "approval_request_id": answer.id, "approve": is_approved}
+        return decision if is_approved else {**decision, "reason": answer.content}
     named = {"type": f"{call.get('type')}_output", "call_id": answer.id}
     result = parse_object(answer.content) or {}
     match call.get("type"):

@@ -111,6 +111,14 @@ def _translate_for_anthropic(tools: Sequence[ServerTool]) -> Translated:
     return Translated(translated, fields, headers, tuple(secrets))
 
 
+def _write_approval(tool: ServerTool) -> str | Mapping[str, Any]:
+    """Return which calls of an MCP server wait for an approval."""
+    if "ask_first" not in tool.settings:
+        return "never"
+    approved = tool.settings.get("approved_tools")
+    return "always" if approved is None else {"never": {"tool_names": list(approved)}}
+
+
 def _translate_for_responses(tools: Sequence[ServerTool], blocked: str = "blocked_domains") -> Translated:
     translated: list[Mapping[str, Any]] = []
     include: list[str] = []
@@ -133,11 +141,17 @@ def _translate_for_responses(tools: Sequence[ServerTool], blocked: str = "blocke
                 include.append("file_search_call.results")
             case _:
                 token = _read_token(tool)
-                server = _rename(tool, name="server_label", url="server_url", allowed_tools="allowed_tools")
+                server = _rename(
+                    tool,
+                    name="server_label",
+                    url="server_url",
+                    connector_id="connector_id",
+                    allowed_tools="allowed_tools",
+                )
                 if token is not None:
                     server["authorization"] = token
                     secrets.append(token)
-                translated.append({"type": "mcp", **server, "require_approval": "never"})
+                translated.append({"type": "mcp", **server, "require_approval": _write_approval(tool)})
         if "max_uses" in tool.settings:  # the tool is the only one then, so this is the limit for all tools
             fields["max_tool_calls"] = tool.settings["max_uses"]
     if include:

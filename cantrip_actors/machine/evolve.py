@@ -52,6 +52,7 @@ from cantrip_actors.records.records import (
 )
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.image import NO_IMAGES
+from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
 from cantrip_actors.terms.period import is_granted
 
@@ -408,7 +409,7 @@ def _fold_results(conversation: Conversation, record: Folded) -> None:
     for at in range(starts[0][0] if starts else end, end):
         item = context[at]
         message = item if isinstance(item, Message) else item.placeholder
-        if message.gate is not None:
+        if message.gate is not None and message.gate != MCP_APPROVAL.name:  # the provider needs the decision
             context[at] = replace(message, content=f"[folded:{message.gate}]", images=NO_IMAGES)
     conversation.context = Shared(context)
     conversation.without_results = conversation.folded + count

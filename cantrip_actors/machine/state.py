@@ -36,6 +36,7 @@ from cantrip_actors.terms.context import Fading, Shared, ShownBound
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import Gate, Refused
+from cantrip_actors.terms.mcp_approvals import list_callable_gates
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.terms.own_gates import DONE, RECALL
 from cantrip_actors.terms.value import Value
@@ -151,7 +152,7 @@ class Plan(Identity, frozen=True, kw_only=True):
         """Return the plan of an entity that works with this cantrip."""
         circle = cantrip.circle
         tools = circle.medium == "tools"  # in a code circle the gates are functions of the capability text
-        gates = circle.open_gates
+        gates = list_callable_gates(cantrip)
         return cls(
             *msgspec.structs.astuple(identity),
             cantrip=cantrip,

@@ -81,20 +81,44 @@ def file_search(stores: Sequence[str] | str, *, max_results: int | None = None) 
 
 
 def mcp_connector(
-    name: str, url: str, *, token_variable: str | None = None, allowed_tools: Sequence[str] = ()
+    name: str,
+    url: str | None = None,
+    *,
+    connector_id: str | None = None,
+    token_variable: str | None = None,
+    allowed_tools: Sequence[str] = (),
+    ask_first: bool = False,
+    approved_tools: Sequence[str] = (),
 ) -> ServerTool:
     """Let the provider call the tools of an MCP server, which it connects to itself.
 
-    `token_variable` names the environment variable with the server's token; the token itself is never in a loom. The
-    provider may call only `allowed_tools`; by default, all tools.
+    `url` is the server's address; `connector_id` names one of the provider's own connectors instead. `token_variable`
+    names the environment variable with the server's token; the token itself is never in a loom. The provider may call
+    only `allowed_tools`; by default, all tools. With `ask_first` a person decides about each call before the provider
+    makes it, except calls of `approved_tools`.
 
     Raises InvalidCantrip for an invalid name or address.
     """
     fits = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name)
     check(fits, "mcp_connector: name", "letters, digits, - and _", name, InvalidCantrip)
-    if not isinstance(url, str) or not url.startswith("https://"):
+    if connector_id is None and (not isinstance(url, str) or not url.startswith("https://")):
         raise InvalidCantrip('mcp_connector: url: expected "https://…", without a token in it')
-    return _make_tool("mcp_connector", name=name, url=url, token_variable=token_variable, allowed_tools=allowed_tools)
+    if connector_id is not None and url is not None:
+        raise InvalidCantrip("mcp_connector: give url or connector_id, not both")
+    check(isinstance(ask_first, bool), "mcp_connector: ask_first", "True or False", ask_first, InvalidCantrip)
+    tool = _make_tool(
+        "mcp_connector",
+        name=name,
+        url=url,
+        connector_id=connector_id,
+        token_variable=token_variable,
+        allowed_tools=allowed_tools,
+        ask_first=ask_first or None,
+        approved_tools=approved_tools,
+    )
+    if "approved_tools" in tool.settings and not ask_first:
+        raise InvalidCantrip("mcp_connector: approved_tools: expected ask_first=True too: no call needs an approval")
+    return tool
 
 
 def _make_tool(kind: str, **settings: Any) -> ServerTool:
@@ -121,8 +145,9 @@ def _read_texts(what: str, value: object) -> tuple[str, ...]:
 
 _READ: Final[Mapping[str, Callable[[str, object], Any]]] = {
     **dict.fromkeys(("max_uses", "max_results"), _read_whole),
-    **dict.fromkeys(("country", "name", "url", "token_variable"), _read_text),
-    **dict.fromkeys(("allowed_domains", "blocked_domains", "stores", "allowed_tools"), _read_texts),
+    **dict.fromkeys(("country", "name", "url", "connector_id", "token_variable"), _read_text),
+    **dict.fromkeys(("allowed_domains", "blocked_domains", "stores", "allowed_tools", "approved_tools"), _read_texts),
+    "ask_first": lambda _what, value: value,
 }
 """How each setting is read."""
 
@@ -178,7 +203,7 @@ TAKEN: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
         "web_search": frozenset({"max_uses", "allowed_domains", "country"}),
         "code_execution": frozenset(),
         "file_search": _FILES,
-        "mcp_connector": _MCP,
+        "mcp_connector": _MCP | {"connector_id", "ask_first", "approved_tools"},
     },
     "openai-chat": {},
     "xai": {

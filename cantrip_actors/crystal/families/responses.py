@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from cantrip_actors.crystal.client_tools import make_output_item
+from cantrip_actors.crystal.client_tools import APPROVAL_REQUEST, make_output_item
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, tokens
 from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
 from cantrip_actors.crystal.failures import make_failure
@@ -31,7 +31,8 @@ from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import Message, ToolDefinition, find_named_gate
+from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
+from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, find_named_gate
 
 _WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
 """A tool that was not offered, in which some models wrap several calls."""
@@ -273,6 +274,8 @@ class ResponsesDecoder(Decoder):
             self._end_message(slot, raw, text)
         elif kind == "function_call":
             self._end_call(slot, raw)
+        elif kind == APPROVAL_REQUEST:
+            self._ask_for_approval(slot, raw)
         elif kind == "image_generation_call":
             image_text = self.draft.add_image(raw.get("result"))
             if image_text is not None:
@@ -313,6 +316,19 @@ class ResponsesDecoder(Decoder):
         if isinstance(arguments, Mapping):
             slot.item.arguments = arguments
         self.draft.end(slot.item, arguments if isinstance(arguments, str) else None)
+
+    def _ask_for_approval(self, slot: _Slot, raw: Mapping[str, Any]) -> None:
+        """Call the gate that asks a person. Arguments that are not an object are shown as their text."""
+        text = str(raw.get("arguments") or "")
+        args = parse_object(text)
+        slot.item = self.draft.call(MCP_APPROVAL.name, raw.get("id"))
+        slot.item.arguments = {
+            "server": str(raw.get("server_label") or ""),
+            "tool": str(raw.get("name") or ""),
+            "arguments": text if args is None else args,
+        }
+        slot.raw = {**raw, "call_id": slot.item.call_id}
+        self.draft.end(slot.item)
 
     def _call_built_in(self) -> None:
         """Call the built-in tools that the client runs: their items have a call id, and no output yet."""
@@ -497,11 +513,7 @@ class ResponsesWriter(Writer):
             if "call_id" in item:
                 call_and_id = renamed.pop(str(item["call_id"]), None)
                 if call_and_id is not None:
-                    call, item["call_id"] = call_and_id
-                    if kind in _CALLS:
-                        item["name"] = call.gate
-                    if kind == "function_call":
-                        item["arguments"] = call.arguments if call.args is not None else "{}"
+                    _rename_call(item, kind, *call_and_id)
                 elif str(item.get("type")) in _CALLS:
                     return None  # a call of another message; the provider itself answered the calls of its tools
             items.append(item)
@@ -532,6 +544,19 @@ class ResponsesWriter(Writer):
         """Return the call as the provider sent it, {} if another model made it: the type of a result depends on it."""
         own = self.find_own_content(answer.utterance) or ()
         return next((item for item in own if item.get("call_id") == answer.call.id), {})
+
+
+def _rename_call(item: dict[str, Any], kind: str, call: ToolCall, call_id: str) -> None:
+    """Give the item of a call the id, the name and the arguments that this request has for the call."""
+    if kind == APPROVAL_REQUEST:  # "call_id" is our mark; the provider knows the request by its "id"
+        del item["call_id"]
+        item["id"] = call_id
+        return
+    item["call_id"] = call_id
+    if kind in _CALLS:
+        item["name"] = call.gate
+    if kind == "function_call":
+        item["arguments"] = call.arguments if call.args is not None else "{}"
 
 
 def _add_annotations(part: Mapping[str, Any]) -> Mapping[str, Any]:

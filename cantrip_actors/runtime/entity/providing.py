@@ -15,6 +15,7 @@ from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.unavailable import call_until_available
 from cantrip_actors.terms.errors import DependenciesUnknown, InvalidCantrip
+from cantrip_actors.terms.mcp_approvals import list_callable_gates
 from cantrip_actors.terms.work import Provide, Work
 
 CACHED: Final = 16
@@ -54,7 +55,7 @@ class Providing:
             whose = (plan.tenant, cantrip, intent.sender or "", intent.key or plan.key, intent.context)
             work = Work(cell.entity_id, plan.name, *whose)
             cantrip = cantrip.with_dependencies(await self._find(self._provide, work))
-            cell.plan = msgspec.structs.replace(plan, cantrip=cantrip, gates=cantrip.circle.open_gates)
+            cell.plan = msgspec.structs.replace(plan, cantrip=cantrip, gates=list_callable_gates(cantrip))
         if missing := cantrip.circle.provided:
             raise DependenciesUnknown(
                 f"entity {cell.entity_id} waits: its gates need {', '.join(missing)}, which "

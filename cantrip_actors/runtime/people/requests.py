@@ -35,6 +35,7 @@ from cantrip_actors.terms.bounds import DEEPEST, TooLarge, check_value, is_deepe
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.json_schema import find_misfits, load
+from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.own_gates import QUESTION
 from cantrip_actors.terms.wrapper import Unattended
 
@@ -445,6 +446,8 @@ def check_decision(request: Request, decision: object, answer: object, args: obj
     check(decision in ("allow", "deny", None), "decision", expected, decision, InvalidDecision)
     if args is not None and (decision != "allow" or not isinstance(args, Mapping)):
         raise InvalidDecision('args: expected an object with the changed arguments, together with "allow"')
+    if args is not None and request.gate == MCP_APPROVAL.name:
+        raise InvalidDecision("args: the provider makes this call itself: allow it as it is, or deny it with a note")
     for what, value in (("args", args), ("answer", answer)):
         if is_deeper(value, DEEPEST):
             raise InvalidDecision(f"{what}: expected a value of at most {DEEPEST} levels")
