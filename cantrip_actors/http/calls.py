@@ -76,6 +76,19 @@ class HttpCall:
         """
         return await self.runtime.read(work)
 
+    def sees(self, entity_id: str) -> bool:
+        """Return whether the token may use an entity: one of a tree whose cantrip it may use. Reads the loom."""
+        if self.token.cantrips is None:
+            return True
+        loom = self.runtime.loom
+        return loom.has(entity_id) and self.token.may_cast(loom.header(loom.ancestry(entity_id)[-1]).cantrip_name or "")
+
+    def check_sees_all(self) -> None:
+        """Raise Problem 403 for a token that is limited to some cantrips."""
+        if self.token.cantrips is not None:
+            detail = "this token is limited to some cantrips, and this is about all of them"
+            raise Problem(403, "cantrips", detail)
+
     async def find_entity_id(self, name: str) -> str:
         """Return the id of the entity with this id or name. Raises Problem 404."""
         return await self.read(lambda: self.entity_id(name))
@@ -84,7 +97,7 @@ class HttpCall:
         """Return the id of the entity with this id or name. Raises Problem 404."""
         loom = self.runtime.loom
         entity_id = name if loom.has(name) else loom.named(name)
-        if entity_id is None:
+        if entity_id is None or not self.sees(entity_id):
             raise Problem(404, "unknown-entity", "no entity has this id or name")
         return entity_id
 
@@ -94,7 +107,7 @@ class HttpCall:
 
     def turn_id(self, turn_id: str) -> str:
         """Return the id of an existing turn. Raises Problem 404."""
-        if turn_id not in self.runtime.loom:
+        if turn_id not in self.runtime.loom or not self.sees(self.runtime.loom.owner(turn_id)):
             raise Problem(404, "unknown-turn", "no turn has this id")
         return turn_id
 

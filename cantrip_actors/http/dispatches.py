@@ -48,7 +48,7 @@ PREFIX: Final = "dispatch:"
 async def list_dispatches(call: HttpCall) -> JsonAnswer:
     """List the dispatches, and the reason why each waits."""
     log, wanted = _log(call), call.query.status
-    if call.token.tenant is not None:
+    if not call.token.sees_all:
         return JsonAnswer({"items": []})
     records = await to_thread.run_sync(read_trusted_records, log)
     summaries = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
@@ -79,8 +79,8 @@ def _build_shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
 async def create_dispatch(call: HttpCall) -> JsonAnswer:
     """Dispatch a contract: from then on it is frozen."""
     log, contract = _log(call), call.body.contract
-    if call.token.tenant is not None:
-        raise Problem(403, "tenant", "dispatches belong to no tenant: use a token without one")
+    if not call.token.sees_all:
+        raise Problem(403, "tenant", "dispatches belong to no tenant and no cantrip: use a token without them")
     async with _reserve_key(call) as key:
         record, is_replay = await to_thread.run_sync(partial(_create, call, log, contract, key))
     headers = {"location": f"/api/v1/dispatches/{record.id}", **(REPLAYED if is_replay else {})}
@@ -147,8 +147,11 @@ async def read_request_page(call: HttpCall, cursor: str | None, limit: int) -> P
     """Return a page of the open requests, the oldest first; the first page has those of the dispatches, too."""
     await call.read(lambda: check_cursor(call.runtime.loom, cursor))
     page = await call.runtime.list_requests(after=cursor, limit=limit)
+    if call.token.cantrips is not None:
+        listed = page
+        page = Page(await call.read(lambda: [one for one in listed if call.sees(one.entity or "")]), listed.next)
     log = call.service.dispatches
-    if log is None or call.token.tenant is not None or cursor is not None:
+    if log is None or not call.token.sees_all or cursor is not None:
         return page
     of_dispatches = await to_thread.run_sync(DispatchRequests(log.folder, log).open)
     by_id = {request.id: request for request in (*page, *of_dispatches)}
@@ -157,7 +160,7 @@ async def read_request_page(call: HttpCall, cursor: str | None, limit: int) -> P
 
 def is_of_dispatch(call: HttpCall, request_id: str) -> bool:
     """Return whether the id of a request is one of the service's dispatches, for this token."""
-    return call.service.dispatches is not None and call.token.tenant is None and request_id.startswith(PREFIX)
+    return call.service.dispatches is not None and call.token.sees_all and request_id.startswith(PREFIX)
 
 
 async def decide_dispatch(call: HttpCall, request_id: str) -> JsonAnswer:
@@ -191,7 +194,7 @@ def _log(call: HttpCall) -> Dispatches:
 def _log_of(call: HttpCall) -> Dispatches:
     """Return the logs of the service, for what names a dispatch. Raises Problem 404, also to a token with a tenant."""
     log = _log(call)
-    if call.token.tenant is not None:
+    if not call.token.sees_all:
         raise Problem(404, "unknown-dispatch", "no dispatch has this id")
     return log
 

@@ -88,9 +88,16 @@ async def withdraw_submission(call: HttpCall) -> JsonAnswer:
 
 async def _find_submission(call: HttpCall) -> Submission:
     submission = await call.runtime.submission(call.path["key"])
-    if submission is None:
+    if submission is None or not await _sees_submission(call, submission):
         raise Problem(404, "unknown-submission", "no submission with this key waits or has begun")
     return submission
+
+
+async def _sees_submission(call: HttpCall, submission: Submission) -> bool:
+    if call.token.cantrips is None:
+        return True
+    waiting = await submission.find_cantrip()
+    return await call.read(lambda: call.sees(submission.entity_id)) if waiting is None else call.token.may_cast(waiting)
 
 
 async def _build_submission(call: HttpCall, submission: Submission) -> dict[str, Any]:
@@ -118,7 +125,10 @@ async def ensure(call: HttpCall) -> JsonAnswer:
     body: models.EnsureBody = call.body
     cantrip, name = find_cantrip(call, body.cantrip), call.path["name"]
     async with call.service.key_lock(f"{call.token.tenant or ''}\0ensure {name}"):  # so that one request makes it
-        is_new = await call.read(lambda: call.runtime.entity(name)) is None
+        entity = await call.read(lambda: call.runtime.entity(name))
+        is_new = entity is None
+        if entity is not None:
+            await call.find_entity_id(entity.id)  # it may be of a cantrip that this token may not use
         async with call.service.limiter.reserve_start(call.token) if is_new else nullcontext():
             entity = await call.runtime.ensure(name, cantrip)
 
@@ -250,6 +260,7 @@ def _build_page(call: HttpCall) -> dict[str, Any]:
             quarantines=quarantines,
         )
         for listed in page
+        if call.sees(listed.id)
     ]
     return {"items": items, "next_cursor": page.next}
 

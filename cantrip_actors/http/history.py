@@ -20,7 +20,7 @@ from cantrip_actors.http.sse import EventStreamResponse
 from cantrip_actors.loom.export.formats import export_lines
 from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.thread import build_turn_fields
-from cantrip_actors.loom.search import Query, search
+from cantrip_actors.loom.search import Hit, Query, search
 from cantrip_actors.loom.statistics import statistics
 from cantrip_actors.stream.reading import EventId, EventLog
 from cantrip_actors.terms.period import find_zone
@@ -107,7 +107,11 @@ async def search_loom(call: HttpCall) -> JsonAnswer:
     try:
         query = Query(text=wanted.q, regex=wanted.regex, gate=wanted.gate, errors=wanted.errors, entity=entity)
         limiter = None if wanted.regex is None else call.service.expressions
-        hits = await to_thread.run_sync(lambda: list(islice(search(call.loom, query), wanted.limit)), limiter=limiter)
+
+        def look() -> list[Hit]:
+            return list(islice((hit for hit in search(call.loom, query) if call.sees(hit.entity_id)), wanted.limit))
+
+        hits = await to_thread.run_sync(look, limiter=limiter)
     except LoomError as error:
         if wanted.regex is None:
             raise
@@ -118,6 +122,8 @@ async def search_loom(call: HttpCall) -> JsonAnswer:
 async def stats(call: HttpCall) -> JsonAnswer:
     """Count turns, tokens, cost, durations and errors."""
     wanted = call.query.entity
+    if wanted is None:
+        call.check_sees_all()
     entity = None if wanted is None else await call.find_entity_id(wanted)
     counted = await to_thread.run_sync(statistics, call.loom, entity)
     return JsonAnswer(counted.as_json())
@@ -126,6 +132,8 @@ async def stats(call: HttpCall) -> JsonAnswer:
 async def export(call: HttpCall) -> EventStreamResponse:
     """Export the loom as NDJSON, without secrets unless the token has the scope for them."""
     wanted: models.ExportQuery = call.query
+    if wanted.entity is None:
+        call.check_sees_all()
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     if wanted.format == "pairs" and entity is not None:
         raise Problem(422, "invalid", "pairs are made from a whole loom: leave the entity out")

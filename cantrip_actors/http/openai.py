@@ -80,7 +80,7 @@ async def list_models(call: HttpCall) -> JsonAnswer:
     """List what may be named as a model: cantrips, and long-lived entities with a name."""
     names = [(name, 0) for name in call.service.cantrips if call.token.may_cast(name)]
     loom = call.runtime.loom
-    headers = await call.read(lambda: [loom.header(entity_id) for entity_id in loom.unfinished()])
+    headers = await call.read(lambda: [loom.header(one) for one in loom.unfinished() if call.sees(one)])
     named = [header for header in headers if header.name is not None and header.lasting]
     names += [(f"{ENTITY}{header.name}", _parse_seconds(header.at)) for header in named]
     return JsonAnswer({"object": "list", "data": [_find_model(*name) for name in names]})
@@ -102,7 +102,7 @@ def _find_model(name: str, created: int) -> dict[str, Any]:
 
 def _find_named(call: HttpCall, model: str) -> Entity:
     entity = call.runtime.entity(model.removeprefix(ENTITY))
-    if entity is None:
+    if entity is None or not call.sees(entity.id):
         raise Problem(404, "model_not_found", f"no long-lived entity is called {model.removeprefix(ENTITY)!r}")
     return entity
 
@@ -474,7 +474,7 @@ def _find_response(call: HttpCall, id: str) -> tuple[str, str]:
     """Return the entity of a response and the key of its intent. Raises Problem 404."""
     entity_id, _, key = id.removeprefix(ID).partition(".")
     loom = call.runtime.loom
-    if not (id.startswith(ID) and loom.has(entity_id)):
+    if not (id.startswith(ID) and loom.has(entity_id) and call.sees(entity_id)):
         raise Problem(404, "not_found", "no response has this id")
     if not any((intent.key or "") == key for intent in list_intents(loom.records(entity_id))) and not (
         key and call.runtime.has_mail(entity_id, key)

@@ -26,6 +26,7 @@ from cantrip_actors.observe import Telemetry
 
 async def get_metrics(call: HttpCall) -> Response:
     """Return all metrics of the service in Prometheus' text format."""
+    call.check_sees_all()
     telemetry = call.service.telemetry
     if telemetry is None:
         raise Problem(404, "metrics", "this service has no metrics")
@@ -34,6 +35,7 @@ async def get_metrics(call: HttpCall) -> Response:
 
 async def get_actor(call: HttpCall) -> JsonAnswer:
     """Return an actor of the supervision tree, with the report of its last exit."""
+    call.check_sees_all()
     system, path = call.runtime.inspect(), call.path["path"]
     node = next((actor for actor in system.tree.walk() if actor.path == path), None)
     if node is None:
@@ -44,6 +46,7 @@ async def get_actor(call: HttpCall) -> JsonAnswer:
 
 async def get_system(call: HttpCall) -> JsonAnswer:
     """Return the service as it stands: a row for each actor, parents first; crystals, counters, loom and readers."""
+    call.check_sees_all()
     system, service = call.runtime.inspect(), call.service
     shown = {**system_of(call.runtime, system), "items": list(rows_of(call.runtime, system).values())}
     shown["streams"]["http"] = service.readers
@@ -52,6 +55,7 @@ async def get_system(call: HttpCall) -> JsonAnswer:
 
 async def get_overview(call: HttpCall) -> JsonAnswer:
     """Return the entities, the open requests, and the state of the service, as `cantrip top` shows them."""
+    call.check_sees_all()
     overview = await to_thread.run_sync(call.service.overview(call.runtime).look)
     telemetry = call.service.telemetry
     if telemetry is not None and call.token.tenant is None and call.token.allows("observe"):
@@ -86,12 +90,14 @@ def _read_live(telemetry: Telemetry) -> dict[str, Any]:
 
 async def list_crashes(call: HttpCall) -> JsonAnswer:
     """List the newest crash reports of the service."""
+    call.check_sees_all()
     telemetry = call.service.telemetry
     return JsonAnswer({"items": [] if telemetry is None else list(telemetry.crashes)})
 
 
 async def get_crash(call: HttpCall) -> JsonAnswer:
     """Return a crash report."""
+    call.check_sees_all()
     telemetry, wanted = call.service.telemetry, call.path["id"]
     for report in () if telemetry is None else telemetry.crashes:
         if report["id"] == wanted:

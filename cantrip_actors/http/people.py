@@ -5,6 +5,7 @@ from __future__ import annotations
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, read_request_page
+from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import request_shape
 from cantrip_actors.loom.selection import Page
 from cantrip_actors.records.mail import make_decision_key
@@ -28,6 +29,8 @@ async def decide(call: HttpCall) -> JsonAnswer:
     request_id = call.path["id"]
     if is_of_dispatch(call, request_id):
         return await decide_dispatch(call, request_id)
+    if call.token.cantrips is not None and not await call.read(lambda: _sees_request(call, request_id)):
+        raise Problem(404, "unknown-request", "no request has this id: GET /api/v1/requests lists them")
     entity_id, mail_key = request_id.partition(":")[0], make_decision_key(request_id)
     is_repeated = call.key is not None and await call.read(lambda: call.runtime.has_mail(entity_id, mail_key))
     await call.runtime.decide(
@@ -43,3 +46,8 @@ async def decide(call: HttpCall) -> JsonAnswer:
     )
     content = {"id": request_id, "decision": body.decision or "answer", "by": call.token.name}
     return JsonAnswer(content, headers=REPLAYED if is_repeated else None)
+
+
+def _sees_request(call: HttpCall, request_id: str) -> bool:
+    request = next((request for request in call.runtime.requests() if request.id == request_id), None)
+    return call.sees((None if request is None else request.entity) or request_id.partition(":")[0])

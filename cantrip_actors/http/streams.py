@@ -103,6 +103,7 @@ class _View:
         if known is None:
             loom, root = self._call.runtime.loom, self._root
             known = loom.has(entity_id) and (root is None or root in loom.ancestry(entity_id))
+            known = known and self._call.sees(entity_id)
             self._known[entity_id] = known
         return known
 
@@ -123,6 +124,7 @@ async def all_events(call: HttpCall) -> Response:
     has_actors = kinds is not None and "actor" in kinds
     if has_actors:
         check_scope(call.token, "observe")
+        call.check_sees_all()
     root = None if wanted.subtree is None else await call.find_entity_id(wanted.subtree)
     loom, view = call.runtime.loom, _View(call, root)
 

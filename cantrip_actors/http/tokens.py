@@ -39,7 +39,9 @@ class InvalidTokens(CantripError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The properties of a token. `cantrips` are the names that it may cast; None allows all."""
+    """The properties of a token. `cantrips` are the names that it may use: it may cast these, and sees and reaches the
+    entities that were cast with them, and what is below those; None allows all.
+    """
 
     name: str
     digest: str
@@ -58,6 +60,11 @@ class Token:
     def may_cast(self, cantrip: str) -> bool:
         """Return whether the token may use a cantrip."""
         return self.cantrips is None or cantrip in self.cantrips
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the token sees the whole loom: it has no tenant, and is not limited to some cantrips."""
+        return self.tenant is None and self.cantrips is None
 
     def is_expired(self, now: datetime | None = None) -> bool:
         """Return whether the token's time is over."""

@@ -226,3 +226,36 @@ async def test_mail_that_waits_for_an_entity_is_taken_once_its_quarantine_is_lif
             assert await runtime.cluster.free("keeper")
             with anyio.fail_after(2):
                 assert (await receipt.episode()).result == "work"
+
+
+@pytest.mark.rule("Z-11")
+@pytest.mark.parametrize(
+    ("offered", "deaths", "why"),
+    [
+        ([], 0, "is not known in this process"),
+        ([SPELL, cantrip(scripted(slowly, record=False))], 0, "with several crystals or dependencies"),
+        ([SPELL], 9, "died"),
+    ],
+    ids=["unknown", "ambiguous", "quarantined"],
+)
+async def test_what_is_not_resumed_when_a_loom_is_opened_is_a_warning_and_a_list(
+    url: str, offered: list[Any], deaths: int, why: str
+) -> None:
+    [entity_id] = await cut_short(url, "k")
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        with contextlib.suppress(Quarantined):
+            lose(runtime, entity_id, deaths)
+    with capture_logs() as logs:
+        async with Runtime.open(url, cantrips=offered, recover="resume") as runtime:
+            assert list(runtime.not_resumed) == [entity_id]
+            assert why in runtime.not_resumed[entity_id]
+            assert runtime.tenant("another").not_resumed == {}
+    warnings = [line for line in logs if line["event"] == "an entity is not resumed"]
+    assert [(line["log_level"], line["entity"]) for line in warnings] == [("warning", entity_id)]
+
+
+@pytest.mark.rule("Z-11")
+async def test_nothing_is_listed_if_everything_is_resumed(url: str) -> None:
+    await cut_short(url, "k")
+    async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
+        assert runtime.not_resumed == {}

@@ -155,8 +155,8 @@ async function onSnapshot(missing) {
   const since = model.heard;
   model.setRequests((await api("GET", "requests")).items, since);
   if (can("cast") && !model.limits.size) model.setLimits((await api("GET", "cantrips")).items);
-  const [overview] = await Promise.all([api("GET", "overview"), listEntities(null)]);
-  model.costToday = overview.totals.cost_today;
+  const [overview] = await Promise.all([api("GET", "overview").catch(() => null), listEntities(null)]); // null for a token of some cantrips
+  if (overview) model.costToday = overview.totals.cost_today;
   for (const id of missing.filter((one) => !model.entities.get(one).over).slice(0, 50)) await api("GET", where({ id })).then((one) => model.add(one, since)).catch(() => model.set(id, { over: true }));
   if (timeline.id) await timeline.reload(); else route();
 }

@@ -30,6 +30,7 @@ from cantrip_actors.loom import (
     parse_retention,
 )
 from cantrip_actors.loom.export.thread_messages import read_messages
+from cantrip_actors.loom.facts import EntityFacts
 from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.opening import check_url
 from cantrip_actors.loom.redaction import redacted_loom
@@ -138,6 +139,7 @@ class Runtime:
         self._recover = recover
         self._owner: Owner | None = None
         self._tenant: str | None = None
+        self._not_resumed: dict[str, str] = {}
 
     @classmethod
     def open(
@@ -1143,6 +1145,16 @@ class Runtime:
         """
         return [header for header in self._tree.launcher.find_interrupted() if self._tenant in (None, header.tenant)]
 
+    @property
+    def not_resumed(self) -> Mapping[str, str]:
+        """The interrupted entities that `recover="resume"` did not resume when the loom was opened, by id, each with
+        the reason: its cantrip is not known here or is ambiguous, its dependencies are missing, or it is quarantined.
+
+        Each is a warning in the log, too. `resume` with a `cantrip`, or `abandon`, settles one.
+        """
+        belongs = self._tree.belongs_to_tenant
+        return {id: why for id, why in self._not_resumed.items() if belongs(id, self._tenant)}
+
     def is_interrupted(self, entity: HasId | str) -> bool:
         """Return whether `interrupted` has this entity; it reads the loom in the calling thread, too."""
         return self._tree.launcher.is_interrupted(self._find_id(entity))
@@ -1234,20 +1246,40 @@ class Runtime:
             elif not tree.store.shared and not await tree.in_store(partial(tree.loom.has_begun, header.entity_id)):
                 # no caller has its id, and it cannot be resumed; in a shared loom it may just be beginning
                 await tree.launcher.abandon(header.entity_id, f"it {NEVER_BEGAN}")
-            elif self._recover == "resume" and tree.is_clear(
-                facts := await tree.in_store(partial(tree.loom.facts, header.entity_id))
-            ):
-                try:
-                    await tree.launcher.restore(header.entity_id, facts=facts)
-                except (Held, Quarantined) as why:
-                    _log.info("an entity is not resumed", entity=header.entity_id, why=str(why))
-                    if isinstance(why, Quarantined):
-                        tree.registry.send(why)
+            elif self._recover == "resume":
+                await self._resume_interrupted(header)
             else:
                 _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
                 tree.inboxes.note_answer(header.entity_id)
         await tree.inboxes.poll()
         tree.scheduler.wake()
+
+    async def _resume_interrupted(self, header: Header) -> None:
+        tree, entity_id = self._tree, header.entity_id
+        facts = await tree.in_store(partial(tree.loom.facts, entity_id))
+        try:
+            if tree.is_clear(facts):
+                await tree.launcher.restore(entity_id, facts=facts)
+                return
+            why = _explain_unclear(tree, facts)
+            tree.inboxes.note_answer(entity_id)
+        except Held:
+            _log.info("another process has resumed an entity", entity=entity_id)
+            return
+        except Quarantined as quarantined:
+            why = str(quarantined)
+            tree.registry.send(quarantined)
+        self._not_resumed[entity_id] = why
+        _log.warning("an entity is not resumed", entity=entity_id, cantrip=header.cantrip_name, why=why)
+
+
+def _explain_unclear(tree: Tree, facts: EntityFacts) -> str:
+    """Return why no cantrip of this process can continue an entity."""
+    try:
+        tree.find_cantrip(facts)
+    except LoomError as problem:
+        return str(problem)
+    return "it had dependencies that no cantrip of this process has: resume it with cantrip=…"
 
 
 def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:

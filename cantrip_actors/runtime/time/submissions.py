@@ -77,6 +77,11 @@ class Submission:
         """Return whether it waits: it was not withdrawn, and its entity has not begun, or is just beginning."""
         return await self._tree.scheduler.find_submission(self._id) is not None
 
+    async def find_cantrip(self) -> str | None:
+        """Return the name of the cantrip that it will cast; None if it does not wait, as `is_waiting`."""
+        row = await self._tree.scheduler.find_submission(self._id)
+        return None if row is None else row.cantrip
+
     def __repr__(self) -> str:
         return f"<Submission {self.key!r} of entity {self.entity_id}>"
 
