@@ -57,7 +57,7 @@ from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
 IMAGE_SIZE = 4_000
 """Characters that an image counts as, where the size of the context is measured."""
 
-EPISODE_ENDS = frozenset({"failed", "interrupted"})
+EPISODE_ENDS = frozenset({"failed", "interrupted", "timeout"})
 """The reasons with which an episode of a long-lived entity may end without ending the entity."""
 
 
@@ -108,7 +108,9 @@ def book_usage(live: Transient, record: Record) -> Record:
 
 
 def is_entity_end(record: Ended, *, lasting: bool) -> bool:
-    """Return whether an `Ended` ends its entity: a long-lived one survives a failed or interrupted episode."""
+    """Return whether an `Ended` ends its entity: a long-lived one survives an episode that failed, was interrupted
+    or took too long.
+    """
     return not (lasting and record.reason in EPISODE_ENDS)
 
 

@@ -36,12 +36,15 @@ def find_decision(records: Iterable[Record], request_id: str) -> Requested | Ver
     return found
 
 
-def measure_waited(records: Iterable[Record], now: float) -> float:
-    """Return how many seconds an entity has waited for people, until `now` in seconds since the epoch."""
+def measure_waited(records: Iterable[Record], now: float, after: float) -> float:
+    """Return how many seconds an entity has waited for people, for requests that were made from `after` until `now`;
+    both are in seconds since the epoch.
+    """
     waited, since = 0.0, None
     for record in records:
         if isinstance(record, Requested):
-            since = datetime.fromisoformat(record.at).timestamp()
+            at = datetime.fromisoformat(record.at).timestamp()
+            since = at if at >= after else None
         elif isinstance(record, (Decided, Committed, Ended)) and since is not None:
             waited, since = waited + datetime.fromisoformat(record.at).timestamp() - since, None
     return waited if since is None else waited + now - since
