@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from cantrip_actors.records.records import Committed, Decided, Ended, GateFinished, Record, Requested
+from cantrip_actors.records.records import Committed, Decided, Ended, GateFinished, IntentGiven, Record, Requested
 
 
 class Verdict(NamedTuple):
@@ -34,6 +34,11 @@ def find_decision(records: Iterable[Record], request_id: str) -> Requested | Ver
         elif found is not None and isinstance(record, GateFinished):  # the episode was ended from outside
             return Verdict("expired", "", "", "the call was ended first")
     return found
+
+
+def find_last_beginning(records: Sequence[Record]) -> str | None:
+    """Return when the last episode of an entity began; None if it has none."""
+    return next((record.at for record in reversed(records) if isinstance(record, IntentGiven)), None)
 
 
 def measure_waited(records: Iterable[Record], now: float, after: float) -> float:

@@ -18,10 +18,10 @@ from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.life import LoadedLife, Stage
-from cantrip_actors.machine.project import Life, make_fork_state, measure_waited
+from cantrip_actors.machine.project import Life, find_last_beginning, make_fork_state, measure_waited
 from cantrip_actors.machine.state import Identity, Plan, State
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Header, IntentGiven, Record
+from cantrip_actors.records.records import Header, Record
 from cantrip_actors.runtime.circles.tool_servers import ToolServers
 from cantrip_actors.runtime.crystals.crystal_pool import Crystals
 from cantrip_actors.runtime.entity.cell import Adoption, Bound, Cell, EpisodeCaller, Start
@@ -232,7 +232,6 @@ class Cells:
     def _measure_episode(self, header: Header, now: float) -> tuple[float, float]:
         """Return when the last episode began, and how many seconds it and its children have waited for people."""
         loom, entity_id = self._core.loom, header.entity_id
-        intents = (record.at for record in reversed(loom.records(entity_id)) if isinstance(record, IntentGiven))
-        began = datetime.fromisoformat(next(intents, header.at)).timestamp()
+        began = datetime.fromisoformat(find_last_beginning(loom.records(entity_id)) or header.at).timestamp()
         members = loom.subtree(entity_id)
         return began, sum(measure_waited(loom.records(member), now, began) for member in members)
