@@ -59,7 +59,7 @@ from cantrip_actors.terms.period import is_granted
 IMAGE_SIZE = 4_000
 """Characters that an image counts as, where the size of the context is measured."""
 
-EPISODE_ENDS = frozenset({"failed", "interrupted"})
+EPISODE_ENDS = frozenset({"failed", "interrupted", "timeout"})
 """The reasons with which an episode of a long-lived entity may end without ending the entity."""
 
 
@@ -114,8 +114,8 @@ def book_usage(live: Transient, record: Record) -> Record:
 
 
 def is_entity_end(record: Ended, *, lasting: bool) -> bool:
-    """Return whether an `Ended` ends its entity: a long-lived one survives a failed or interrupted episode, and one
-    that has used up the budget of its intent.
+    """Return whether an `Ended` ends its entity: a long-lived one survives an episode that failed, was interrupted,
+    took too long or used up the budget of its intent.
     """
     return not (lasting and (record.reason in EPISODE_ENDS or (record.ward or "").endswith(PER_INTENT)))
 

@@ -31,9 +31,9 @@ def read_mail(
     """Return the event of a mail; `episode` is the number of the episode under way, None if the entity is idle.
 
     `request` is the id of the open request, if there is one. `can_fold` and `can_undo` say whether the context has
-    turns to fold, and whether the entity has an intent to undo. An interrupt is void after the episode that it names,
-    and a decision after its request was decided (core.md 3, 4). A body that lacks what its kind needs is void too:
-    another version may have posted it.
+    turns to fold, and whether the entity has an intent to undo. An interrupt and a timeout are void after the episode
+    that they name, and a decision after its request was decided (core.md 3, 4). A body that lacks what its kind needs
+    is void too: another version may have posted it.
     """
     key, sender = mail.key, mail.sender or None
     match mail.kind, mail.body.get("instructions"):
@@ -52,9 +52,9 @@ def _read_message(mail: Mail, episode: int | None, request: str | None) -> MailE
             return Begin(text, body.get("context"), mail.images, key, sender, mail.trace)
         case "steer", {"text": str(text)}:
             return Steer((Steering(text, mail.images, key, sender, body.get("pin") is True),))
-        case "interrupt", {"episode": int(number), "why": str(why)}:
-            if number != episode:
-                return Void("the episode that it was meant for is over")
+        case ("interrupt", {"episode": int(number)}) | ("stop", {"timeout_of": int(number)}) if number != episode:
+            return Void("the episode that it was meant for is over")
+        case "interrupt", {"episode": int(), "why": str(why)}:
             return Interrupt(why, key, sender)
         case "decision", {"request": str(id), "decision": decision} if decision in get_args(Decision):
             if id != request:
@@ -63,7 +63,7 @@ def _read_message(mail: Mail, episode: int | None, request: str | None) -> MailE
             door, remember = str(body.get("door", "")), body.get("remember") is True
             return Decide(decision, by, note, args, body.get("answer"), remember, key, sender, door)
         case "stop", {"reason": str(detail)}:
-            return Stopped("timeout" if body.get("is_timeout") is True else "cancelled", detail, key, sender)
+            return Stopped("timeout" if "timeout_of" in body else "cancelled", detail, key, sender)
         case _:
             return Void(f"this version cannot carry out mail of kind {mail.kind!r} with {', '.join(body) or 'no body'}")
 
@@ -71,4 +71,4 @@ def _read_message(mail: Mail, episode: int | None, request: str | None) -> MailE
 def is_urgent(mail: Mail, episode: int) -> bool:
     """Return whether a mail ends the query or the gate under way, and not only the episode after it."""
     is_now = mail.kind == "interrupt" and mail.body.get("now") is True and mail.body.get("episode") == episode
-    return is_now or mail.kind == "stop"
+    return is_now or (mail.kind == "stop" and mail.body.get("timeout_of", episode) == episode)

@@ -73,8 +73,8 @@ def max_depth(levels: int) -> Ward:
 
 
 def timeout(seconds: float, *, while_waiting: bool = False) -> Ward:
-    """Limit the life of the entity, its children included, to `seconds`; time spent waiting for people counts only with
-    `while_waiting`.
+    """Limit one cast or send, its children included, to `seconds` from the moment at which the intent is taken; time
+    spent waiting for people counts only with `while_waiting`. A long-lived entity then waits for its next intent.
     """
     _check_truth("timeout: while_waiting", while_waiting)
     return Ward("timeout_while_waiting" if while_waiting else "timeout", seconds)

@@ -310,9 +310,8 @@ async def test_a_waiter_gets_the_episode_that_a_timeout_or_a_stop_ends() -> None
         return {**done(context[-1].content), "delay": 10.0}
 
     async with Runtime.open() as runtime:
-        timed = await runtime.invoke(cantrip(slow, wards=(max_turns(5), timeout(15))), "start")
-        assert (await timed.episode()).result == "start"
-        late = await timed.send("more")
+        timed = await runtime.invoke(cantrip(slow, wards=(max_turns(5), timeout(5))), "start")
+        late = await timed.episode()
         assert (late.truncated, late.ward) == (True, "timeout")
 
         stopped = await runtime.invoke(cantrip(slow), "start")
@@ -320,6 +319,53 @@ async def test_a_waiter_gets_the_episode_that_a_timeout_or_a_stop_ends() -> None
             tasks.start_soon(stopped.stop)
             episode = await stopped.episode()
         assert (episode.truncated, episode.reason) == (True, "cancelled")
+
+
+@pytest.mark.rule("LOOP-4")
+async def test_a_timeout_limits_each_episode_and_not_the_time_between_them() -> None:
+    delays = iter([10.0, 10.0, 99.0, 10.0])
+
+    async def slow(context: object) -> object:
+        return {**done(context[-1].content), "delay": next(delays)}
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(slow, wards=(max_turns(5), timeout(15))), "one", name="notes")
+        assert (await entity.episode()).result == "one"
+        await anyio.sleep(86_400)
+        assert (await entity.send("two")).result == "two"
+        late = await entity.send("three")
+        assert (late.truncated, late.ward, late.summary[:20]) == (True, "timeout", "stopped (timeout(15))"[:20])
+        await anyio.sleep(86_400)
+        assert (await entity.send("four")).result == "four"
+        assert runtime.loom.state(entity.id) == "idle"
+
+
+@pytest.mark.rule("LOOP-4")
+async def test_a_resumed_episode_has_the_time_that_its_timeout_left(tmp_path, monkeypatch) -> None:
+    from cantrip_actors.runtime import tree
+
+    real, later = tree.time.time, [0.0]
+    monkeypatch.setattr(tree.time, "time", lambda: real() + later[0])
+    delays = iter([1.0, 99.0, 8.0, 20.0])
+
+    async def slow(context: object) -> object:
+        return {**done(context[-1].content), "delay": next(delays)}
+
+    spell = cantrip(slow, wards=(max_turns(5), timeout(15)))
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url, cantrips=[spell]) as runtime:
+        entity = await runtime.invoke(spell, "one", name="notes")
+        await entity.episode()
+        later[0] = 1000.0
+        await entity.post("two")
+        await anyio.sleep(10)
+    later[0] = 1010.0
+    async with Runtime.open(url, cantrips=[spell], recover="resume") as runtime:
+        entity = runtime.entity("notes")
+        began = anyio.current_time()
+        assert (await entity.episode()).ward == "timeout"
+        assert anyio.current_time() - began == pytest.approx(5, abs=2)
+        assert (await entity.send("three")).ward == "timeout"
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b", "two\nlines", "half \ud83d", 5])

@@ -427,6 +427,20 @@ async def test_a_timeout_that_counts_the_wait_ends_an_entity_that_is_not_loaded(
     assert paid == []
 
 
+@pytest.mark.rule("C-20", "LOOP-4")
+async def test_a_timeout_that_counts_the_wait_ends_each_such_episode_of_a_long_lived_entity(url: str) -> None:
+    async with Runtime.open(url, passivate_after=10.0) as runtime:
+        entity = await runtime.invoke(asking(wards=(timeout(60.0, while_waiting=True),)), "go", name="till")
+        assert (await entity.episode()).ward == "timeout"
+        assert (await entity.send("go again")).ward == "timeout"
+        receipt = await entity.post("go once more")
+        await runtime.decide((await request_of(runtime)).id, "allow")
+        assert (await receipt.episode()).result == "ok"
+        await anyio.sleep(100)
+        assert runtime.loom.state(entity.id) == "idle"
+    assert paid == [3]
+
+
 @pytest.mark.rule("C-20", "C-23")
 async def test_a_parent_that_ends_while_its_child_waits_leaves_no_request(url: str) -> None:
     def parent(context: Any) -> Any:

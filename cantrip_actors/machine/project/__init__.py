@@ -55,7 +55,13 @@ from cantrip_actors.machine.project.record import (
     is_for_lease_holder,
     sum_usage,
 )
-from cantrip_actors.machine.project.requests import Verdict, find_decision, find_open_request, measure_waited
+from cantrip_actors.machine.project.requests import (
+    Verdict,
+    find_decision,
+    find_last_beginning,
+    find_open_request,
+    measure_waited,
+)
 from cantrip_actors.machine.project.spending import (
     list_records_of_period,
     list_usage_by_intent,
@@ -97,6 +103,7 @@ __all__ = [
     "find_episode",
     "find_first_intent",
     "find_header_in_force",
+    "find_last_beginning",
     "find_last_metadata",
     "find_observation",
     "find_open_request",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from cantrip_actors.records.records import Committed, Decided, Ended, GateFinished, Record, Requested
+from cantrip_actors.records.records import Committed, Decided, Ended, GateFinished, IntentGiven, Record, Requested
 
 
 class Verdict(NamedTuple):
@@ -36,12 +36,20 @@ def find_decision(records: Iterable[Record], request_id: str) -> Requested | Ver
     return found
 
 
-def measure_waited(records: Iterable[Record], now: float) -> float:
-    """Return how many seconds an entity has waited for people, until `now` in seconds since the epoch."""
+def find_last_beginning(records: Sequence[Record]) -> str | None:
+    """Return when the last episode of an entity began; None if it has none."""
+    return next((record.at for record in reversed(records) if isinstance(record, IntentGiven)), None)
+
+
+def measure_waited(records: Iterable[Record], now: float, after: float) -> float:
+    """Return how many seconds an entity has waited for people, for requests that were made from `after` until `now`;
+    both are in seconds since the epoch.
+    """
     waited, since = 0.0, None
     for record in records:
         if isinstance(record, Requested):
-            since = datetime.fromisoformat(record.at).timestamp()
+            at = datetime.fromisoformat(record.at).timestamp()
+            since = at if at >= after else None
         elif isinstance(record, (Decided, Committed, Ended)) and since is not None:
             waited, since = waited + datetime.fromisoformat(record.at).timestamp() - since, None
     return waited if since is None else waited + now - since

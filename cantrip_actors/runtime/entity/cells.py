@@ -18,10 +18,10 @@ from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.life import LoadedLife, Stage
-from cantrip_actors.machine.project import Life, make_fork_state, measure_waited
+from cantrip_actors.machine.project import Life, find_last_beginning, make_fork_state, measure_waited
 from cantrip_actors.machine.state import Identity, Plan, State
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Record
+from cantrip_actors.records.records import Header, Record
 from cantrip_actors.runtime.circles.tool_servers import ToolServers
 from cantrip_actors.runtime.crystals.crystal_pool import Crystals
 from cantrip_actors.runtime.entity.cell import Adoption, Bound, Cell, EpisodeCaller, Start
@@ -222,14 +222,16 @@ class Cells:
             cell.start.state = State(header.parent_turn, has_header=True)
         if cell.deadline.is_set:
             now = self._core.store.clock()
-            waited = await self._core.in_store(partial(self._measure_waited, entity_id, now))
-            cell.deadline.start(now - datetime.fromisoformat(header.at).timestamp(), waited)
+            began, waited = await self._core.in_store(partial(self._measure_episode, header, now))
+            cell.deadline.start(now - began, waited)
         if parent is not None and facts.life >= Life.OVER:
             cell.life = LoadedLife(Stage.OVER)
             cell.outcome = await self._core.in_store(partial(loom.outcome, entity_id))
         return cell
 
-    def _measure_waited(self, entity_id: str, now: float) -> float:
-        """Return how many seconds an entity and its children have waited for people."""
-        loom = self._core.loom
-        return sum(measure_waited(loom.records(member), now) for member in loom.subtree(entity_id))
+    def _measure_episode(self, header: Header, now: float) -> tuple[float, float]:
+        """Return when the last episode began, and how many seconds it and its children have waited for people."""
+        loom, entity_id = self._core.loom, header.entity_id
+        began = datetime.fromisoformat(find_last_beginning(loom.records(entity_id)) or header.at).timestamp()
+        members = loom.subtree(entity_id)
+        return began, sum(measure_waited(loom.records(member), now, began) for member in members)

@@ -19,7 +19,6 @@ resume when it does. A crash that would repeat is not tried again (`machine/life
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from functools import partial
 from typing import ClassVar
 
@@ -208,7 +207,7 @@ class EntityActor(Actor):
             cell.caller.spans = instrument.begin(cell, state, begin.trace)
             begin = begin._replace(trace=None if cell.spans is None else cell.spans.trace)
         action = await self._recorder.take_step(begin, before)
-        cell.deadline.begin()
+        cell.deadline.start()
         with bind_variables(cell.caller.own_variables):
             await self._performer.notify_begin()
         return action
@@ -312,8 +311,6 @@ class EntityActor(Actor):
                     await self._load_again()
                     self._change(Change.RESTS)
                 continue
-            if event is None and cell.deadline.is_set and cell.deadline.has_passed:
-                event = Stopped("timeout", cell.deadline.ward)
             moves = cell.is_for_episode and inbox.has_intents  # the next episode has the new cantrip
             if event is None and not moves and (inbox.awaited or not self._environment.core.is_draining):
                 event = await reader.take_intent(inbox)
@@ -325,8 +322,7 @@ class EntityActor(Actor):
                 with bind_variables(cell.context_variables):
                     return await (self._begin(event) if isinstance(event, Begin) else self._take_step(event))
             inbox.is_watched = True
-            with anyio.move_on_at(cell.deadline.time) if cell.deadline.is_set else nullcontext():
-                await self._wait_for_mail()
+            await self._wait_for_mail()
 
     async def _wait_for_mail(self) -> None:
         """Wait until this actor is notified of mail, or of another reason to look around."""

@@ -1,7 +1,7 @@
 """The timers of an entity that waits for a person: they fire even if the entity is not loaded then.
 
 A request that expires gets a decision, under the key that a person's decision would have. A `timeout` that counts the
-wait stops the entity whose ward it is.
+wait ends the episode of the entity whose ward it is.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def make_timers(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
         timers.append(Timer(id=f"expires {request.id}", due=now + left, entity_id=cell.entity_id, mail=mail))
     one: Cell | None = cell
     while one is not None:
-        if one.deadline.total < math.inf:
+        if one.deadline.total < math.inf and one.episode is not None:
             due, why = now + one.deadline.total - anyio.current_time(), one.deadline.ward
-            mail = _make_mail(one, "stop", f"timeout {one.entity_id}", {"reason": why, "is_timeout": True}, moment)
+            wish = {"reason": why, "timeout_of": one.episode.number}
+            mail = _make_mail(one, "stop", f"timeout {one.entity_id} {request.id}", wish, moment)
             timers.append(Timer(id=f"timeout {request.id}", due=due, entity_id=one.entity_id, mail=mail))
         one = one.parent
     return timers

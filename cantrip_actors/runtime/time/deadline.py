@@ -1,4 +1,4 @@
-"""When the `timeout` wards end an entity, on the event loop's clock."""
+"""When the `timeout` wards end an episode, on the event loop's clock."""
 
 from __future__ import annotations
 
@@ -20,40 +20,35 @@ class Deadline:
         self._wards = wards
         self._until = math.inf
         self.total = math.inf
-        """When `timeout_while_waiting` ends the entity, if that is known."""
+        """When `timeout_while_waiting` ends the episode, if that is known."""
         self._left: float | None = None
         """Seconds that `timeout` leaves, while it does not count."""
         self._scope: anyio.CancelScope | None = None
 
     @property
     def is_set(self) -> bool:
-        """Whether a ward ends the entity at some time."""
+        """Whether a ward limits the time of an episode."""
         return self._wards.timeout is not None or self._wards.timeout_while_waiting is not None
 
     @property
     def time(self) -> float:
-        """When a ward ends the entity, in event loop time; infinite if no ward counts."""
+        """When a ward ends the episode, in event loop time; infinite if no ward counts."""
         return min(self._until, self.total)
 
     @property
     def ward(self) -> str:
-        """The ward that ends the entity first."""
+        """The ward that ends the episode first."""
         is_total = self.total <= self._until
         seconds = self._wards.timeout_while_waiting if is_total else self._wards.timeout
         return f"timeout({seconds:g}{', while_waiting' if is_total else ''})"
 
-    def begin(self) -> None:
-        """Start it for a new entity; a deadline that was started goes on."""
-        if self.is_set and self.time == math.inf and self._left is None:
-            self.start()
-
-    def start(self, lived: float = 0.0, waited: float = 0.0) -> None:
-        """Start it for an entity of age `lived`, which has waited for people for `waited`; both are in seconds."""
-        now = anyio.current_time()
+    def start(self, worked: float = 0.0, waited: float = 0.0) -> None:
+        """Start it for an episode that began `worked` seconds ago, and waited for people for `waited` of them."""
+        now, self._left = anyio.current_time(), None
         if self._wards.timeout is not None:
-            self._until = now + max(0.0, self._wards.timeout - lived + waited)
+            self._until = now + max(0.0, self._wards.timeout - worked + waited)
         if self._wards.timeout_while_waiting is not None:
-            self.total = now + max(0.0, self._wards.timeout_while_waiting - lived)
+            self.total = now + max(0.0, self._wards.timeout_while_waiting - worked)
 
     @contextmanager
     def limit(self, scope: anyio.CancelScope) -> Iterator[None]:
@@ -66,7 +61,7 @@ class Deadline:
 
     @property
     def has_passed(self) -> bool:
-        """Whether a ward ends the entity now."""
+        """Whether a ward ends the episode now."""
         return self.time <= anyio.current_time()
 
     def pause(self) -> None:
