@@ -5,6 +5,7 @@ from hypothesis import given
 
 from cantrip_actors.loom import Loom, copy_loom, open_store, thread_jsonl, verify_loom
 from cantrip_actors.terms.errors import LoomError
+from tests.exhaustive import EXHAUSTIVE
 from tests.loom.histories import header, histories, run
 from tests.loom.test_store import KINDS, anywhere, assert_holds, examples, no_append
 
@@ -17,7 +18,7 @@ def threads(store):
 @pytest.mark.parametrize("source_kind", KINDS)
 @pytest.mark.parametrize("target_kind", KINDS)
 def test_a_copy_has_the_same_records_as_its_source(source_kind, target_kind):
-    @examples(source_kind, target_kind, most=40)
+    @examples(source_kind, target_kind, most=40 if EXHAUSTIVE else 12)
     @given(histories())
     def holds(history):
         with (

@@ -39,6 +39,7 @@ from tests.crystal.batch_servers import (
     VertexServer,
     text_in,
 )
+from tests.exhaustive import part
 from tests.loom.processes import python
 from tests.runtime.kills import attempt
 from tests.runtime.test_waiting import tasks as tasks_alive
@@ -199,7 +200,7 @@ async def test_a_runtime_that_closes_while_a_batch_runs_collects_it_when_it_open
 
 
 @pytest.mark.parametrize("durable", [True, False])
-@pytest.mark.parametrize("at", range(1, 6))
+@pytest.mark.parametrize("at", part(range(1, 6), 2))
 @pytest.mark.parametrize("kind", [AnthropicServer, OpenAIServer])
 async def test_a_process_that_is_killed_at_any_write_pays_once(kind, at, durable, tmp_path):
     server = kind(text_in)

@@ -32,6 +32,7 @@ from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
+from tests.exhaustive import part
 from tests.loom import postgres
 from tests.runtime.kills import intents
 from tests.runtime.spells import cantrip, done, say
@@ -619,7 +620,7 @@ async def killed_at(url: str, at: int, *, durable: bool) -> None:
 @pytest.mark.rule("C-30")
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("store", ["sqlite", "jsonl"])
-@pytest.mark.parametrize("at", range(1, 24))
+@pytest.mark.parametrize("at", part(range(1, 24), 4))
 async def test_each_firing_happens_once_when_the_process_is_killed_at_any_write(
     tmp_path: Path, at: int, store: str, durable: bool
 ) -> None:

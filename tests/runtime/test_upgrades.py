@@ -38,6 +38,7 @@ from cantrip_actors.records.records import Adopted, IntentGiven
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
+from tests.exhaustive import EXHAUSTIVE, part
 from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.runtime.kills import attempt, intents
 from tests.runtime.spells import done, say
@@ -280,7 +281,7 @@ async def test_a_one_shot_entity_keeps_its_cantrip(url: str) -> None:
 
 @pytest.mark.rule("C-40", "C-10")
 @pytest.mark.parametrize("durable", [False, True], ids=["lost", "written"])
-@pytest.mark.parametrize("at", range(1, 6))
+@pytest.mark.parametrize("at", part(range(1, 6), 2))
 async def test_a_process_killed_around_a_move_neither_repeats_nor_loses_it(url: str, at: int, durable: bool) -> None:
     entity_id = await begin(url)
     async with Runtime.open(url, cantrips=[V2]) as runtime:
@@ -476,7 +477,7 @@ async def deployments(url: str, planned: list[Life]) -> None:
 
 
 @pytest.mark.rule("C-40", "C-41", "C-10")
-@settings(max_examples=20)
+@settings(max_examples=20 if EXHAUSTIVE else 8)
 @given(st.sampled_from(["asyncio", "trio"]), st.lists(lives, min_size=1, max_size=4))
 @pytest.mark.rule("N-65")
 def test_deployments_and_kills_in_any_order_lose_no_intent_and_mix_no_versions(
