@@ -725,7 +725,7 @@ class Worker(Player):
 
 @pytest.mark.rule("A-20", "A-21", "A-22", "A-23", "A-25", "A-26", "A-27", "A-29", "A-34", "A-35", "A-46")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=150 if EXHAUSTIVE else 50)
+@settings(max_examples=150 if EXHAUSTIVE else 20)
 @given(
     tasks,
     st.sampled_from(sorted(PLANS)),

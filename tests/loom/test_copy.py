@@ -18,7 +18,7 @@ def threads(store):
 @pytest.mark.parametrize("source_kind", KINDS)
 @pytest.mark.parametrize("target_kind", KINDS)
 def test_a_copy_has_the_same_records_as_its_source(source_kind, target_kind):
-    @examples(source_kind, target_kind, most=40 if EXHAUSTIVE else 15)
+    @examples(source_kind, target_kind, most=40 if EXHAUSTIVE else 12)
     @given(histories())
     def holds(history):
         with (

@@ -15,6 +15,7 @@ from cantrip_actors.loom.store import Postponed
 from cantrip_actors.records.records import Committed, Ended, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from conformance.postgres import drop
+from tests.exhaustive import EXHAUSTIVE, part
 from tests.loom import postgres
 from tests.loom.histories import AT, NAMES, History, header, histories, run, turn
 from tests.loom.processes import python
@@ -55,8 +56,8 @@ def anywhere(kind: str) -> Iterator[Place]:
 
 
 def examples(*kinds: str, most: int | None = None) -> settings:
-    """As many as the profile says, or fewer where tables have to be made for each of them."""
-    usual = min(most or settings().max_examples, settings().max_examples)
+    """A third of what the profile says in `make test`, or fewer where tables have to be made for each of them."""
+    usual = min(most or (100 if EXHAUSTIVE else 35), settings().max_examples)
     return settings(max_examples=max(5, usual // max(COSTLY.get(kind, 1) for kind in kinds)))
 
 
@@ -273,7 +274,7 @@ with open_store(sys.argv[1]) as store:
 
 
 @pytest.mark.rule("LOOM-1")
-@pytest.mark.parametrize("count", [1, 7, 40, 200])
+@pytest.mark.parametrize("count", part([1, 7, 40, 200], 2))
 @pytest.mark.parametrize("kind", LASTING)
 def test_a_writer_that_is_killed_loses_no_acknowledged_turn(kind, count):
     with anywhere(kind) as place:

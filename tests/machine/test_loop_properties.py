@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import assume, event, given
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors.machine.actions import Ask, Child, Finish, Run, Spawn
@@ -29,6 +29,7 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.messages import Message, Response, ToolCall, Usage
 from cantrip_actors.terms.ward import max_depth, max_turns, remove_gate
+from tests.exhaustive import EXHAUSTIVE
 from tests.machine.driver import ASKING, GATES, SPENT, Drive, call, cantrip
 from tools import diagram
 
@@ -433,6 +434,7 @@ def assert_fork(fork: Drive, lineage: list[Any]) -> None:
 
 
 @pytest.mark.rule("LOOM-4")
+@settings(max_examples=100 if EXHAUSTIVE else 30)
 @given(scripts, scripts, st.integers(0, 30))
 def test_a_fork_continues_from_any_turn_and_leaves_the_original_unchanged(one: Script, two: Script, at: int) -> None:
     original = live(one)
@@ -445,6 +447,7 @@ def test_a_fork_continues_from_any_turn_and_leaves_the_original_unchanged(one: S
 
 
 @pytest.mark.rule("LOOM-4")
+@settings(max_examples=100 if EXHAUSTIVE else 30)
 @given(scripts, scripts)
 def test_a_fork_of_a_fork_begins_with_the_path_of_both(one: Script, two: Script) -> None:
     lineage = up_to_last_turn(live(one).records)

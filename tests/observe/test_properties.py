@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from datetime import datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors.observe import Batching, Output, TurnComplete, TurnError, TurnStarted, Upserts, fold
@@ -26,6 +26,7 @@ from cantrip_actors.stream.wire import (
     ResponseStart,
     StreamError,
 )
+from tests.exhaustive import EXHAUSTIVE
 from tests.observe.stage import MORNING, Source, Stage, begin, contents, more, said, text, upserts
 
 ERROR = StreamError("X", "y")
@@ -167,6 +168,7 @@ def test_a_turn_ended_by_an_error_leaves_no_item_open(payloads, length, crash, g
 
 
 @pytest.mark.rule("U-44")
+@settings(max_examples=100 if EXHAUSTIVE else 30)
 @given(
     st.tuples(items, items)
     .map(lambda pair: [[(session, p) for p in [begin, *stream]] for session, stream in zip("ab", pair, strict=True)])

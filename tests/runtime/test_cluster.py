@@ -607,7 +607,9 @@ async def test_senders_that_are_too_fast_are_refused_and_delay_no_urgent_submiss
     assert refused > 100
     assert len(casts) == 80
     assert most <= 2 * 2
-    assert max(urgent) <= 2 * 1.5  # alone it takes a second, and up to half a second until the node looks
+    # Alone it takes 1.5 s at most, and 3 s if it has to wait until a cast ends; a look of the node or of the sender may
+    # come half a second later. After the ten that wait it would take 6 s.
+    assert max(urgent) < 5
 
 
 @pytest.mark.rule("N-16")

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from cantrip_actors import Cantrip, Circle, EntityEnded, Episode, Runtime, gate, scripted
 from cantrip_actors.records.records import MailRefused, Utterance
 from cantrip_actors.wards import max_depth, max_turns
-from tests.exhaustive import EXHAUSTIVE
+from tests.exhaustive import EXHAUSTIVE, part
 from tests.runtime.kills import intents
 from tests.runtime.spells import cantrip, done, say
 
@@ -177,7 +177,7 @@ async def test_an_interrupt_now_between_any_two_steps_leaves_a_whole_log_and_the
 
     spell = cantrip(scripted(spin, record=False), wards=(max_turns(100_000),))
     async with Runtime.open() as runtime:
-        for steps in range(100):
+        for steps in part(range(100), 3):
             entity = await runtime.invoke(spell, "spin")
             for _ in range(steps):
                 await anyio.lowlevel.checkpoint()

@@ -620,7 +620,7 @@ async def killed_at(url: str, at: int, *, durable: bool) -> None:
 @pytest.mark.rule("C-30")
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("store", ["sqlite", "jsonl"])
-@pytest.mark.parametrize("at", part(range(1, 24), 3))
+@pytest.mark.parametrize("at", part(range(1, 24), 4))
 async def test_each_firing_happens_once_when_the_process_is_killed_at_any_write(
     tmp_path: Path, at: int, store: str, durable: bool
 ) -> None:

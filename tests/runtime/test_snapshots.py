@@ -27,7 +27,7 @@ from cantrip_actors.runtime.circles.snapshots import A_PROGRAM, A_SECOND, SMALL,
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.wards import max_depth, max_turns
 from tests.circle.shell_jails import confined_by
-from tests.exhaustive import EXHAUSTIVE
+from tests.exhaustive import EXHAUSTIVE, part
 from tests.forked import Forked
 from tests.loom.test_blobs import tamper
 from tests.loom.test_store import anywhere
@@ -211,7 +211,7 @@ class TestRecovery:
         )
 
     @pytest.mark.rule("CIRCLE-9", "D-011")
-    @pytest.mark.parametrize("at", range(1, 9))
+    @pytest.mark.parametrize("at", part(range(1, 9), 2))
     async def test_a_crash_of_the_entity_alone_leads_to_the_same_result(
         self, language: str, at: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -618,7 +618,7 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
         confined_by("bubblewrap")
     programs = {"python": PYTHON, "javascript": JAVASCRIPT, "shell": SHELL}[language]
 
-    @settings(max_examples=min(settings().max_examples, 12 if EXHAUSTIVE else 5))
+    @settings(max_examples=12 if EXHAUSTIVE else 4)
     @example(OFTEN[language])
     @given(st.lists(programs, min_size=1, max_size=5))
     def holds(codes: list[str]) -> None:

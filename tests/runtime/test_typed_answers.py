@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, computed_field
 
 from cantrip_actors import Cantrip, Circle, Runtime, Truncated, gate, scripted, wrap
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.wards import max_depth, max_turns
+from tests.exhaustive import EXHAUSTIVE
 from tests.http.serving import served
 from tests.mcp_server.clients import connected
 from tests.runtime.spells import done, say
@@ -108,6 +109,7 @@ async def test_validators_run_once_on_what_the_model_wrote(kind: Any, answer: An
     assert episode.result == value
 
 
+@settings(max_examples=100 if EXHAUSTIVE else 25)
 @given(
     answer=st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists)
 )

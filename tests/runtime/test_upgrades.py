@@ -38,7 +38,7 @@ from cantrip_actors.records.records import Adopted, IntentGiven
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
-from tests.exhaustive import part
+from tests.exhaustive import EXHAUSTIVE, part
 from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.runtime.kills import attempt, intents
 from tests.runtime.spells import done, say
@@ -477,7 +477,7 @@ async def deployments(url: str, planned: list[Life]) -> None:
 
 
 @pytest.mark.rule("C-40", "C-41", "C-10")
-@settings(max_examples=20)
+@settings(max_examples=20 if EXHAUSTIVE else 8)
 @given(st.sampled_from(["asyncio", "trio"]), st.lists(lives, min_size=1, max_size=4))
 @pytest.mark.rule("N-65")
 def test_deployments_and_kills_in_any_order_lose_no_intent_and_mix_no_versions(

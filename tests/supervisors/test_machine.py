@@ -337,7 +337,7 @@ def test_random_operations_lose_no_mail_and_leave_no_waiting_caller_and_no_orpha
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=100 if EXHAUSTIVE else 40,
+            max_examples=100 if EXHAUSTIVE else 35,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

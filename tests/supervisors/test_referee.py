@@ -18,7 +18,7 @@ from conformance.otp import run
 from conformance.otp_random import difference, scenarios
 from conformance.otp_referee import Referee, missing
 
-EXAMPLES = int(os.environ.get("REFEREE_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("REFEREE_EXAMPLES", "16"))
 LACKING = missing()
 needs_erlang = pytest.mark.skipif(LACKING is not None, reason=f"NOT COMPARED WITH ERLANG: {LACKING}")
 

@@ -6,7 +6,7 @@ import math
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
@@ -22,6 +22,7 @@ from cantrip_actors.terms.messages import (
     make_encodable,
     parse_tool_choice,
 )
+from tests.exhaustive import EXHAUSTIVE
 
 
 def deep(levels):
@@ -118,6 +119,7 @@ class TestToolCall:
         assert json.loads(call.arguments) == {"n": number}
 
     @pytest.mark.rule("A-03")
+    @settings(max_examples=100 if EXHAUSTIVE else 25)
     @given(st.recursive(st.integers(-(2**200), 2**200) | st.floats(allow_nan=False, allow_infinity=False), st.lists))
     def test_whole_numbers_of_any_size_are_read_exactly_from_json_text(self, number):
         call = ToolCall.of({"gate": "echo", "args": json.dumps({"n": number})})
@@ -288,6 +290,7 @@ class TestAsText:
     def test_a_text_stays_and_any_other_value_becomes_json(self, value, text):
         assert as_text(value) == text
 
+    @settings(max_examples=100 if EXHAUSTIVE else 25)
     @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None)), st.lists))
     def test_every_json_value_survives_as_text(self, value):
         if not isinstance(value, str):
