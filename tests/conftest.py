@@ -1,7 +1,8 @@
 """The basis of every test: both backends, virtual time, Hypothesis profiles and the `rule` mark.
 
-An ``async def test_...`` runs on asyncio and on trio, each in virtual time: a sleep of an hour takes no time. One with
-many cases runs half of them on each, unless everything is wanted (`tests/exhaustive.py`).
+An ``async def test_...`` is written for asyncio and trio, each in virtual time: a sleep of an hour takes no time. In
+`make test` half of them run on each, and those of the supervisors on both; `EXHAUSTIVE=1` runs all on both
+(`tests/exhaustive.py`).
 ``@pytest.mark.real_time`` puts a test on the real clock, for what virtual time cannot see: subprocesses and sockets.
 """
 
@@ -74,10 +75,10 @@ def _watch_requests() -> None:
 
     fetch = Client.fetch
 
-    async def noted_fetch(self: Client, method: str, path: str, body: bytes, headers: Any) -> bytes:
+    async def noted_fetch(self: Client, method: str, path: str, body: bytes, *others: Any) -> bytes:
         if method in ("POST", "PUT"):
             _sent.append((self.provider, path, body))
-        return await fetch(self, method, path, body, headers)
+        return await fetch(self, method, path, body, *others)
 
     Client.run, Client.fetch = noted, noted_fetch  # type: ignore[method-assign]
 

@@ -33,29 +33,23 @@ def part(items: Sequence[T], each: int) -> Sequence[T]:
     return items if EXHAUSTIVE else items[::each]
 
 
-ALTERNATES = {"alternate_backends": ("asyncio", "trio"), "alternate_jails": ("bubblewrap", "landlock")}
-"""For each mark, the values of the parameter of which a test takes one."""
+BACKENDS = ("asyncio", "trio")
+JAILS = ("bubblewrap", "landlock")
+"""The values of a parameter of which a test marked `alternate_jails` takes one."""
 
-MANY = 4
-"""A test that is collected at least so often, on both backends, alternates them without a mark."""
+ON_BOTH = "tests/supervisors/"
+"""The tests that run on both backends in `make test`; each other one runs on one of them."""
 
 
 def is_in_part(items: Sequence[pytest.Item]) -> list[bool]:
     """Return which tests run: of one that alternates values, each set of its other parameters with one of them.
 
-    So do tests with many cases, those on the real clock, which wait and do little else, and those with a mark. The
-    order is that of Thue and Morse, so the values of every other parameter meet both; whether it begins with the first
-    or the second depends on the test's name. A test that is collected for one value only, because someone named it,
-    runs.
+    The order is that of Thue and Morse, so the values of every other parameter meet both; whether it begins with the
+    first or the second depends on the test's name. A test that is collected for one value only, because someone named
+    it, runs.
     """
     functions = [item.nodeid.partition("[")[0] for item in items]
-    collected = Counter(functions)
-    found = [
-        _read_alternate(
-            item, alternates=collected[function] >= MANY or item.get_closest_marker("real_time") is not None
-        )
-        for item, function in zip(items, functions, strict=True)
-    ]
+    found = [_read_alternate(item) for item in items]
     counts = Counter(zip(functions, found, strict=True))
     seen: Counter[tuple[str, int | None]] = Counter()
     chosen = []
@@ -72,12 +66,13 @@ def is_in_part(items: Sequence[pytest.Item]) -> list[bool]:
     return chosen
 
 
-def _read_alternate(item: pytest.Item, *, alternates: bool) -> int | None:
+def _read_alternate(item: pytest.Item) -> int | None:
     """Return which value of the two a test has that alternates them, 0 or 1, or None."""
     if callspec := getattr(item, "callspec", None):
-        texts = [value for value in callspec.params.values() if isinstance(value, str)]
-        marks = [mark for mark in ALTERNATES if item.get_closest_marker(mark)]
-        for mark in [*marks, *(["alternate_backends"] if alternates else [])]:
-            if which := [ALTERNATES[mark].index(text) for text in texts if text in ALTERNATES[mark]]:
-                return which[0]
+        alternated = [JAILS] if item.get_closest_marker("alternate_jails") else []
+        if not item.nodeid.startswith(ON_BOTH):
+            alternated.append(BACKENDS)
+        for values in alternated:
+            if found := [values.index(value) for value in callspec.params.values() if value in values]:
+                return found[0]
     return None

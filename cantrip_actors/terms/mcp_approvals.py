@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors.terms.gate import Gate
+from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.wrapper import AskFirst, Wrapper
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ APPROVED: Final = "approved"
 """The result of an approved call. Each other result, also that of a call that did not run, is a denial."""
 
 
-async def _approve(**_args: Any) -> str:
+@gate(name="mcp_approval", idempotent=True)
+async def _approve(server: str, tool: str, arguments: Any) -> str:  # noqa: ARG001  # a person sees them
+    """Ask a person whether the provider may call a tool of an MCP server."""
     return APPROVED
 
 
@@ -31,21 +34,7 @@ def _explain(args: Mapping[str, Any]) -> str:
     return f"the provider calls {args.get('tool')} of the MCP server {args.get('server')}"
 
 
-MCP_APPROVAL: Final = replace(
-    Gate.of(
-        _approve,
-        name="mcp_approval",
-        description="Ask a person whether the provider may call a tool of an MCP server.",
-        parameters={
-            "type": "object",
-            "properties": {"server": {"type": "string"}, "tool": {"type": "string"}, "arguments": {}},
-            "required": ["server", "tool", "arguments"],
-            "additionalProperties": False,
-        },
-        idempotent=True,
-    ),
-    wrappers=(Wrapper("ask_first", ask=AskFirst(_explain)),),
-)
+MCP_APPROVAL: Final = replace(_approve, wrappers=(Wrapper("ask_first", ask=AskFirst(_explain)),))
 
 
 def list_callable_gates(cantrip: Cantrip) -> Mapping[str, Gate]:

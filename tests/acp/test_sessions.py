@@ -226,7 +226,6 @@ def chooses(option: str | None) -> Any:
     return {"session/request_permission": lambda _: {"outcome": outcome}}
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("ACP-16")
 @pytest.mark.parametrize(
     ("option", "said", "asks"), [("allow", "paid 3", 2), ("always", "paid 3", 1), ("reject", "denied", 2)]

@@ -553,7 +553,6 @@ class TestRecovery:
                 await (await runtime.resume(header.entity_id)).episode()
         assert len(started) == 1
 
-    @pytest.mark.alternate_backends
     @pytest.mark.rule("A-36", "A-45")
     @pytest.mark.parametrize("kill", range(1, 5))
     async def test_a_run_resumes_from_the_loom_and_repeats_nothing(self, kill, tmp_path):

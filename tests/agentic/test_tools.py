@@ -121,7 +121,6 @@ class TestGates:
         assert (seen.result, seen.is_error) == ({"value": 42}, False)
         assert tools.ran == [("mul", MulArgs(a=6, b=7))]
 
-    @pytest.mark.alternate_backends
     @pytest.mark.rule("A-13", "A-24")
     @pytest.mark.parametrize("args", [{"a": 1}, {"a": "1", "b": 2}, {"a": True, "b": 2}, {"a": 1, "b": 2, "c": 3}])
     async def test_arguments_that_do_not_fit_are_an_observation_and_nothing_runs(self, args):

@@ -27,7 +27,6 @@ def report(cpu_us: float = 100.0, ratio: float = 1.0, overhead: float = 500.0, b
     return Report(lines, flat, 3, "asyncio")
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("store", ["memory", "jsonl"])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_measurement_of_the_runtime_has_all_figures(store, backend):

@@ -100,7 +100,6 @@ def large(kind: str) -> Any:
             return {"x" * 1000 + str(n): 1 for n in range(20_000)}
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("X-01")
 @pytest.mark.parametrize("kind", ["bytes", "shared", "endless", "deep", "keys"])
 async def test_the_result_of_a_gate_over_its_bound_is_an_error_observation(kind: str) -> None:
@@ -119,7 +118,6 @@ async def test_the_result_of_a_gate_over_its_bound_is_an_error_observation(kind:
     assert episode.result == "ok"
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("X-01")
 @pytest.mark.parametrize("language", ["python", "javascript"])
 async def test_an_answer_over_its_bound_is_refused(language: str) -> None:
@@ -188,7 +186,6 @@ def test_a_long_message_is_cut_before_it_is_copied() -> None:
     assert measure_peak(lambda: text_of(error)) < 1_000_000
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("X-01")
 @pytest.mark.parametrize("gate", ["done", "echo"])
 @pytest.mark.parametrize("value", ["x" * 50_000_000, ["x"] * 300_000], ids=["bytes", "values"])
@@ -204,7 +201,6 @@ async def test_arguments_of_a_tool_call_have_the_bounds_of_a_programs(gate: str,
     assert episode.result == "ok"
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("X-01")
 @pytest.mark.parametrize(
     "more",
@@ -367,7 +363,6 @@ async def test_a_batch_of_too_many_children_starts_none(count: int) -> None:
         assert len(runtime.loom.entities()) == 1
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("X-06", "COMP-3")
 @pytest.mark.parametrize("value", ["x" * 6_000_000, [1] * 190_000], ids=["bytes", "values"])
 async def test_results_of_a_batch_have_the_bound_of_one_result(value: Any) -> None:

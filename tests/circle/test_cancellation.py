@@ -113,7 +113,6 @@ def wait_for(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("cut", [cut_cast, cut_restore])
 @pytest.mark.parametrize("medium", PROGRAMS)

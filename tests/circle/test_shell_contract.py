@@ -557,7 +557,6 @@ def test_only_the_names_of_commands_are_changed(code):
 # ------------------------------------------------------------------------------------------------------- among others
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.real_time
 @pytest.mark.rule("COMP-2")
 async def test_twenty_levels_of_children_wait_on_two_threads(shell):
@@ -581,7 +580,6 @@ async def test_twenty_levels_of_children_wait_on_two_threads(shell):
         assert await cast(20) == "leaf" + "".join(map(str, range(1, 21)))
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.real_time
 async def test_suspended_shells_hold_no_thread(shell):
     cores, boxes = anyio.CapacityLimiter(2), [shell.open(GATES, LIMITS) for _ in range(10)]

@@ -109,7 +109,6 @@ class TestCtrlC:
         assert seen.screen.count("\x1b[?25l") == seen.screen.count("\x1b[?25h")
         assert sorted(ended(place).values()) == ["cancelled", "parent_ended", "parent_ended", "parent_ended"]
 
-    @pytest.mark.alternate_backends
     @pytest.mark.parametrize("backend", ["asyncio", "trio"])
     @pytest.mark.parametrize("moment", ["thinking", "1 turn ·", "call_agent_batch", "Read the file", "1 failed", "✓"])
     def test_ctrl_c_stops_the_demo_at_any_moment(self, terminal, place, moment, backend):

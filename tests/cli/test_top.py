@@ -273,7 +273,6 @@ async def test_once_prints_the_same_json_for_a_loom_and_for_its_service(tmp_path
         assert from_service[part] == from_loom[part]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.real_time
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
 async def test_keys_on_a_terminal_decide_steer_interrupt_and_stop(columns: int, rows: int) -> None:

@@ -365,7 +365,6 @@ class TestExit:
 
 
 class TestCheckpoints:
-    @pytest.mark.alternate_backends
     @pytest.mark.rule("F-18", "F-20", "F-27")
     @pytest.mark.parametrize(
         "refused", [say("write", path="x"), say("write", path="no", content="y"), say("writ", x=1)]
@@ -473,7 +472,6 @@ class TestCheckpoints:
 
 
 class TestCrashes:
-    @pytest.mark.alternate_backends
     @pytest.mark.rule("F-23", "F-27")
     @pytest.mark.parametrize("after", [False, True])
     @pytest.mark.parametrize("at", range(2, 11))
@@ -820,7 +818,6 @@ class TestBypasses:
         assert record.status == "completed"
         assert len(errors(turns)) == 1
 
-    @pytest.mark.alternate_backends
     @pytest.mark.rule("F-45")
     @pytest.mark.parametrize("medium", ["python", "javascript", "shell"])
     async def test_programs_reach_neither_the_folder_nor_the_log(self, tmp_path: Path, medium: str) -> None:

@@ -120,7 +120,6 @@ def crashes_of(circumstance: str) -> list[Crash]:
     return [Crash(at) for at in range(2, 9)] if circumstance == "restart" else []
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
 @pytest.mark.parametrize("feature", FEATURES)
 async def test_a_feature_that_wraps_gates_holds_in_every_circumstance(
@@ -144,7 +143,6 @@ async def test_a_feature_that_wraps_gates_holds_in_every_circumstance(
     assert set(states) == {"terminated"}
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
 @pytest.mark.rule("D-009")
 async def test_a_worker_under_a_contract_delegates_and_completes_in_every_circumstance(

@@ -43,7 +43,6 @@ async def read(line: Reader) -> int:
     return status
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
@@ -79,7 +78,6 @@ async def test_a_compressed_body_is_refused_with_what_is_accepted() -> None:
         assert refused.json()["detail"] == "expected a body as it is, without content-encoding, got gzip"
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_a_client_that_sends_a_large_body_to_its_end_gets_the_answer(is_chunked: bool) -> None:
     async def parts() -> AsyncIterator[bytes]:
@@ -93,7 +91,6 @@ async def test_a_client_that_sends_a_large_body_to_its_end_gets_the_answer(is_ch
         assert (refused.json()["limit"], refused.headers["connection"]) == ("body_size", "close")
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("start", [b"", b"GET /api", b"GET /api/v1/cantrips HTTP/1.1\r\nhost: 127.0.0.1\r\n"])
 async def test_a_connection_whose_request_never_ends_is_closed(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
     monkeypatch.setattr(server, "KEEP_ALIVE", 0.2)

@@ -46,7 +46,6 @@ async def run(on: Served, intent: str = "turns 5 0.01") -> str:
     return str((await on.post("casts", {"cantrip": "echo", "intent": intent}, 201))["entity_id"])
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-16")
 @pytest.mark.parametrize("path", ["events", "loom/export", "entities/bob/turns?limit=200"])
 async def test_a_client_that_reads_nothing_does_not_delay_a_shutdown(
@@ -332,7 +331,6 @@ async def test_a_reader_that_never_reads_holds_up_no_turn() -> None:
     assert await count_cpu(deaf=True) < 4 * alone
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-06", "HTTP-15")
 @pytest.mark.parametrize("after", [None, "0"])
 async def test_a_stream_whose_entity_cannot_be_read_is_a_problem_and_the_next_one_is_not(
@@ -420,7 +418,6 @@ async def test_an_open_stream_counts_as_a_person_who_can_be_asked() -> None:
                     await anyio.sleep(0.02)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-09")
 @pytest.mark.parametrize(
     ("headers", "said", "state"),
@@ -453,7 +450,6 @@ async def test_a_client_that_hangs_up_cancels_or_continues(
         assert on.runtime.loom.state(entity) == state
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-09", "C-19")
 @pytest.mark.parametrize("door", ["send", "chat", "stream", "response"])
 async def test_a_client_that_hangs_up_takes_back_its_intent_and_disturbs_no_other(door: str) -> None:
@@ -496,7 +492,6 @@ CAST = b'{"cantrip": "echo", "intent": "nap 30", "wait": 20}'
 JSON = {"content-type": "application/json"}
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-09")
 @pytest.mark.parametrize(("headers", "state"), [({}, "cancelled"), ({"idempotency-key": "k"}, "active")])
 async def test_a_reset_of_an_http2_stream_cancels_or_continues(headers: dict[str, str], state: str) -> None:
@@ -513,7 +508,6 @@ async def test_a_reset_of_an_http2_stream_cancels_or_continues(headers: dict[str
                 await anyio.sleep(0.02)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-09")
 @pytest.mark.parametrize("is_http2", [False, True])
 async def test_a_reader_that_hangs_up_is_forgotten_and_its_entity_continues(is_http2: bool) -> None:

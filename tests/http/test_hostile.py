@@ -221,7 +221,6 @@ def check(answered: httpx.Response, told: str) -> None:
         assert problem.get("detail") or problem["error"]["message"], told
 
 
-@pytest.mark.alternate_backends
 @given(data=st.data())
 @settings(max_examples=30 if FULL else 10, deadline=None)
 @pytest.mark.parametrize(
@@ -237,7 +236,6 @@ def test_any_json_in_any_field_is_a_client_error_or_an_answer(
     check(answered, f"{path} {sent!r}")
 
 
-@pytest.mark.alternate_backends
 @given(data=st.data())
 @settings(max_examples=20 if FULL else 10, deadline=None)
 @pytest.mark.parametrize(

@@ -151,7 +151,6 @@ async def test_every_429_names_its_limit_and_says_when_to_try_again() -> None:
         assert all(int(one.headers["retry-after"]) >= 1 for one in (*answers, full))
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize(
     ("error", "status", "kind", "later"),
     [

@@ -234,7 +234,6 @@ async def test_messages_before_the_last_one_are_data() -> None:
             await client.chat.completions.create(model="echo", messages=said)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("WIRE-03")
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -257,7 +256,6 @@ async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, 
         assert (body["param"], body["code"], body["type"]) == (name, "unsupported_parameter", "invalid_request_error")
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("WIRE-03")
 @pytest.mark.parametrize(
     ("path", "more", "param"),
@@ -330,7 +328,6 @@ async def test_typed_answers_of_openais_client_are_objects_of_their_type() -> No
             assert (await events.get_final_response()).output_parsed == WHOLE
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("W-20")
 @pytest.mark.parametrize("choice", ["named", "required"])
 @pytest.mark.parametrize("stream", [False, True])

@@ -207,7 +207,6 @@ async def test_actions_over_http_are_recorded_with_their_token_and_time() -> Non
 NAMES = ("a/b", "50%", "a%2Fb", "what? #1", "München")
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-01")
 @pytest.mark.parametrize("name", NAMES)
 async def test_an_entity_of_any_name_is_addressed_by_its_encoded_name(name: str) -> None:
@@ -233,7 +232,6 @@ def test_the_states_that_a_list_of_entities_takes_are_those_of_the_loom() -> Non
     assert set(get_args(EntityState)) == known - {"timeout", "budget"}  # the loom calls these truncated
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-14")
 @pytest.mark.parametrize(
     ("path", "status", "detail"),
@@ -460,7 +458,6 @@ async def test_a_remembered_decision_is_used_for_later_calls() -> None:
 ALL = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-11")
 @pytest.mark.parametrize("scope", SCOPES)
 async def test_a_scope_allows_its_routes_and_no_other(scope: str) -> None:
@@ -717,7 +714,6 @@ async def test_the_cookie_of_a_service_with_a_name_is_sent_over_tls_only() -> No
             assert (await page.get("/api/v1/cantrips", headers=secure)).status_code == 200
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize(
     ("accepted", "is_compressed"),
     [
@@ -834,7 +830,6 @@ async def test_an_expression_that_is_costly_to_compile_does_not_hold_up_the_loop
 PYTHON = re.compile(r"\w=…|\w\(|runtime\.|dict|list\[|\bstr\b|instance of|None|True|False")
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-15")
 @pytest.mark.parametrize(
     ("path", "body", "detail"),

@@ -133,7 +133,6 @@ def test_a_drain_ends_streams_and_casts_and_exits_with_0(tmp_path: Path, backend
         assert "Traceback" not in logged, logged
 
 
-@pytest.mark.alternate_backends
 @BACKENDS
 @pytest.mark.rule("HTTP-16")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

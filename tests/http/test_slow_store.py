@@ -222,7 +222,6 @@ USES = [
 ]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("prepare", USES, ids=lambda use: use.__name__)
 async def test_no_request_waits_for_the_server_in_the_event_loop(watched: Watched, prepare: Use) -> None:
     few = token("few", "read", "cast", max_concurrent=1)

@@ -35,7 +35,6 @@ async def wait_for_state(on: Served, state: str) -> dict[str, Any]:
     return dict(entity)
 
 
-@pytest.mark.alternate_backends
 async def test_an_intent_is_taken_by_the_holder_and_answered_by_the_other(url: str) -> None:
     async with two_servers(url) as (one, two, entity):
         told = await two.post("entities/bob/send", {"intent": "from two", "wait": 20}, 200)
@@ -44,7 +43,6 @@ async def test_an_intent_is_taken_by_the_holder_and_answered_by_the_other(url: s
         assert not two.runtime.get_entity(entity).loaded
 
 
-@pytest.mark.alternate_backends
 async def test_a_steering_message_is_taken_by_the_holder(url: str) -> None:
     async with two_servers(url) as (one, two, entity):
         await one.post("entities/bob/send", {"intent": "turns 3 0.8"}, 202)
@@ -55,7 +53,6 @@ async def test_a_steering_message_is_taken_by_the_holder(url: str) -> None:
         assert steered == ["psst"]
 
 
-@pytest.mark.alternate_backends
 async def test_an_interrupt_is_taken_by_the_holder(url: str) -> None:
     async with two_servers(url) as (one, two, _entity):
         await one.post("entities/bob/send", {"intent": "nap 60"}, 202)
@@ -64,7 +61,6 @@ async def test_an_interrupt_is_taken_by_the_holder(url: str) -> None:
         assert (await wait_for_state(one, "idle"))["episode"]["reason"] == "interrupted"
 
 
-@pytest.mark.alternate_backends
 async def test_a_stop_ends_the_entity_where_it_runs(url: str) -> None:
     async with two_servers(url) as (one, two, entity):
         await one.post("entities/bob/send", {"intent": "nap 60"}, 202)
@@ -75,7 +71,6 @@ async def test_a_stop_ends_the_entity_where_it_runs(url: str) -> None:
         assert not one.runtime.get_entity(entity).loaded
 
 
-@pytest.mark.alternate_backends
 async def test_a_decision_is_taken_by_the_holder(url: str) -> None:
     async with two_servers(url) as (one, two, entity):
         await one.post("entities/bob/send", {"intent": "pay 3"}, 202)
@@ -88,7 +83,6 @@ async def test_a_decision_is_taken_by_the_holder(url: str) -> None:
         assert not two.runtime.get_entity(entity).loaded
 
 
-@pytest.mark.alternate_backends
 async def test_the_other_server_can_neither_resume_nor_abandon_it(url: str) -> None:
     async with two_servers(url) as (one, two, entity):
         await one.post("entities/bob/send", {"intent": "nap 60"}, 202)
@@ -99,7 +93,6 @@ async def test_the_other_server_can_neither_resume_nor_abandon_it(url: str) -> N
             assert refused["holder"] in refused["detail"]
 
 
-@pytest.mark.alternate_backends
 async def test_both_servers_stream_the_same_durable_events(url: str) -> None:
     async with two_servers(url) as (one, two, entity):
         found: dict[str, list[tuple[str, str]]] = {}
@@ -120,7 +113,6 @@ async def test_both_servers_stream_the_same_durable_events(url: str) -> None:
         ]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-08")
 async def test_twenty_posts_with_one_key_to_both_make_one_entity(url: str) -> None:
     async with served(url=url) as one, served(url=url) as two:

@@ -17,7 +17,6 @@ def is_change(event: object) -> bool:
     return isinstance(event, ServerChangedEvent)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_changed_list_is_an_event_of_each_entity_that_has_the_server(era: str) -> None:
     server = inproc("p", prompting(), era=era)  # type: ignore[arg-type]
@@ -35,7 +34,6 @@ async def test_a_changed_list_is_an_event_of_each_entity_that_has_the_server(era
     assert sorted(told) == sorted((id, "p", what) for id in (other.id, entity.id) for what in ("prompts", "tools"))
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-08")
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_changed_tool_is_there_for_the_next_entity_only(era: str) -> None:
@@ -54,7 +52,6 @@ async def test_a_changed_tool_is_there_for_the_next_entity_only(era: str) -> Non
     assert seen(second)[0] == ({"result": "This is x."}, False)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_that_floods_with_changes_makes_few_events(era: str) -> None:
     server = inproc("p", prompting(), era=era)  # type: ignore[arg-type]

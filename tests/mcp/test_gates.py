@@ -58,7 +58,6 @@ async def first_seen(*says: Any, **parts: Any) -> Any:
         return seen(await runtime.cast(spell(*says, done("ok"), **parts), "go"))[0]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-01")
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_tools_of_a_server_are_gates(era: Any) -> None:
@@ -208,7 +207,6 @@ async def test_a_read_only_call_is_repeated_once() -> None:
     assert made == ["called"] * 2
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-03")
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_timeout_reaches_the_server(era: Any) -> None:
@@ -218,7 +216,6 @@ async def test_a_timeout_reaches_the_server(era: Any) -> None:
     assert noticed == ["waits", "cancelled"]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-03")
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_interrupt_reaches_the_server(era: Any) -> None:
@@ -310,7 +307,6 @@ async def test_an_unknown_tool_is_refused_by_name() -> None:
 ASKING = [("handshake", "t__ask", ""), ("modern", "t__ask_again", " asked once")]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-09")
 @pytest.mark.parametrize(("era", "tool", "state"), ASKING)
 async def test_a_function_answers_a_servers_question(era: Any, tool: str, state: str) -> None:
@@ -327,7 +323,6 @@ async def test_a_function_answers_a_servers_question(era: Any, tool: str, state:
     assert asked[0].call.gate == tool
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-09")
 @pytest.mark.parametrize(("era", "tool", "state"), ASKING)
 async def test_a_function_may_decline(era: Any, tool: str, state: str) -> None:
@@ -339,7 +334,6 @@ async def test_a_function_may_decline(era: Any, tool: str, state: str) -> None:
     assert not is_error
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-09", "MCP-10")
 @pytest.mark.parametrize(("era", "tool", "state"), ASKING)
 async def test_a_question_is_declined_when_no_one_follows_requests(era: Any, tool: str, state: str) -> None:
@@ -348,7 +342,6 @@ async def test_a_question_is_declined_when_no_one_follows_requests(era: Any, too
     assert not is_error
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-09")
 @pytest.mark.parametrize(("era", "tool", "state"), ASKING)
 @pytest.mark.parametrize(
@@ -387,7 +380,6 @@ async def test_a_question_of_an_older_server_ends_when_its_call_times_out() -> N
 PROGRAM = {"code": "submit_answer(t__ask_twice(unit='cm'))"}
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-09")
 @pytest.mark.parametrize("medium", ["tools", "python"])
 async def test_questions_of_a_server_wait_longer_than_a_call_may_take_and_over_restarts(
@@ -602,7 +594,6 @@ async def test_a_ward_that_removes_an_unknown_tool_is_refused() -> None:
             await runtime.cast(Cantrip(scripted([done("ok")]), circle=circle), "go")
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-04")
 @pytest.mark.parametrize("era", ERAS)
 async def test_progress_of_a_tool_is_an_update_of_its_call(era: Any) -> None:

@@ -191,7 +191,6 @@ def shelves(pages: int, each: int) -> Server[Any]:
     return Server("shelves", on_list_resources=listed)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-18")
 @pytest.mark.parametrize(("pages", "each"), [(1, 250), (5, 50), (3, 70)])
 async def test_resources_are_listed_a_hundred_at_a_time(pages: int, each: int) -> None:

@@ -36,7 +36,6 @@ async def test_a_server_that_asks_for_roots_gets_the_folders_of_the_file_gates(e
     assert await told(asking(inproc("t", tools(), era=era), *gates)) == (wanted, False)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_of_a_circle_without_folders_gets_no_roots(era: Any, tmp_path: Path) -> None:
     _, is_error = await told(asking(inproc("t", tools(), era=era)))

@@ -44,7 +44,6 @@ def booked(runtime: Runtime, entity_id: str) -> list[Sampled]:
     return [one for one in runtime.loom.records(entity_id) if isinstance(one, Sampled)]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_gets_no_answer_by_default(era: Any) -> None:
     noticed: list[str] = []
@@ -72,7 +71,6 @@ async def test_a_crystal_answers_a_server_and_the_entity_pays(era: Any) -> None:
     assert [(one.role, one.content) for one in context] == [("user", "OBEY the server."), ("user", "life")]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_gets_no_answer_that_the_budget_has_no_room_for(era: Any) -> None:
     contexts: list[Any] = []
@@ -150,7 +148,6 @@ async def test_of_two_calls_at_once_each_entity_pays_its_own_answers() -> None:
             assert record.asked.endswith(f"life {number}")
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_interrupt_ends_the_answer_and_books_nothing(era: Any) -> None:
     noticed: list[str] = []

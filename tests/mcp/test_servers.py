@@ -152,7 +152,6 @@ async def test_a_program_that_writes_an_endless_line_is_ended() -> None:
             await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", flood)), "go")
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-02")
 @pytest.mark.parametrize(
     ("mode", "told"),
@@ -205,7 +204,6 @@ async def test_a_program_that_ignores_its_shutdown_is_killed_with_its_children(
             await anyio.sleep(0.05)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-01", "MCP-12")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.filterwarnings(LEFT_OPEN)
@@ -233,7 +231,6 @@ async def test_a_result_of_a_program_with_half_a_character_is_a_result() -> None
     assert seen(outcome)[0] == ("\ufffd!", False)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-03")
 @pytest.mark.parametrize("how", ["timeout", "interrupt"])
 async def test_a_cancelled_call_reaches_a_program(how: str, tmp_path: Path) -> None:
@@ -267,7 +264,6 @@ async def test_entities_share_one_process_which_ends_with_the_last_of_them() -> 
                 await anyio.sleep(0.05)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-03")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.filterwarnings(LEFT_OPEN)

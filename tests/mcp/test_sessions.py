@@ -130,7 +130,6 @@ def make_cantrip(port: int) -> Cantrip:
     return Cantrip(scripted(policy), circle=circle)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("kind", list(REFUSALS))
 async def test_a_call_in_a_session_that_the_server_forgot_is_made_once_in_a_new_one(kind: str) -> None:
     server = ForgetfulServer(REFUSALS[kind])

@@ -41,7 +41,6 @@ async def until(holds: Any) -> None:
             await anyio.sleep(0.02)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-13", "HTTP-02")
 @BOTH
 async def test_a_tool_is_called_over_http_with_progress_and_an_approval(era: str) -> None:
@@ -60,7 +59,6 @@ async def test_a_tool_is_called_over_http_with_progress_and_an_approval(era: str
         assert told
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("MCP-16")
 @BOTH
 async def test_a_cancelled_request_stops_the_entity(era: str) -> None:
@@ -82,7 +80,6 @@ async def test_cantrips_whose_tools_clash_are_an_error_and_not_a_crash() -> None
         assert (await on.get("cantrips"))["items"]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-11", "HTTP-12")
 @BOTH
 async def test_tokens_and_tenants_hold_for_tools_and_resources(era: str) -> None:
@@ -114,7 +111,6 @@ async def test_tokens_and_tenants_hold_for_tools_and_resources(era: str) -> None
             assert [tool.name for tool in (await client.list_tools()).tools] == ["other", "other_fork"]
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.rule("HTTP-19")
 @BOTH
 async def test_a_token_that_may_not_approve_is_not_asked(era: str) -> None:

@@ -30,7 +30,6 @@ def user(*answers: Any, told: list[Any] | None = None) -> Any:
     return ask
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize(
     ("answer", "result"),
     [
@@ -73,7 +72,6 @@ async def test_the_form_of_a_long_call_names_both_ends_and_how_to_see_the_rest(e
     assert question == "May this call run? (`cantrip requests e:t:c` shows all of it)"
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("answer", ["cancel", {"decision": "perhaps"}, {}])
 async def test_a_dismissed_request_still_waits_at_the_other_doors(era: str, answer: Any) -> None:
     async with (

@@ -22,7 +22,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return watch_statements(monkeypatch)
 
 
-@pytest.mark.alternate_backends
 @pytest.mark.parametrize("era", ERAS)
 async def test_no_call_of_a_tool_waits_for_the_server_in_the_event_loop(watched: Watched, era: str) -> None:
     async def hear(_progress: float, _total: float | None, _message: str | None) -> None: ...

@@ -138,7 +138,6 @@ async def test_messages_have_the_shapes_of_the_conventions() -> None:
     assert json.loads(tool["gen_ai.tool.call.result"]).startswith("GATE-SAID ARGUMENT")
 
 
-@pytest.mark.alternate_backends
 async def test_a_thousand_turns_cost_linear_time_and_bytes_with_new_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     sdk, whole, converted = Sdk(), QueryMessages._build_message, []
 

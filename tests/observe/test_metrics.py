@@ -481,7 +481,6 @@ def test_a_label_has_at_most_200_values() -> None:
 
 
 @pytest.mark.rule("METRIC-04")
-@pytest.mark.alternate_backends
 async def test_requests_of_more_than_200_gates_are_counted_as_other() -> None:
     telemetry = counting()
 

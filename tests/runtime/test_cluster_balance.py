@@ -231,7 +231,6 @@ def payer(paid: Counter[str], asked: Counter[tuple[str, int]]) -> Cantrip:
 
 
 @pytest.mark.rule("N-64", "N-82")
-@pytest.mark.alternate_backends
 async def test_a_rolling_restart_of_four_nodes_under_load_is_not_noticed_by_senders(url: str) -> None:
     paid: Counter[str] = Counter()
     asked: Counter[tuple[str, int]] = Counter()

@@ -988,7 +988,6 @@ async def test_a_feed_shows_the_open_requests_and_then_those_of_other_processes(
 
 
 @pytest.mark.rule("C-22")
-@pytest.mark.alternate_backends
 async def test_waiting_entities_use_at_most_a_kilobyte_each_once_they_are_unloaded(tmp_path: Path) -> None:
     many = 100
     async with Runtime.open(f"sqlite:{tmp_path / 'loom'}", passivate_after=5.0) as runtime:

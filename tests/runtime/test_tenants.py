@@ -194,6 +194,7 @@ NOTHING: dict[str, Look] = {
     "loom.read_since": lambda w, _: w.other.loom.read_since(0)[0],
     "schedules": lambda w, _: w.other.schedules(),
     "interrupted": lambda w, _: w.other.interrupted(),
+    "not_resumed": lambda w, _: list(w.other.not_resumed),
     "would_adopt": lambda w, _: w.other.would_adopt(),
     "read": lambda w, _: w.other.read(w.other.loom.entities),
     "loom.entities": lambda w, _: w.other.loom.entities(),

@@ -172,9 +172,12 @@ class TestResponse:
             Response.of({"tool_calls": [{"id": "call_1", "gate": "a"}, {"id": "call_1", "gate": "b"}]})
         Response.of({"tool_calls": [{"gate": "a"}, {"gate": "b"}]})
 
-    def test_a_valid_response_is_returned_unchanged(self):
-        response = Response(content="x", tool_calls=(ToolCall("", "a", {}),), metadata={"model": "m"})
-        assert Response.of(response) is response
+    def test_a_valid_response_is_returned_unchanged_and_shares_nothing_that_its_maker_may_change(self):
+        response = Response(content="x", tool_calls=(ToolCall("", "a", {"n": [1]}),), metadata={"model": "m"})
+        checked = Response.of(response)
+        assert checked == response
+        response.tool_calls[0].args["n"].append(2)
+        assert checked.tool_calls[0].args == {"n": [1]}
 
     @pytest.mark.parametrize(
         "crooked",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
@@ -462,6 +462,11 @@ class BlockingRuntime(_Blocking[Runtime]):
     def cluster(self) -> BlockingCluster:
         """The nodes of the loom, as `Runtime.cluster`."""
         return BlockingCluster(self._inner.cluster, self._portal)
+
+    @property
+    def not_resumed(self) -> Mapping[str, str]:
+        """What `recover="resume"` did not resume, as `Runtime.not_resumed`."""
+        return self._inner.not_resumed
 
     def tenant(self, name: str) -> BlockingRuntime:
         """Return this runtime as a tenant sees it, as `Runtime.tenant`."""
