@@ -28,7 +28,8 @@ fi
 if command -v uv >/dev/null; then
   install() { VIRTUAL_ENV=$PWD/$venv uv pip install --quiet "$@"; }
 else
-  install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input "$@"; }
+  # as uv does, byte code is made when a module is first imported: most of the packages' modules never are
+  install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-compile "$@"; }
 fi
 # the lock names everything: a resolver would also look at newer releases of what is asked for with an extra, and refuse
 install --no-deps --require-hashes -r requirements.lock
