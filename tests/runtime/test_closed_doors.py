@@ -12,6 +12,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, Entity, Receipt, Runtime, RuntimeClosed, gate, scripted
 from cantrip_actors.wards import max_turns
+from tests.loom import postgres
 from tests.runtime.spells import done, say
 
 pytestmark = pytest.mark.rule("V-14")
@@ -81,9 +82,10 @@ async def knock(doors: dict[str, Callable[[], Any]]) -> dict[str, str]:
     return open_doors
 
 
-@pytest.mark.parametrize("kind", ["memory", "jsonl", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "jsonl", "sqlite", "postgres"])
 async def test_every_door_raises_runtime_closed_during_a_close_and_after_it(kind: str, tmp_path: Path) -> None:
-    url = "memory:" if kind == "memory" else f"{kind}:{tmp_path / 'loom'}"
+    urls = {"memory": lambda: "memory:", "postgres": postgres.fresh}
+    url = urls.get(kind, lambda: f"{kind}:{tmp_path / 'loom'}")()
     runtime = await Runtime.open(url, cantrips=[CANTRIP])
     entity = await runtime.invoke(CANTRIP, "go", name="x")
     await entity.episode()
@@ -97,3 +99,23 @@ async def test_every_door_raises_runtime_closed_during_a_close_and_after_it(kind
         await anyio.sleep(0.2)
         assert await knock(doors) == {}
     assert await knock(doors) == {}
+
+
+@pytest.mark.real_time
+def test_every_blocking_door_raises_runtime_closed_after_the_close() -> None:
+    with Runtime.blocking("memory:", cantrips=[CANTRIP]) as runtime:
+        entity = runtime.invoke(CANTRIP, "go", name="x")
+        entity.episode()
+        receipt = entity.post("again", key="k")
+        receipt.episode()
+        turn = runtime.loom.turns(entity.id)[0].id
+    open_doors = {}
+    doors = list_doors(runtime, entity, receipt, turn) | {"reward": lambda: runtime.reward(turn, 1.0)}
+    for name, door in doors.items():
+        try:
+            open_doors[name] = repr(door())[:100]
+        except RuntimeClosed:
+            continue
+        except BaseException as problem:  # any other answer is what the test is for
+            open_doors[name] = repr(problem)[:100]
+    assert open_doors == {}
