@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from cantrip_actors import Cantrip, Circle, Folding, Retry, Runtime, Usage, scripted
+from cantrip_actors.crystal import replayed
 from cantrip_actors.crystal.clouds import bedrock
 from cantrip_actors.crystal.constructors import anthropic, cohere, google, local, mistral, ollama, openai
 from cantrip_actors.crystal.policy.limited import limited
@@ -229,3 +230,17 @@ async def test_a_budget_stops_a_parent_whose_children_fail(gate) -> None:
         usage = runtime.loom.subtree_usage(episode.entity_id)
     assert (episode.truncated, episode.ward) == (True, "max_tokens")
     assert 350 <= usage.total_tokens <= 550
+
+
+@pytest.mark.rule("V-33")
+@pytest.mark.parametrize(
+    ("content", "reason"), [("fine", "stop"), (None, "length"), ("", "content_filter")], ids=["whole", "cut", "blocked"]
+)
+async def test_the_tokens_of_a_replayed_answer_are_booked_whatever_it_says(content, reason) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 7}
+    body = {"choices": [{"message": {"content": content}, "finish_reason": reason}], "usage": usage}
+    async with Runtime.open("memory:") as runtime:
+        with suppress(CrystalError):
+            await runtime.cast(cantrip(replayed("openai", body), 0), "go")
+        (root,) = runtime.loom.entities()
+        assert runtime.loom.usage(root).total_tokens == 17
