@@ -18,6 +18,7 @@ from tests.runtime.test_cluster import DESK, answering, crashing, node
 pytestmark = pytest.mark.real_time
 
 LOOKS = (
+    "from mails",
     "where mail.no > %s and taken is null",
     "union all select 'holder'",
     "select (select due from timers",
