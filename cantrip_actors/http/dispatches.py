@@ -149,7 +149,8 @@ async def read_request_page(call: HttpCall, cursor: str | None, limit: int) -> P
     page = await call.runtime.list_requests(after=cursor, limit=limit)
     if call.token.cantrips is not None:
         listed = page
-        page = Page(await call.read(lambda: [one for one in listed if call.sees(one.entity or "")]), listed.next)
+        seen = await call.read(lambda: [request for request in listed if call.sees(request.entity or "")])
+        page = Page(seen, listed.next)
     log = call.service.dispatches
     if log is None or not call.token.sees_all or cursor is not None:
         return page

@@ -80,7 +80,9 @@ async def list_models(call: HttpCall) -> JsonAnswer:
     """List what may be named as a model: cantrips, and long-lived entities with a name."""
     names = [(name, 0) for name in call.service.cantrips if call.token.may_cast(name)]
     loom = call.runtime.loom
-    headers = await call.read(lambda: [loom.header(one) for one in loom.unfinished() if call.sees(one)])
+    headers = await call.read(
+        lambda: [loom.header(entity_id) for entity_id in loom.unfinished() if call.sees(entity_id)]
+    )
     named = [header for header in headers if header.name is not None and header.lasting]
     names += [(f"{ENTITY}{header.name}", _parse_seconds(header.at)) for header in named]
     return JsonAnswer({"object": "list", "data": [_find_model(*name) for name in names]})

@@ -325,6 +325,19 @@ class Loom:
             raise UnknownEntity(entity_id)
         return self._search(partial(self._store.newest, entity_id), find)
 
+    def newest_records(self, entity_id: str, cut: Callable[[Sequence[Record]], Sequence[Record]]) -> Sequence[Record]:
+        """Return what `cut` leaves of an entity's records; it takes some away at the front, or none.
+
+        Only as many of the newest records are read as `cut` needs to find the place. Raises LoomError.
+        """
+
+        def find(records: Sequence[Record]) -> Sequence[Record] | None:
+            newest = cut(records)
+            return newest if len(newest) < len(records) else None
+
+        newest = self._search_back(entity_id, find)
+        return cut(self.records(entity_id)) if newest is None else newest
+
     def count_turns(self, entity_id: str) -> int:
         """Return the number of an entity's committed turns, without those that a fork has inherited."""
         first = self._find_next_turn(entity_id, -1)

@@ -166,9 +166,9 @@ class Spawn(Action, frozen=True):
 
 
 class Pause(Action, frozen=True):
-    """Wait until a time in seconds since 1970, because the budget of this period is used up. Answer with Elapsed."""
+    """Wait so many seconds for the next period, because the budget of this one is used up. Answer with Elapsed."""
 
-    until: float
+    seconds: float
     ward: str
 
 

@@ -22,8 +22,8 @@ class PeriodLevel(NamedTuple):
     rest: Usage
     period: str = ""
     """The name of the present period; empty for an intent."""
-    until: float = math.inf
-    """When it ends, in seconds since 1970."""
+    left: float = math.inf
+    """Seconds until it ends."""
 
 
 class Level(NamedTuple):
@@ -53,7 +53,7 @@ class Spent(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Whether the entity, or its episode, ends with it: nobody is asked, and no next period is waited for.
+        """Whether the entity, or its episode, ends with it, and neither asks a person nor waits for the next period.
 
         A child cannot ask for more of its parent's budget: its parent asks.
         """
@@ -78,12 +78,7 @@ class Budget(NamedTuple):
     levels: tuple[Level, ...] = ()
     below: Usage = NO_USAGE
 
-    def find_exhausted(
-        self,
-        own: Usage,
-        granted: Mapping[str, BudgetGrant] = {},
-        episode: int = 0,  # nothing writes to it
-    ) -> Spent | None:
+    def find_exhausted(self, own: Usage, granted: Mapping[str, BudgetGrant], episode: int) -> Spent | None:
         """Return an exhausted budget, one that ends the entity first; None if no budget is exhausted.
 
         Args:
@@ -102,7 +97,7 @@ class Budget(NamedTuple):
                     most += grant.amount
                 if budget.measure(period.rest + own) >= most:
                     spent.append(Spent(Ward(budget.ward, budget), period, level.is_own))
-        return next((one for one in spent if one.ends), spent[0]) if spent else None
+        return next((budget for budget in spent if budget.ends), spent[0]) if spent else None
 
 
 NO_BUDGET: Final = Budget()
@@ -177,15 +172,15 @@ class Ledger:
         while ledger is not None:
             if ledger.wards is not None:
                 rest = ledger.own + ledger.below - self.own
-                periods = tuple(ledger._make_period(budget, rest, read_time()) for budget in ledger.wards.budgets)  # noqa: SLF001  # its own class
+                periods = tuple(ledger.make_period(budget, rest, read_time()) for budget in ledger.wards.budgets)
                 levels.append(Level(ledger.wards, rest, periods, ledger is self))
             ledger = ledger.above
         return Budget(tuple(levels), self.below)
 
-    def _make_period(self, budget: PeriodBudget, rest: Usage, wall: float) -> PeriodLevel:
+    def make_period(self, budget: PeriodBudget, rest: Usage, wall: float) -> PeriodLevel:
         """Return a budget with the usage of the present period, which begins now if the last one is over."""
         start = self._starts.get(budget)
         if start is None or wall >= start.end:
             start = self._starts[budget] = _PeriodStart(self.own + self.below, budget.find_end(wall))
         period = "" if budget.per == "intent" else budget.name_period(wall)
-        return PeriodLevel(budget, rest - start.usage, period, start.end)
+        return PeriodLevel(budget, rest - start.usage, period, start.end - wall)

@@ -6,6 +6,7 @@ The result depends only on the state, the clock and the budgets, so it is the sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -53,6 +54,9 @@ from cantrip_actors.terms.wrapper import Inquiry
 
 DENIED = "calls like this one were denied for good"
 """The error of a call about which a person is not asked again."""
+
+MILLISECOND = 0.001
+"""Seconds by which a time may be rounded down: a request for a period expires when that is over, and not before."""
 
 CLOSED = "done was called before: no gate can be called any more"
 
@@ -240,7 +244,7 @@ def _due_commit(plan: Plan, state: State, live: Transient, moment: Moment) -> Re
     turn = state.turn
     if not turn.calls and not turn.coded and not plan.requires_done:  # text alone ends the entity (D-004)
         return commit(plan, state, live, moment, terminated=True)
-    spent = _find_spent(state, moment)
+    spent = find_spent(state, moment)
     ward = spent.ward if spent is not None and spent.ends else None
     if ward is None and plan.wards.max_turns is not None and state.episode.utterances >= plan.wards.max_turns:
         ward = Ward("max_turns", plan.wards.max_turns)
@@ -255,7 +259,7 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
     """Return the next query, after the fold that is due."""
     if state.turn.posted is not None and not live.overflows:
         return Collect(state.turn.posted, build_view(plan.shape, state), plan.tools, plan.tool_choice)
-    spent = _find_spent(state, moment)
+    spent = find_spent(state, moment)
     if spent is not None:
         return _due_without_budget(plan, state, live, moment, spent)
     fold = _find_fold(plan, state, live)
@@ -264,7 +268,8 @@ def _due_query(plan: Plan, state: State, live: Transient, moment: Moment) -> Rec
     return fold_results(plan, state, moment) if fold == "results" else _due_fold(plan, state, live, moment)
 
 
-def _find_spent(state: State, moment: Moment) -> Spent | None:
+def find_spent(state: State, moment: Moment) -> Spent | None:
+    """Return the budget that is used up at this moment, if any; people may have granted more than its ward says."""
     return moment.budget.find_exhausted(state.usage, state.granted, state.episode.number)
 
 
@@ -279,14 +284,14 @@ def _due_without_budget(plan: Plan, state: State, live: Transient, moment: Momen
         return Ended(plan.entity_id, "budget", moment.at, summary, ward=ward)
     budget = level.budget
     if budget.when_spent == "wait":
-        return Pause(level.until, str(spent.ward))
+        return Pause(level.left, str(spent.ward))
     used = round(budget.measure(level.rest + state.usage), 6)
     unit = "tokens" if budget.ward == "max_tokens" else "US dollars"
     when = "for this intent" if budget.per == "intent" else f"in {level.period} ({budget.zone})"
     return Requested(
         entity_id=plan.entity_id,
         turn_id=make_turn_id(state, live),
-        tool_call_id=budget.ward,
+        tool_call_id=f"{budget.ward}:{moment.fresh}",  # a person may be asked again in the same turn
         gate=budget.ward,
         at=moment.at,
         args={
@@ -297,6 +302,7 @@ def _due_without_budget(plan: Plan, state: State, live: Transient, moment: Momen
         },
         question=f"{used:,g} {unit} are used {when}, of {budget.most:,g}. How many more may be used? 0 ends the work.",
         answer_schema={"type": "number", "minimum": 0},
+        expires_at=None if math.isinf(level.left) else moment.format_later(level.left + MILLISECOND),
     )
 
 

@@ -74,7 +74,7 @@ class Posted(NamedTuple):
 
 
 class Elapsed(NamedTuple):
-    """The time is over for which the entity had to wait."""
+    """The entity has waited for the next period of a budget, or for a part of the time."""
 
 
 class Failed(NamedTuple):

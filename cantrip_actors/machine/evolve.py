@@ -231,14 +231,17 @@ def _decide(shape: Shape, state: State, record: Decided) -> None:  # noqa: ARG00
 
 
 def _grant(state: State, requested: Requested, record: Decided) -> None:
-    """Raise a budget for the period that a person was asked about; a denial stays, and ends the entity."""
-    if not is_granted(record.answer):
+    """Raise a budget for the period that a person was asked about. A request expires with its period; a denial stays,
+    and ends the entity.
+    """
+    if is_granted(record.answer):
+        about = requested.args or {}
+        label, period = about["budget"], about["period"]
+        before = state.granted.get(label)
+        amount = record.answer + (before.amount if before is not None and before.period == period else 0)
+        state.granted[label] = BudgetGrant(period, amount)
+    elif record.decision != "expired":
         return
-    about = requested.args or {}
-    label, period = about["budget"], about["period"]
-    before = state.granted.get(label)
-    amount = record.answer + (before.amount if before is not None and before.period == period else 0)
-    state.granted[label] = BudgetGrant(period, amount)
     state.turn.requested = state.turn.decided = None
 
 

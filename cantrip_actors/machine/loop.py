@@ -38,7 +38,7 @@ the running one would have done:
     ASKING      Replied    ASKING       Consult  a budget is used up, and a person may grant more
     ASKING      Elapsed    ASKING       Ask      the next period has begun
     ASKING      Elapsed    ASKING       Remember the same, and a fold is due
-    ASKING      Decide     ASKING       Ask      a person has granted more
+    ASKING      Decide     ASKING       Ask      a person has granted more, or the next period has begun
     ASKING      Decide     ASKING       Remember the same, and a fold is due
     ASKING      Decide     ASKING       Consult  the same, but not enough
     ASKING      Decide     IDLE, OVER   Finish   a person has not

@@ -101,10 +101,10 @@ def max_cost(
         dollars: the amount.
         per: "intent" for each episode of a long-lived entity, "day" or "month"; left out, its whole life.
         zone: whose days and months, a name of the IANA database such as "Europe/Oslo"; left out, UTC.
-        when_spent: what happens then. "end" ends the entity, or only the episode with `per="intent"`; "wait" has it
-            continue in the next period; "ask" asks a person how much more it may spend in this one. Left out, it is
-            "wait" for a day or a month, and "end" otherwise. A child of the entity waits as well, and is ended where a
-            person is asked, who answers for its parent.
+        when_spent: "end" ends the entity once the budget is used up, or only the episode with `per="intent"`; "wait"
+            has it continue in the next period; "ask" asks a person how much more it may spend in this one. Left out,
+            it is "wait" for a day or a month, and "end" otherwise. A child of the entity waits with it, and ends where
+            its parent asks a person.
 
     Raises InvalidCantrip for invalid arguments.
     """
@@ -113,9 +113,9 @@ def max_cost(
 
 def _make_budget(name: str, most: float, per: object, zone: object, when_spent: object) -> Ward:
     if per is None:
-        given = {"zone": zone, "when_spent": when_spent}
-        if alone := [argument for argument, value in given.items() if value is not None]:
-            raise InvalidCantrip(f'{name}: {" and ".join(alone)}: expected together with per="day" or another period')
+        options = {"zone": zone, "when_spent": when_spent}
+        if stated := [option for option, value in options.items() if value is not None]:
+            raise InvalidCantrip(f'{name}: {" and ".join(stated)}: expected together with per="day" or another period')
         return Ward(name, most)
     return Ward(name, {"most": most, "per": per, "zone": zone, "when_spent": when_spent})
 

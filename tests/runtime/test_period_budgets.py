@@ -1,4 +1,4 @@
-"""Budgets for an intent, a day or a month (Y-30): what happens once one is spent, and what was spent in each."""
+"""Budgets for an intent, a day or a month (Y-30): an entity waits, asks or ends, and its spending can be read."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -137,6 +137,31 @@ async def test_without_a_grant_the_episode_of_an_intent_ends_or_else_the_entity(
         assert "anna granted no more" in (episode.summary or "")
         assert runtime.loom.state(entity.id) == ("idle" if per == "intent" else "truncated")
         assert (await runtime.list_requests()).items == []
+
+
+async def test_a_person_who_grants_too_little_is_asked_again() -> None:
+    made = desk(say("look"), done("here"), wards=(max_cost(0.3, per="intent", when_spent="ask"),))
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("desk", made)
+        async with anyio.create_task_group() as group:
+
+            async def decide() -> None:
+                for amount in (0.01, 0.01, 1):
+                    await runtime.decide((await wait_for_request(runtime)).id, answer=amount, by="anna")
+                    await anyio.sleep(1)
+
+            group.start_soon(decide)
+            assert (await entity.send("go")).result == "here"
+
+
+async def test_a_request_for_more_expires_with_its_day_and_the_entity_goes_on() -> None:
+    made = desk(say("look"), done("next day"), wards=(max_cost(0.3, per="day", when_spent="ask"),))
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("desk", made)
+        assert (await entity.send("go")).result == "next day"
+        assert (await runtime.list_requests()).items == []
+        decided = [record for record in runtime.loom.records(entity.id) if type(record).__name__ == "Decided"]
+        assert {record.decision for record in decided} == {"expired"}
 
 
 async def test_children_count_for_the_budget_of_their_parent_and_wait_with_it() -> None:

@@ -238,7 +238,7 @@ async def test_mail_that_waits_for_an_entity_is_taken_once_its_quarantine_is_lif
     ],
     ids=["unknown", "ambiguous", "quarantined"],
 )
-async def test_what_is_not_resumed_when_a_loom_is_opened_is_a_warning_and_a_list(
+async def test_an_entity_that_is_not_resumed_when_a_loom_is_opened_is_in_a_warning_and_in_a_list(
     url: str, offered: list[Any], deaths: int, why: str
 ) -> None:
     [entity_id] = await cut_short(url, "k")

@@ -1,4 +1,4 @@
-"""What is recorded, decided or run is bounded, and belongs to the entity that it is recorded for."""
+"""Recorded calls, decisions and programs are bounded, and a recorded call does not change."""
 
 import sys
 from collections.abc import Callable

@@ -150,6 +150,7 @@ REFUSED: dict[str, Look] = {
     "loom.is_over": lambda w, id: w.other.loom.is_over(id),
     "loom.open_request": lambda w, id: w.other.loom.open_request(id),
     "loom.last_time": lambda w, id: w.other.loom.last_time(id),
+    "loom.newest_records": lambda w, id: w.other.loom.newest_records(id, lambda records: records),
     "is_interrupted": lambda w, id: w.other.is_interrupted(id),
     "loom.usage": lambda w, id: w.other.loom.usage(id),
     "loom.subtree": lambda w, id: w.other.loom.subtree(id),

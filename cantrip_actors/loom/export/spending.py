@@ -21,7 +21,7 @@ def read_spending(loom: Loom, entity_id: str, per: Period = "day", zone: str = "
     find_zone(zone, LoomError)
     spent: dict[str, Usage] = {}
     if per == "intent":
-        for number, usage in list_usage_by_intent(loom.records(entity_id), partial(_sum_usage_under, loom)):
+        for number, usage in list_usage_by_intent(loom.records(entity_id), partial(sum_usage_under, loom)):
             spent[str(number)] = spent.get(str(number), NO_USAGE) + usage
         return [PeriodUsage(number, usage) for number, usage in spent.items()]
     for member in loom.subtree(entity_id):
@@ -31,5 +31,6 @@ def read_spending(loom: Loom, entity_id: str, per: Period = "day", zone: str = "
     return [PeriodUsage(name, spent[name]) for name in sorted(spent)]
 
 
-def _sum_usage_under(loom: Loom, child: str) -> Usage:
+def sum_usage_under(loom: Loom, child: str) -> Usage:
+    """Return the usage of a child's subtree; zero for a child that has not begun."""
     return loom.subtree_usage(child) if loom.has(child) else NO_USAGE

@@ -11,18 +11,17 @@ from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.period import PeriodBudget
 
 
-def list_records_of_period(records: Sequence[Record], budget: PeriodBudget, now: float) -> list[Record]:
-    """Return the records of the present period of a budget, newest first; `now` is in seconds since 1970."""
+def list_records_of_period(records: Sequence[Record], budget: PeriodBudget, now: float) -> Sequence[Record]:
+    """Return the records of the present period of a budget; `now` is in seconds since 1970."""
     start = budget.find_start(now)
-    newest: list[Record] = []
-    for record in reversed(records):
+    for index in range(len(records) - 1, -1, -1):
+        record = records[index]
+        if budget.per == "intent" and isinstance(record, IntentGiven):
+            return records[index:]
         at = get_time(record)
         if at and datetime.fromisoformat(at).timestamp() < start:
-            break
-        newest.append(record)
-        if budget.per == "intent" and isinstance(record, IntentGiven):
-            break
-    return newest
+            return records[index + 1 :]
+    return records
 
 
 def list_usage_by_time(records: Sequence[Record], last: str) -> Iterator[tuple[float, Usage]]:

@@ -16,6 +16,7 @@ from typing import Final
 import anyio
 
 from cantrip_actors.crystal.query import Query
+from cantrip_actors.machine.budget import Spent
 from cantrip_actors.records.records import Record, Sampled
 from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
 from cantrip_actors.runtime.entity.cell import Bound, Cell
@@ -36,7 +37,10 @@ SHOWN: Final = 2_000
 
 
 class Sampling:
-    """Answers the server of one call with the crystal `bound`. `record` writes and folds records of the entity."""
+    """Answers the server of one call with the crystal `bound`.
+
+    `record` writes and folds records of the entity, and `find_spent` returns its budget that is used up, if any.
+    """
 
     def __init__(
         self,
@@ -45,12 +49,14 @@ class Sampling:
         bound: Bound,
         turn_id: str,
         record: Callable[[Sequence[Record]], Awaitable[None]],
+        find_spent: Callable[[], Spent | None],
     ) -> None:
         self._core = core
         self._cell = cell
         self._bound = bound
         self._turn_id = turn_id
         self._record = record
+        self._find_spent = find_spent
         self._turn = anyio.Lock()
         self._writing = anyio.Lock()
         self._count = 0
@@ -64,8 +70,7 @@ class Sampling:
             if self._count == ANSWERS:
                 raise SamplingRefused(f"a server gets at most {ANSWERS} answers during one call")
             self._count += 1
-            ledger = self._cell.ledger
-            spent = ledger.make_budget(self._core.read_time_of_day).find_exhausted(ledger.own)
+            spent = self._find_spent()
             if spent is not None:
                 raise SamplingRefused(f"the budget of the entity is used up: {spent.ward}")
             messages = [_make_message(role, given) for role, given in request.messages]

@@ -11,12 +11,12 @@ from typing import Final, Protocol
 
 import anyio
 
+from cantrip_actors.loom.export.spending import sum_usage_under
 from cantrip_actors.machine.actions import Child, Spawn
 from cantrip_actors.machine.events import ChildOutcome, Returned
 from cantrip_actors.records.records import ChildStarted
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.environment import Environment
-from cantrip_actors.runtime.entity.loading import sum_usage_under
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.terms.bounds import RESULT_BYTES, RESULT_VALUES, measure_share
 from cantrip_actors.terms.errors import CantripError, LoomError

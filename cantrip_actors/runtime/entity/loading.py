@@ -5,9 +5,8 @@ Without a usable checkpoint, the whole log is folded: the result is the same (C-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cantrip_actors.loom import EntityFacts, Loom
+from cantrip_actors.loom.export.spending import sum_usage_under
 from cantrip_actors.machine.budget import LoadedUsage
 from cantrip_actors.machine.checkpoint import (
     decode_checkpoint,
@@ -26,7 +25,6 @@ from cantrip_actors.machine.project import (
     sum_usage,
 )
 from cantrip_actors.machine.state import CantripRef, Plan, State
-from cantrip_actors.records.records import Record
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.period import PeriodBudget
 
@@ -59,11 +57,6 @@ def find_last_time(loom: Loom, entity_id: str) -> str:
     return next(at for at in times if isinstance(at, str))
 
 
-def sum_usage_under(loom: Loom, child: str) -> Usage:
-    """Return the usage of a child's subtree; zero for a child that has not begun."""
-    return loom.subtree_usage(child) if loom.has(child) else NO_USAGE
-
-
 def load_state(loom: Loom, plan: Plan, now: float) -> tuple[State, LoadedUsage]:
     """Return the state after the last record of an entity's log, and the usage that its log does not count itself."""
     shape, entity_id = plan.shape, plan.entity_id
@@ -82,16 +75,13 @@ def load_state(loom: Loom, plan: Plan, now: float) -> tuple[State, LoadedUsage]:
         state = make_fork_state(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
     for child in list_children(records):
         below = below + sum_usage_under(loom, child)
-    in_period = {}
-    if plan.wards.budgets:
-        whole = loom.records(entity_id)
-        in_period = {budget: _sum_usage_of_period(loom, whole, budget, now) for budget in plan.wards.budgets}
+    in_period = {budget: _sum_usage_of_period(loom, entity_id, budget, now) for budget in plan.wards.budgets}
     return fold_log(shape, records, state), LoadedUsage(below, in_period, now)
 
 
-def _sum_usage_of_period(loom: Loom, records: Sequence[Record], budget: PeriodBudget, now: float) -> Usage:
+def _sum_usage_of_period(loom: Loom, entity_id: str, budget: PeriodBudget, now: float) -> Usage:
     """Return the usage of an entity, and of the children that it began, in the present period of a budget."""
-    newest = list_records_of_period(records, budget, now)
+    newest = loom.newest_records(entity_id, lambda records: list_records_of_period(records, budget, now))
     total = sum_usage(newest)
     for child in list_children(newest):
         total = total + sum_usage_under(loom, child)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -84,7 +83,7 @@ GRACE: Final = 5.0
 """Seconds that a cancelled gate or program has to end. One that does not is reported as a zombie."""
 
 CLOCK_CHECK: Final = 3600.0
-"""Seconds after which an entity that waits for a time looks at the clock again: a machine may have slept."""
+"""Seconds after which an entity that waits for the next day looks at the clock again: a machine may have slept."""
 
 
 class Performer:
@@ -135,8 +134,6 @@ class Performer:
         self._circle: ActorRef[Any] | None = None
         self._has_own_mail = False
         """Whether the entity has posted mail to itself, which it takes before the next query."""
-        self._pause_noted: Pause | None = None
-        """The last pause, which is noted once, although the clock is read each hour."""
         self._unnotified: tuple[Unavailable, bool] | None = None
         """Set if the companion was not notified of the present episode: why, and whether that was resumed."""
 
@@ -368,7 +365,8 @@ class Performer:
         sampler = None if used is None else cell.crystal.samplers.get(used.server.name)
         if used is None or sampler is None:
             return await self._call(action)
-        sampling = Sampling(self._environment.core, cell, sampler, action.turn_id, self._recorder.record)
+        recorder = self._recorder
+        sampling = Sampling(self._environment.core, cell, sampler, action.turn_id, recorder.record, recorder.find_spent)
         used.samples[cell.entity_id] = sampling.answer
         try:
             result = await self._call(action)
@@ -422,13 +420,10 @@ class Performer:
         return event
 
     async def _pause(self, pause: Pause) -> Elapsed:
-        """Wait until the loom's clock says that the entity has a budget again, or for an hour."""
-        core, entity_id = self._environment.core, self._cell.entity_id
-        if pause != self._pause_noted:
-            self._pause_noted, until = pause, datetime.fromtimestamp(pause.until, UTC).isoformat()
-            _log.info("budget used up", entity=entity_id, ward=pause.ward, waits_until=until)
+        """Wait for the next period of a budget, an hour at most: the loop asks the clock again."""
+        _log.info("budget used up", entity=self._cell.entity_id, ward=pause.ward, seconds=round(pause.seconds))
         with self._waiting("budget"):
-            await anyio.sleep(min(pause.until - core.read_time_of_day(), CLOCK_CHECK))
+            await anyio.sleep(min(pause.seconds, CLOCK_CHECK))
         return Elapsed()
 
     async def open_inbox(self) -> None:

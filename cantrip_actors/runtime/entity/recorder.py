@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 from cantrip_actors.machine.accept import MID_TURN
 from cantrip_actors.machine.actions import Action, Ask, Consult, Finish, Step
+from cantrip_actors.machine.budget import Spent
+from cantrip_actors.machine.due import find_spent
 from cantrip_actors.machine.events import Begin, Event, Moment
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.life import Change
@@ -57,6 +59,10 @@ class StepRecorder:
         """Return the present moment, with the budgets that limit the entity."""
         core = self._environment.core
         return core.make_moment(self._cell.ledger.make_budget(core.read_time_of_day))
+
+    def find_spent(self) -> Spent | None:
+        """Return the budget that is used up now, if any."""
+        return find_spent(self.state, self.make_moment())
 
     @property
     def turn_id(self) -> str:

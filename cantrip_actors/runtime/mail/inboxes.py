@@ -20,6 +20,7 @@ import anyio
 import msgspec
 
 from cantrip_actors.loom import Fenced, Held, Store, Taken
+from cantrip_actors.loom.export.spending import sum_usage_under
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
@@ -29,7 +30,6 @@ from cantrip_actors.records.records import Asked, MailRefused
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.loading import sum_usage_under
 from cantrip_actors.runtime.events.context_variables import ContextVariables
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.loom.loom_writer import Fetch, Post, is_outage
