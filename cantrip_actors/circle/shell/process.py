@@ -41,7 +41,7 @@ WORDS: Final = 1000
 DYING: Final = 2.0
 """Seconds that killed processes may take to end."""
 
-QUIET: Final = 0.05
+QUIET: Final = 1.0
 """Seconds until a stopped shell stands still, and until the processes that it has killed itself are dead."""
 
 START: Final = 20.0
