@@ -283,3 +283,29 @@ async def test_a_retry_after_a_deploy_gets_the_answer_of_an_episode_that_the_dep
         await runtime.drain(1)
     async with Runtime.open(url, cantrips=[waiting("Be brief.")], recover="resume") as runtime:
         assert await request(runtime, waiting("Be brief.")) == "Be brief. waited"
+
+
+@pytest.mark.rule("Y-05")
+async def test_mail_waits_if_another_release_begins_an_episode_while_its_entity_is_being_loaded(url: str) -> None:
+    old, new = waiting("Be polite."), waiting("Be brief.")
+    answers: list[object] = []
+    async with Runtime.open(url, cantrips=[old]) as runtime:
+        entity_id = (await runtime.ensure("notes", old)).id
+
+    async with Runtime.open(url, cantrips=[new]) as worker, anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            answers.append((await (await worker.ensure("notes", new)).send("a later one")).result)
+
+        async with worker._tree.launcher.lock(f"load {entity_id}"):
+            tasks.start_soon(ask)
+            while not worker._tree.launcher.lock(f"load {entity_id}").statistics().tasks_waiting:
+                await anyio.sleep(0.01)
+            async with Runtime.open(url, cantrips=[old], on_close="keep") as runtime:
+                with anyio.move_on_after(5):
+                    await (await runtime.ensure("notes", old)).send("go", key="k1")
+        await anyio.sleep(5)
+        assert answers == []
+        async with Runtime.open(url, cantrips=[old], recover="resume") as runtime:
+            assert (await (await runtime.ensure("notes", old)).send("go", key="k1")).result == "Be polite. waited"
+    assert answers in (["Be polite. waited"], ["Be brief. waited"]), "by whichever release had the entity loaded"

@@ -41,6 +41,7 @@ from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable
 from cantrip_actors.terms.errors import (
     CantripError,
     CantripUnknown,
+    DependenciesUnknown,
     EntityEnded,
     InvalidFile,
     InvalidIntent,
@@ -191,8 +192,8 @@ class Launcher:
     async def load_for_mail(self, entity_id: str, *, is_placed: bool = False) -> bool:
         """Load an entity for which mail waits, and return whether this call did.
 
-        Its mail waits if another process runs it, if its cantrip is not known here, and if another node should load it,
-        unless `is_placed`: this node was chosen then.
+        Its mail waits if another process runs it, if its cantrip or its dependencies are not known here, and if another
+        node should load it, unless `is_placed`: this node was chosen then.
         """
         core, inboxes = self._core, self._environment.inboxes
         if core.living.get(entity_id) is not None:
@@ -212,7 +213,7 @@ class Launcher:
             if not is_known or not (is_placed or may_load_here(core, facts)):
                 return False
             await self.restore(entity_id, sent, facts=facts, intent=intent)
-        except (Held, RuntimeClosed):  # another process was faster, or the runtime closes
+        except (Held, RuntimeClosed, CantripUnknown, DependenciesUnknown):  # it began elsewhere meanwhile, or we close
             return False
         except CantripError as error:
             if core.membership is not None and is_outage(error):  # the node tries again until the store is back
