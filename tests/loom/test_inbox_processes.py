@@ -157,7 +157,8 @@ def test_killed_takers_and_withdrawers_take_or_withdraw_each_mail_once(kind):
             with ExitStack() as running:
                 poster = running.enter_context(python(COMMON + POSTER, place.url, "a", ledger.next.get("a", 0)))
                 rivals = [running.enter_context(python(COMMON + one, place.url)) for one in (TAKER, WITHDRAWER)]
-                ledger.read(poster.stdout.readline().strip())  # it is up
+                for process in (poster, rivals[1]):
+                    ledger.read(process.stdout.readline().strip())  # it is up
                 struck(ledger, poster, *rivals)
         with place.open() as store:
             ledger.check(store)
