@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         ToolCallEvent,
         ToolResultEvent,
         ToolStartEvent,
+        UndoneEvent,
         UsageEvent,
     )
     from cantrip_actors.terms.call import Call
@@ -244,6 +245,7 @@ __all__ = [
     "Turn",
     "TurnMetadata",
     "Unavailable",
+    "UndoneEvent",
     "UnknownEntity",
     "UnknownRequest",
     "Usage",
@@ -345,6 +347,7 @@ _HOMES = {
         "SampledEvent",
         "ServerChangedEvent",
         "SteeredEvent",
+        "UndoneEvent",
         "StepCompleteEvent",
         "StepFailedEvent",
         "StepStartEvent",

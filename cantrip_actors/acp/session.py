@@ -53,7 +53,7 @@ from cantrip_actors.acp.updates import (
     tool_update,
 )
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.machine.project import find_first_intent
+from cantrip_actors.machine.project import find_first_intent, find_turn_in_force
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
@@ -318,8 +318,8 @@ class EditorSession:
     def thread(self) -> list[Any]:
         """Return the turns of the session, including those before its forks."""
         loom = self.runtime.loom
-        turns = loom.turns(self.entity_id) if self.has_begun else []
-        return loom.thread(turns[-1].id) if turns else []
+        turn = find_turn_in_force(loom.turns(self.entity_id)) if self.has_begun else None
+        return [] if turn is None else loom.thread(turn.id)
 
     # Going back
 

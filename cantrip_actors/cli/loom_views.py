@@ -16,7 +16,7 @@ from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
-from cantrip_actors.machine.project import list_intents
+from cantrip_actors.machine.project import find_turn_in_force, list_intents
 from cantrip_actors.machine.project.conversation import Heard, list_heard_by_turn
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import add_labels
@@ -95,14 +95,14 @@ class Finder:
         return target.id if target.kind == "entity" else self._loom.owner(target.id)
 
     def turn(self, typed: str) -> str:
-        """Return the turn of a typed id, or the last turn of its entity. Raises UnknownId."""
+        """Return the turn of a typed id, or the last turn of its entity that was not undone. Raises UnknownId."""
         target = self.find(typed)
         if target.kind == "turn":
             return target.id
-        turns = self._loom.turns(target.id)
-        if not turns:
+        turn = find_turn_in_force(self._loom.turns(target.id))
+        if turn is None:
             raise UnknownId(f"entity {short(target.id)} has no turns yet")
-        return turns[-1].id
+        return turn.id
 
     def _all_ids(self) -> dict[str, FoundId]:
         ids: dict[str, FoundId] = {}
@@ -186,7 +186,7 @@ def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:
 
 def _find_last_answer(turns: list[Turn]) -> str | None:
     """Return the last answer, else the last text."""
-    for turn in reversed(turns):
+    for turn in reversed([turn for turn in turns if not turn.undone]):
         answers = [seen.content for seen in turn.gate_calls if seen.gate == "done"]
         if answers or turn.content:
             return answers[-1] if answers else turn.content
@@ -304,6 +304,7 @@ def tree_json(loom: Loom, entity: str) -> dict[str, Any]:
                 "gates": [{"gate": seen.gate, "is_error": seen.is_error} for seen in turn.gate_calls],
                 "terminated": turn.terminated,
                 "truncated": turn.truncated,
+                "undone": turn.undone,
                 "reward": turn.reward,
                 "children": [tree_json(loom, child) for child in loom.children(turn.id)],
                 "forks": [tree_json(loom, fork) for fork in loom.forks(turn.id)],
@@ -356,8 +357,8 @@ def find_thread(loom: Loom, finder: Finder, typed: str) -> ThreadView:
     Messages that no turn follows yet are there if the thread leads to the last turn of its entity.
     """
     entity = finder.owner(typed)
-    own = loom.turns(entity)
-    if own:
+    last = find_turn_in_force(loom.turns(entity))
+    if last is not None or finder.find(typed).kind == "turn":
         turns = loom.thread(finder.turn(typed))
     else:
         parent_turn = loom.header(entity).parent_turn
@@ -365,7 +366,7 @@ def find_thread(loom: Loom, finder: Finder, typed: str) -> ThreadView:
     found: dict[str | None, list[Heard]] = {}
     for thread_entity in dict.fromkeys((*(turn.entity_id for turn in turns), entity)):
         found = {**found, None: [], **list_heard_by_turn(loom.records(thread_entity))}
-    if own and turns[-1].id != own[-1].id:
+    if turns and last is not None and turns[-1].id != last.id:
         found[None] = []
     return ThreadView(turns, found)
 
@@ -400,6 +401,8 @@ def _append_end(line: Text, turn: Turn) -> Text:
         line.append(" terminated", "green")
     if turn.truncated:
         line.append(f" truncated by {turn.ward or 'its surroundings'}", "yellow")
+    if turn.undone:
+        line.append(" undone", "yellow")
     return line
 
 

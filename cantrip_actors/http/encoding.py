@@ -18,6 +18,7 @@ from cantrip_actors import (
     SteeredEvent,
     StepCompleteEvent,
     Turn,
+    UndoneEvent,
 )
 from cantrip_actors.http.shapes import outcome_shape
 from cantrip_actors.loom.export.thread import build_turn_fields
@@ -31,6 +32,7 @@ DURABLE: Final[dict[type[EntityEvent], str]] = {
     RequestedEvent: "request",
     DecidedEvent: "decision",
     FoldedEvent: "fold",
+    UndoneEvent: "undo",
     RewardedEvent: "reward",
     ResumedEvent: "resume",
     EpisodeEndedEvent: "episode",
@@ -69,6 +71,7 @@ def find_id(event: EntityEvent) -> EventId:
 _PLAIN: Final[dict[type[EntityEvent], tuple[str, ...]]] = {
     SteeredEvent: ("text",),
     FoldedEvent: ("first", "last", "marker"),
+    UndoneEvent: ("first", "last"),
     RewardedEvent: ("turn_id", "reward"),
     ResumedEvent: (),
 }

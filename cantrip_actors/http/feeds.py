@@ -24,12 +24,16 @@ from cantrip_actors import (
     DecidedEvent,
     EntityEndedEvent,
     EntityStartedEvent,
+    FoldedEvent,
     MissedEvent,
     RequestedEvent,
+    ResumedEvent,
     Runtime,
     ServerChangedEvent,
+    SteeredEvent,
     StepCompleteEvent,
     Subscription,
+    UndoneEvent,
 )
 from cantrip_actors.http.encoding import DurableEvent, build_data, read_durable
 from cantrip_actors.http.sse import COMMENT, QUIET, RETRY, encode_event
@@ -54,7 +58,7 @@ AT_ONCE: Final = 512
 
 _ANNOUNCING: Final = (
     *(StepCompleteEvent, RequestedEvent, DecidedEvent, EntityStartedEvent, EntityEndedEvent, MissedEvent),
-    ServerChangedEvent,
+    *(SteeredEvent, FoldedEvent, UndoneEvent, ResumedEvent, ServerChangedEvent),
 )
 """The runtime's events after which the loom has new records, and the one that is in no log."""
 

@@ -393,6 +393,7 @@ class TurnJson(BaseModel):
     reward: float | None
     terminated: bool
     truncated: bool
+    undone: bool | None = None
 
 
 class TreeJson(BaseModel):

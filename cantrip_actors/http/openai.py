@@ -38,7 +38,7 @@ from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
 from cantrip_actors.http.table import ApiRoute
-from cantrip_actors.machine.project import find_episode, list_intents
+from cantrip_actors.machine.project import find_episode, find_turn_in_force, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.runtime.face.receipt import MailState
@@ -466,8 +466,9 @@ def _find_continuation(call: HttpCall, previous: str) -> Entity | str:
     ended = find_episode(loom.records(entity_id), key)
     if ended is None or ended.last_turn is None:
         raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id")
-    turns = loom.turns(entity_id)
-    if turns[-1].id == ended.last_turn and loom.header(entity_id).lasting and not loom.is_over(entity_id):
+    turn = find_turn_in_force(loom.turns(entity_id))
+    is_newest = turn is not None and turn.id == ended.last_turn
+    if is_newest and loom.header(entity_id).lasting and not loom.is_over(entity_id):
         return call.runtime.get_entity(entity_id)
     return call.whole_turn_id(ended.last_turn)
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
-from cantrip_actors.http.encoding import read_durable
+from cantrip_actors.http.encoding import DURABLE, read_durable
 from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sessions import check_scope
@@ -23,10 +23,7 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.stream.wire import as_wire
 
-KINDS = frozenset(
-    {"actor", "entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "resume", "episode", "end"}
-    | {"upsert", "usage", "server"},
-)
+KINDS = frozenset({*DURABLE.values(), "intent", "actor", "upsert", "usage", "server"})
 
 
 async def _pass_everything(frames: list[Frame]) -> list[Frame]:

@@ -33,7 +33,7 @@ STEPS: tuple[str, ...] = ()
 
 SEAL = "create table seal (salt text not null, mark text not null, records bigint not null, link text not null)"
 
-IS_ASIDE = """substr(body, 1, 17) in ('{"kind":"reward",', '{"kind":"adopted"')"""
+IS_ASIDE = """substr(body, 1, 17) in ('{"kind":"reward",', '{"kind":"adopted"', '{"kind":"undone",')"""
 """Which lines are of a kind in `ASIDES`; a line begins with its kind."""
 
 IS_OF_KIND = {

@@ -478,7 +478,7 @@ class Store(LeaseStore):
 
     @abstractmethod
     def asides(self, entity_id: str) -> Sequence[tuple[int, Record]]:
-        """Return an entity's rewards and moves to other cantrips (`ASIDES`), in order, with their positions.
+        """Return an entity's rewards, moves to other cantrips and undos (`ASIDES`), in order, with their positions.
 
         The other records are not read.
         """

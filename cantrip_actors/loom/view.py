@@ -41,12 +41,12 @@ from cantrip_actors.machine.project import (
     fold_log,
     get_committed_turn,
     get_header,
-    get_named_turn,
     get_outcome,
     get_time,
     get_turn_number,
     has_undone,
     read_turns,
+    split_asides,
 )
 from cantrip_actors.machine.state import Shape
 from cantrip_actors.machine.state import State as MachineState
@@ -270,11 +270,9 @@ class Loom:
             if skipped >= after or not begins_inside(records):
                 break
             skipped = min(after, 2 * skipped + 1)  # the utterance that the first of these turns continues is earlier
-        asides = self._store.asides(entity_id)
-        moves = [record for at, record in asides if at <= start and get_named_turn(record) is None]
-        rewards = [record for _, record in asides if get_named_turn(record) is not None]
+        before, after_all = split_asides(self._store.asides(entity_id), start)
         last = self._store.newest(entity_id, 1) if self.is_forgotten(entity_id) else ()
-        found = read_turns([header, *moves, *records, *rewards, *last])
+        found = read_turns([header, *before, *records, *after_all, *last])
         return [turn for turn in found if turn.sequence > after][:limit]
 
     def _find_turn_end(self, entity_id: str, number: int) -> int:

@@ -150,6 +150,7 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
         conversation.images = conversation.images.extend(record.images)
     state.episode = Episode(
         state.episode.number + 1,
+        state.sequence + 1,
         record.key,
         trace=record.trace,
         sender=record.sender,

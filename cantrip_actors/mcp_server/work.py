@@ -9,7 +9,7 @@ from typing import Any, Final
 from mcp import types
 
 from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Receipt, Request
-from cantrip_actors.machine.project import find_episode, find_outcome, get_time
+from cantrip_actors.machine.project import find_episode, find_outcome, find_turn_in_force, get_time
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.tools import CastArguments, ForkArguments, Offer, SendArguments
 from cantrip_actors.terms.image import select_pictures
@@ -223,7 +223,7 @@ def _find_turn(caller: McpCaller, handle: str, offer: Offer) -> str:
         _check_entity(caller, loom.owner(handle), offer)
         return handle
     _check_entity(caller, handle, offer)
-    turns = loom.turns(handle)
-    if not turns:
+    turn = find_turn_in_force(loom.turns(handle))
+    if turn is None:
         raise InvalidIntent(f"the entity {handle!r} has no turn yet: there is nothing to continue from")
-    return turns[-1].id
+    return turn.id

@@ -439,10 +439,13 @@ class Folded(_Record, frozen=True, tag="fold"):
 class Undone(_Record, frozen=True, tag="undone"):
     """The entity is back before its last intent: the records since then are in force no longer (`undone.py`).
 
-    `key` and `sender` are those of the mail that this record takes.
+    They include the turns `first` … `last`; if there is none, `last` is less than `first`. `key` and `sender` are those
+    of the mail that this record takes.
     """
 
     entity_id: str
+    first: int
+    last: int
     at: str
     key: str | None = None
     sender: str | None = None

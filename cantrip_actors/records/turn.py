@@ -46,6 +46,8 @@ class Turn:
     `left_out` names the settings of the call that were not sent to the crystal. `adjusted` has, by name, the settings
     that were sent with another value: `{"asked": …, "sent": …}`.
 
+    A turn that is `undone` is no longer in the entity's context: its intent was undone.
+
     The content of a turn that is `forgotten` is gone: texts are empty, ids and token counts are as they were.
     """
 
@@ -70,6 +72,7 @@ class Turn:
     children: tuple[str, ...] = ()
     ward: str | None = None
     forgotten: bool = False
+    undone: bool = False
     decisions: tuple[Decided, ...] = ()
     server_calls: tuple[ServerCall, ...] = ()
     citations: tuple[Citation, ...] = ()

@@ -89,6 +89,17 @@ class FoldedEvent(EntityEvent, frozen=True, gc=False):
     usage: Usage = NO_USAGE
 
 
+class UndoneEvent(EntityEvent, frozen=True, gc=False):
+    """The entity is back before its last intent: the turns `first` … `last` are in force no longer.
+
+    If the intent had no turn, `last` is less than `first`. `by` asked for it.
+    """
+
+    first: int
+    last: int
+    by: str = ""
+
+
 class EpisodeEndedEvent(EntityEvent, frozen=True, gc=False):
     """An intent of a long-lived entity is done. `by` ended it from outside, if it was ended so."""
 

@@ -37,6 +37,7 @@ from cantrip_actors.records.records import (
     Rewarded,
     Sampled,
     Steered,
+    Undone,
     Utterance,
 )
 from cantrip_actors.records.turn import Turn
@@ -61,6 +62,7 @@ from cantrip_actors.stream.events import (
     ToolCallEvent,
     ToolResultEvent,
     ToolStartEvent,
+    UndoneEvent,
     UsageEvent,
 )
 from cantrip_actors.stream.wire import FinalImage
@@ -258,6 +260,7 @@ _READ: Final[dict[type[Record], Callable[[Any, float], Iterable[EntityEvent]]]] 
     Folded: lambda record, at: (
         FoldedEvent(record.entity_id, at, record.first, record.last, record.marker, record.usage),
     ),
+    Undone: lambda record, at: (UndoneEvent(record.entity_id, at, record.first, record.last, record.sender or ""),),
 }
 
 

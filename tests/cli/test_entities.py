@@ -243,6 +243,10 @@ class TestMemory:
         cantrip("send", "notes", "bread")
         said = cantrip("undo", "notes")
         assert (said.code, said.out) == (0, f"{entity} undone\n")
+        (tree,) = cantrip("loom", "tree", "notes", "--json").json
+        assert [turn["undone"] for turn in tree["turns"]] == [False, False, True, True]
+        assert cantrip("loom", "tree", "notes").out.count(" undone") == 2
+        assert cantrip("loom", "show", "notes").out.startswith("turn 2 ")  # the last one that is in force
         assert cantrip("send", "notes", "eggs").out == "milk, eggs\n"
         cantrip("undo", "notes")
         cantrip("undo", "notes")

@@ -187,7 +187,7 @@ records = st.one_of(
     ),
     st.builds(ChildStarted, ids, ids, texts, ids, st.integers(0, 9)),
     st.builds(Folded, ids, counts, counts, texts, texts, usages, maybe_text, maybe_text),
-    st.builds(Undone, ids, texts, maybe_text, maybe_text),
+    st.builds(Undone, ids, st.integers(1, 9), st.integers(0, 9), texts, maybe_text, maybe_text),
     st.builds(
         Sampled,
         entity_id=ids,

@@ -54,6 +54,9 @@ class TestUndo:
             assert len(again.thread) == 4
             assert len(runtime.loom.turns(entity.id)) == 8  # the old branch stays
             assert [turn.sequence for turn in runtime.loom.turns(entity.id)] == [*range(1, 9)]
+            assert [turn.sequence for turn in runtime.loom.turns(entity.id) if turn.undone] == [3, 4, 5, 6]
+            pages = [runtime.loom.list_turns(entity.id, after=after, limit=3) for after in (0, 3, 6)]
+            assert [turn.sequence for page in pages for turn in page if turn.undone] == [3, 4, 5, 6]
 
     async def test_an_undone_branch_can_be_forked(self) -> None:
         async with Runtime.open("memory:") as runtime:

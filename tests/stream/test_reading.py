@@ -21,6 +21,7 @@ from cantrip_actors import (
     ToolCallEvent,
     ToolResultEvent,
     ToolStartEvent,
+    UndoneEvent,
     UsageEvent,
 )
 from cantrip_actors.records.records import (
@@ -37,6 +38,7 @@ from cantrip_actors.records.records import (
     Rewarded,
     Sampled,
     Steered,
+    Undone,
     Utterance,
 )
 from cantrip_actors.stream.events import build_event_fields
@@ -66,6 +68,7 @@ def test_each_record_is_its_event() -> None:
         Sampled(entity_id="e", turn_id="t", tool_call_id="c", server="s", crystal="x:y", asked="?", answer="!", at=AT),
         Rewarded("e", "t", 0.5, AT, "anna"),
         Resumed("e", AT, "anna"),
+        Undone("e", 1, 2, AT, sender="anna"),
         Committed(entity_id="e", turn_id="t", sequence=1, at=AT, duration_ms=3000.0),
         Ended("e", "cancelled", AT, "by hand", sender="anna"),
     ) == [
@@ -80,6 +83,7 @@ def test_each_record_is_its_event() -> None:
         SampledEvent("e", SECONDS, "t", "c", "x:y", Usage()),
         RewardedEvent("e", SECONDS, "t", 0.5, "anna"),
         ResumedEvent("e", SECONDS, "anna"),
+        UndoneEvent("e", SECONDS, 1, 2, "anna"),
         StepCompleteEvent("e", SECONDS, "t", 1, terminated=False, truncated=False, seconds=3.0),
         EntityEndedEvent("e", SECONDS, "cancelled", "by hand", by="anna"),
     ]

@@ -3,7 +3,7 @@
 
 import { plain } from "./dom.js";
 
-const KINDS = ["entity", "intent", "steer", "turn", "request", "decision", "fold", "reward", "resume", "episode", "end", "upsert"];
+const KINDS = ["entity", "intent", "steer", "turn", "request", "decision", "fold", "undo", "reward", "resume", "episode", "end", "upsert"];
 const MINUTE = 60;
 const REMEMBERED = 20000; // turns of which it is known whose they are
 

@@ -18,6 +18,7 @@ export class Timeline {
   #top = 0; // where the reader was
   #turn = null; // the turn of the address
   #begun = new Map(); // turn id -> a turn whose calls are observed in the next one, since they make children
+  #undone = []; // the turns of each undo, from the first to the last
   id = null;
 
   constructor(node, model, { can, act }) {
@@ -44,7 +45,7 @@ export class Timeline {
     this.#turn = turn ?? null;
     if (this.id === id) { this.#toTurn(); return; }
     this.id = id;
-    this.#events.clear(); this.#keys = []; this.#earlier = 0; this.#liveNodes.clear(); this.#kin.clear(); this.#begun.clear();
+    this.#events.clear(); this.#keys = []; this.#earlier = 0; this.#liveNodes.clear(); this.#kin.clear(); this.#begun.clear(); this.#undone = [];
     this.list.replaceChildren(); this.liveBox.replaceChildren();
     this.isAtEnd = true;
     this.facts = null;
@@ -137,11 +138,25 @@ export class Timeline {
         [h("b", null, { allow: "approved", deny: "denied", answer: "answered" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
       case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
         h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, h("time", { class: "dim" }, clock(Date.parse(data.at)))), prose(data.marker)));
+      case "undo": return this.#undo(data, line, by);
       case "reward": return this.#reward(data, line, by);
       case "resume": return line("again", "now", ["resumed by ", by(data.by)], "", data.at);
       case "episode": case "end": return this.#end(event, data);
       default: return this.#turnCard(data);
     }
+  }
+  #undo(data, line, by) {
+    this.#undone.push(data);
+    for (const card of this.list.querySelectorAll("[data-sequence]"))
+      if (this.#isUndone(Number(card.dataset.sequence))) {
+        card.classList.add("undone");
+        setText(card.querySelector(".flag-undone"), "undone");
+      }
+    const turns = data.last < data.first ? "an intent" : data.last === data.first ? `turn ${data.first}` : `turns ${data.first} to ${data.last}`;
+    return line("again", "warn", [`${turns} undone by `, by(data.by)], "", data.at);
+  }
+  #isUndone(sequence) {
+    return this.#undone.some((range) => sequence >= range.first && sequence <= range.last);
   }
   #reward(data, line, by) {
     const card = this.list.querySelector(`[data-turn="${CSS.escape(data.turn_id)}"]`);
@@ -164,13 +179,14 @@ export class Timeline {
     const tokens = turn.metadata.tokens_prompt + turn.metadata.tokens_completion;
     const before = this.#begun.get(turn.parent_id), goesOn = before?.utterance === turn.utterance ? before : null;
     if (!turn.gate_calls.length && turn.content) this.#begun.set(turn.id, turn);
+    const undone = this.#isUndone(turn.sequence); // an earlier page of the story comes after the undo
     const kin = h("div", { class: "kinbox" });
     this.#kin.set(turn.id, kin);
     this.#hang(turn.id, kin);
     const quiet = (shape, word, work) => button({ class: "quiet", "aria-label": word, onclick: () => work(turn) }, sign(shape), h("span", { class: "word" }, word));
-    const card = h("article", { class: `card turn${failed ? " failed" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
+    const card = h("article", { class: `card turn${failed ? " failed" : ""}${undone ? " undone" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
       h("p", { class: "say" }, h("a", { class: "no", href: linkTo(turn.entity_id, turn.sequence) }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
-        turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
+        turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "flag-undone dim" }, undone ? "undone" : ""), h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
         h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
         this.can("reward") ? quiet("star", "Reward", this.act.reward) : "",
         this.can("cast") ? quiet("fork", "Fork", this.act.fork) : ""),

@@ -129,6 +129,8 @@ def _build_items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> It
             yield _build_turn(entry.turn, given, [_convert_number(one) for one in entry.durations])
         elif entry.kind == "fold":
             yield {"kind": "fold", "marker": entry.text}
+        elif entry.kind == "undo":
+            yield {"kind": "undo", "text": entry.text, "at": entry.at}
         elif entry.kind == "moved":
             yield {"kind": "moved", "cantrip": entry.reason, "text": as_text(entry.text)}
         elif entry.kind == "end":

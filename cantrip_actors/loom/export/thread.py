@@ -55,6 +55,7 @@ def build_turn_fields(turn: Turn) -> dict[str, Any]:
         "reward": turn.reward,
         "terminated": turn.terminated,
         "truncated": turn.truncated,
+        **({"undone": True} if turn.undone else {}),
     }
 
 

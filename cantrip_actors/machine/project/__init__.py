@@ -72,10 +72,12 @@ from cantrip_actors.machine.project.turns import (
     TurnReader,
     begins_inside,
     collect_rewards,
+    find_turn_in_force,
     list_finished_calls,
     list_started_calls,
     read_entries,
     read_turns,
+    split_asides,
 )
 from cantrip_actors.machine.project.undone import drop_undone, fold_log, has_undone
 
@@ -111,6 +113,7 @@ __all__ = [
     "find_refusal",
     "find_settled_at",
     "find_status",
+    "find_turn_in_force",
     "fold_log",
     "fold_state",
     "get_committed_turn",
@@ -140,5 +143,6 @@ __all__ = [
     "read_entries",
     "read_turns",
     "show_status",
+    "split_asides",
     "sum_usage",
 ]

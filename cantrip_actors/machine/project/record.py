@@ -35,12 +35,11 @@ from cantrip_actors.terms.messages import NO_USAGE, Usage
 COUNTED: Final = frozenset({Utterance, Folded, Sampled, Ended})
 """The kinds of records that count tokens."""
 
-ASIDES: frozenset[type] = frozenset({Rewarded, Adopted})
+ASIDES: frozenset[type] = frozenset({Rewarded, Adopted, Undone})
 """The kinds of records that say something about turns far from them in the log: a store finds them by themselves."""
 
 NOTED: frozenset[type] = (
     frozenset({Header, Committed, IntentGiven, Ended, Steered, MailRefused, Requested, Decided, ForgottenRecord})
-    | {Undone}
     | ASIDES
 )
 """The kinds of records that a store checks or indexes; it only stores the other kinds."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from cantrip_actors.records.records import (
     Adopted,
@@ -23,6 +23,7 @@ from cantrip_actors.records.records import (
     Resumed,
     Rewarded,
     Steered,
+    Undone,
     Utterance,
 )
 from cantrip_actors.records.turn import Turn, TurnMetadata
@@ -33,14 +34,15 @@ from cantrip_actors.terms.server_tools import find_citations, find_server_calls
 
 
 class Entry(NamedTuple):
-    """One fact in the history of an entity: an intent, a message, a turn, a fold, a move to another cantrip, or an end.
+    """One fact in the history of an entity: an intent, a message, a turn, a fold, an undo, a move to another cantrip,
+    or an end.
 
     `text` is the intent, the message, the fold's marker, the new system prompt, the reason of the end (`reason` is the
     short form), or an utterance whose turn a crash interrupted. The `reason` of a move is the id of the new cantrip.
     `durations` are those of the turn's gates, in milliseconds.
     """
 
-    kind: Literal["intent", "steer", "fold", "turn", "end", "cut", "moved"]
+    kind: Literal["intent", "steer", "fold", "turn", "end", "cut", "moved", "undo"]
     text: str
     at: str = ""
     images: tuple[File, ...] = NO_IMAGES
@@ -56,20 +58,11 @@ def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
     said: Utterance | None = None
     durations: list[float] = []
     for record in records:
+        make = _ENTRIES.get(type(record))
+        if make is not None:
+            yield make(record)
         match record:
-            case IntentGiven():
-                yield Entry("intent", record.intent, record.at, record.images, record.context)
-                said = None
-            case Steered():
-                yield Entry("steer", record.text, record.at, record.images)
-            case Folded():
-                yield Entry("fold", record.marker, record.at)
-            case Adopted():
-                yield Entry("moved", record.call.get("system_prompt") or "", record.at, reason=record.cantrip_id)
-            case Ended():
-                yield Entry("end", record.detail or "", record.at, reason=record.reason)
-            case ForgottenRecord():
-                yield Entry("end", _explain_forgotten(record), record.at, reason="forgotten")
+            case IntentGiven() | Undone() | ForgottenRecord():
                 said = None
             case Utterance():
                 said, durations = record, []
@@ -96,6 +89,7 @@ def collect_rewards(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
 def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
     """Yield the committed turns of one entity, oldest first, from its whole log: a reward may come much later."""
     rewards: dict[str, float] = {}
+    undone: set[int] = set()
     turns: list[Turn] = []
     reader = TurnReader()
     for record in records:
@@ -109,13 +103,34 @@ def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
                     turns[-1] = replace(turns[-1], children=(*turns[-1].children, record.child_id))
             case Rewarded():
                 rewards[record.turn_id] = record.reward
+            case Undone():
+                undone.update(range(record.first, record.last + 1))
             case ForgottenRecord():
                 gone: dict[str, Any] = {"observation": "", "gate_calls": (), "decisions": (), "resumes": ()}
                 turns = [replace(turn, **gone, forgotten=True) for turn in turns]
             case _:
                 pass
     for turn in turns:
-        yield replace(turn, reward=rewards[turn.id]) if turn.id in rewards else turn
+        if turn.id in rewards or turn.sequence in undone:
+            turn = replace(turn, reward=rewards.get(turn.id), undone=turn.sequence in undone)
+        yield turn
+
+
+def find_turn_in_force(turns: Sequence[Turn]) -> Turn | None:
+    """Return the last of these turns of an entity that was not undone; None if there is none."""
+    return next((turn for turn in reversed(turns) if not turn.undone), None)
+
+
+def split_asides(asides: Iterable[tuple[int, Record]], position: int) -> tuple[list[Record], list[Record]]:
+    """Split `ASIDES` for the turns after a position: the moves up to there; what says something of turns before it."""
+    moves: list[Record] = []
+    afterwards: list[Record] = []
+    for at, record in asides:
+        if not isinstance(record, Adopted):
+            afterwards.append(record)
+        elif at <= position:
+            moves.append(record)
+    return moves, afterwards
 
 
 def begins_inside(records: Iterable[Record]) -> bool:
@@ -244,6 +259,17 @@ def _count_written(said: Utterance | None, usage: Usage) -> int:
     return told if isinstance(told, int) else 0
 
 
+def _explain_undone(record: Undone) -> str:
+    by = f" by {record.sender}" if record.sender else ""
+    match record.last - record.first:
+        case -1:
+            return f"undone{by}: no turn"
+        case 0:
+            return f"undone{by}: turn {record.first}"
+        case _:
+            return f"undone{by}: turns {record.first} to {record.last}"
+
+
 def _explain_forgotten(record: ForgottenRecord) -> str:
     by = f" by {record.by}" if record.by else ""
     return f"forgotten{by}: {record.why}" if record.why else f"forgotten{by}"
@@ -257,3 +283,15 @@ def _render_utterance(said: Utterance | None) -> str:
         parts.append(said.code)
     parts += [f"{call.gate}({call.arguments})" for call in said.tool_calls]
     return "\n".join(parts)
+
+
+_ENTRIES: Final[dict[type[Record], Callable[[Any], Entry]]] = {
+    IntentGiven: lambda record: Entry("intent", record.intent, record.at, record.images, record.context),
+    Steered: lambda record: Entry("steer", record.text, record.at, record.images),
+    Folded: lambda record: Entry("fold", record.marker, record.at),
+    Undone: lambda record: Entry("undo", _explain_undone(record), record.at),
+    Adopted: lambda record: Entry("moved", record.call.get("system_prompt") or "", record.at, reason=record.cantrip_id),
+    Ended: lambda record: Entry("end", record.detail or "", record.at, reason=record.reason),
+    ForgottenRecord: lambda record: Entry("end", _explain_forgotten(record), record.at, reason="forgotten"),
+}
+"""The entries of the records that are one by themselves."""

@@ -239,6 +239,22 @@ def test_a_message_is_sent_to_an_idle_entity_and_arguments_are_edited_before_app
     assert [one["data"].get("by") for one in story(service, bob) if one["event"] == "intent"] == [f"token:{OPERATOR}"]
 
 
+@pytest.mark.rule("V-07")
+def test_turns_that_were_undone_are_marked_at_once_and_after_a_reload(chrome: Any, service: Live) -> None:
+    bob = cast(service, "echo", "hello", "bob-undone")
+    with opened(chrome, service) as page:
+        show(page, bob)
+        page.wait_for_selector('#main .step:has-text("Episode: done")')
+        service.call(service.on.post, f"entities/{bob}/send", {"intent": "hello again"})
+        page.wait_for_selector('#main article.turn:has-text("hello again")')
+        service.call(service.on.post, f"entities/{bob}/undo", {})
+        page.wait_for_selector('#main .step:has-text("turn 2 undone by")')
+        for _ in range(2):
+            page.wait_for_selector('#main article.turn.undone:has-text("hello again")')
+            assert page.locator("#main article.turn.undone").count() == 1
+            page.reload()
+
+
 @pytest.mark.rule("PAGE-10")
 def test_a_token_that_only_reads_has_no_action_in_the_page_and_may_not_act(chrome: Any, service: Live) -> None:
     payer = cast(service, "echo", "pay 4", "payer-of-four")

@@ -190,6 +190,7 @@ const shownItem = (one, item) => {
       ...block(item.text, "prose"), ...pictures(item.images), ...(item.context ? [h("div", { class: "who" }, "with data"), ...block(item.context, "mono")] : []));
     case "fold": return h("div", { class: "fold-mark", title: "The loom keeps what was folded; the crystal sees this instead" },
       `from here on the crystal sees ${plain(item.marker)}`);
+    case "undo": return h("div", { class: "said" }, h("div", { class: "who" }, `${plain(item.text)} · ${time(item.at)}`));
     case "moved": return h("div", { class: "said" }, h("div", { class: "who" }, `from here on it works with cantrip ${plain(item.cantrip)}`), ...block(item.text, "prose"));
     case "cut": return h("div", { class: "said" }, h("div", { class: "who" }, "said, and not yet a turn"), ...block(item.text, "prose"));
     default: return h("div", { class: "ended" }, state(item.state), " ", h("span", { class: "dim" }, time(item.at)), ...(item.detail ? block(item.detail, "prose") : []));
