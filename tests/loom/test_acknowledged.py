@@ -198,6 +198,115 @@ def test_a_power_cut_is_a_warning_unless_the_loom_should_survive_it(killed, tmp_
     assert [event["event"] for event in logs] == ["loom.acknowledged_missing"]
 
 
+# --------------------------------------------------------------------------------------------------------------- JSONL
+
+
+def make_jsonl(path):
+    """Return the lines of a closed loom, and what was acknowledged."""
+    with open_store(path) as store:
+        store.append([header("e", lasting=True), *turn("e", "t1", None)])
+        for step in ("a timer", "mail", "a submission"):
+            STEPS[step](store)
+        store.append([note()], timers=[(0, timer("second"))])
+        STEPS["a schedule"](store)
+        facts = read_facts(store)
+    return path.read_bytes().splitlines(keepends=True), facts
+
+
+def read_jsonl(path):
+    """Return what a loom has, the faults that `verify` finds, and whether opening it reports a loss."""
+    with structlog.testing.capture_logs() as logs, open_store(path, read_only=True) as store:
+        facts, faults = read_facts(store), [str(fault) for fault in verify_loom(store).faults]
+    return facts, faults, {log["event"] for log in logs} & {"loom.acknowledged_missing", "loom.damaged"}
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_a_jsonl_loom_without_its_last_lines_says_so(tmp_path, count):
+    path = tmp_path / "loom.jsonl"
+    lines, _ = make_jsonl(path)
+    for torn in (b"", lines[-count][:-1], lines[-count][:20]):
+        path.write_bytes(b"".join(lines[:-count]) + torn)
+        _, faults, reports = read_jsonl(path)
+        if torn == lines[-1][:-1]:
+            assert not faults  # only the newline is missing
+            continue
+        assert reports
+        assert any(MISSING in fault for fault in faults)
+        with pytest.raises(DamagedLoom, match=MISSING):
+            open_store(path)
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_a_damaged_line_of_a_jsonl_loom_is_found(tmp_path, number):
+    path = tmp_path / "loom.jsonl"
+    lines, facts = make_jsonl(path)
+    line = lines[number]
+    flipped = [flip(line, at) for at in range(2, len(line) - 1, 11)]
+    for damaged in (b"", bytes(len(line) - 1) + b"\n", line + line, lines[5], *flipped):
+        if damaged == line or (number == 12 and damaged == line + line):  # a line more than was acknowledged
+            continue
+        path.write_bytes(b"".join([*lines[:number], damaged, *lines[number + 1 :]]))
+        found, faults, _ = read_jsonl(path)
+        assert faults, (damaged, found == facts)
+
+
+def test_an_older_copy_of_a_jsonl_loom_raises_no_alarm(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    make_jsonl(path)
+    older = path.read_bytes()
+    with open_store(path) as store:
+        store.append([note()])
+        in_use = path.read_bytes()
+        store.scrub()
+        rewritten = path.read_bytes()
+    for content in (older, in_use, rewritten):
+        path.write_bytes(content)
+        assert read_jsonl(path)[1:] == ([], set())
+        with open_store(path) as store:
+            store.append([note()])
+            assert verify_loom(store).ok
+
+
+def test_a_jsonl_loom_killed_before_its_end_was_noted_raises_no_alarm(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    lines, _ = make_jsonl(path)
+    with open_store(path) as store:
+        store.append([note()])
+        store.replace_timer(timer("wake"), None)
+    path.write_bytes(b"".join([lines[0], *path.read_bytes().splitlines(keepends=True)[1:]]))
+    assert read_jsonl(path)[1:] == ([], set())
+    for _ in range(2):
+        with open_store(path) as store:
+            store.append([note()])
+            assert verify_loom(store).ok
+
+
+def test_a_jsonl_loom_made_by_hand_is_written_without_an_end(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    lines, _ = make_jsonl(path)
+    for first in (b'{"loom":1}\n', b""):
+        path.write_bytes(b"".join([first, *lines[1:]]))
+        with open_store(path) as store:
+            store.append([note()])
+        assert path.read_bytes().startswith(first + lines[1])
+        with open_store(path) as store:
+            store.scrub()
+            store.append([note()])
+        whole = path.read_bytes()
+        path.write_bytes(whole[: whole.rfind(b"\n", 0, -1) + 1])
+        with pytest.raises(DamagedLoom, match=MISSING):
+            open_store(path)
+
+
+def test_a_repair_accepts_what_a_jsonl_loom_has_lost(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    lines, _ = make_jsonl(path)
+    path.write_bytes(b"".join(lines[:-3]))
+    with open_store(path, repair=True) as store:
+        store.append([note()])
+        assert verify_loom(store).ok
+
+
 # ---------------------------------------------------------------------------------------------------- no false alarms
 
 
