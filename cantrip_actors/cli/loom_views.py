@@ -108,7 +108,7 @@ class Finder:
         ids: dict[str, FoundId] = {}
         for entity in self._loom.entities():
             ids[entity] = FoundId("entity", entity)
-            ids.update((turn.id, FoundId("turn", turn.id)) for turn in self._loom.turns(entity))
+            ids.update((turn.id, FoundId("turn", turn.id)) for turn in self._loom.unchecked.turns(entity))
         return ids
 
 
@@ -117,7 +117,7 @@ class Finder:
 
 def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return an entity in a few fields; tokens are those of its whole subtree."""
-    entity = header.entity_id
+    entity, loom = header.entity_id, loom.unchecked
     header, turns = loom.header_in_force(entity), loom.turns(entity)
     usage, quarantine = loom.subtree_usage(entity), loom.quarantines().get(entity)
     return {
@@ -174,7 +174,7 @@ def spending_table(spent: Iterable[PeriodUsage]) -> Iterator[Text]:
 
 def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return a long-lived entity in a few fields: its state, its last intent, its last answer."""
-    row = entity_row(loom, header)
+    row, loom = entity_row(loom, header), loom.unchecked
     intents = list_intents(loom.records(header.entity_id))
     return {
         **row,

@@ -1,6 +1,7 @@
 """The lines of a JSONL loom that are no records: its first line, and what else the memory store keeps. No I/O.
 
-    {"loom":1}                          the first line; in a sealed loom it has the "mark" and the "head" of the seal
+    {"loom":1,"end":[…]}                the first line, with the end of what was acknowledged; in a sealed
+                                        loom it has the "mark" and the "head" of the seal, too
     {"mail":{…},"no":7}                 a mail that was posted; it waits until a record with its key follows
     {"taken":[7,12,"…","…",…]}          the row of a mail that record 12 took, in a file that was rewritten since
     {"expired":["entity","key"]}        a key of mail that can be used again
@@ -17,6 +18,9 @@ A record that takes mail needs no such line, and neither does the end of an enti
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -31,10 +35,59 @@ from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.value import Value
 
 
+class JournalEnd(NamedTuple):
+    """How much of a file was acknowledged: the number of its records, and of its other lines with their checksum."""
+
+    records: int = 0
+    others: int = 0
+    check: int = 0
+    boot: str = ""
+    """The beginning of the id of the machine's boot at that time."""
+
+    def follow(self, lines: Iterable[bytes]) -> JournalEnd:
+        """Return the end after more lines."""
+        records, others, check, boot = self
+        for line in lines:
+            if line.startswith(b'{"kind":'):
+                records += 1
+            else:
+                others += 1
+                check = crc32(line, check)
+        return JournalEnd(records, others, check, boot)
+
+
+class EndReader:
+    """Follows the lines of a file that is read, and compares them with the end that its first line names."""
+
+    def __init__(self, noted: JournalEnd | None = None) -> None:
+        self.noted = noted
+        self.end = JournalEnd()
+        self.is_changed = False
+        """Whether a line that is no record is not as it was acknowledged."""
+
+    def follow_other(self, line: bytes) -> None:
+        """Follow a line that is no record."""
+        self.end = self.end.follow((line,))
+        if self.noted is not None and self.end.others == self.noted.others:
+            self.is_changed = self.end.check != self.noted.check
+
+    def describe_lost(self) -> str:
+        """Return what is missing of the acknowledged lines; "" if nothing is."""
+        parts, noted, end = [], self.noted or JournalEnd(), self.end
+        if noted.records > end.records:
+            parts.append(f"{noted.records - end.records:,} of {noted.records:,} records")
+        if noted.others > end.others:
+            parts.append(f"{noted.others - end.others:,} lines of mail, timers, submissions, accounts or blobs")
+        elif self.is_changed:
+            parts.append("a line of mail, a timer, a submission, an account or a blob, which was changed or taken out")
+        return "; ".join(parts)
+
+
 class JournalLine(Value, frozen=True, kw_only=True):
     """A line that is no record. One of its fields is set, with those that belong to it."""
 
     loom: int = 0
+    end: JournalEnd | None = None
     mark: SealMark | None = None
     head: Head | None = None
     mail: Mail | None = None

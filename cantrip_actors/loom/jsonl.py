@@ -3,8 +3,9 @@
 It is the memory store with a journal: opening the file reads it into memory, and each change is written before it is
 made there. The rules of this file:
 
-- The lines are records, and those of `journal.py`: mail, timers, accounts, blobs. The first line names the version; a
-  file that was made by hand may lack it. In a sealed loom it has the head of the seal, and each append overwrites it.
+- The lines are records, and those of `journal.py`: mail, timers, accounts, blobs. The first line names the version and
+  the end of what was acknowledged, so that a file without its end is found; in a sealed loom also the head of the seal.
+  Each append overwrites it, after the lines. A file that was made by hand may lack it.
 - A line exists once its newline is written, and a batch once its last line is. What follows was never acknowledged: a
   process was killed in the middle of a write. Opening the file cuts it off, with a warning; a last line that lacks only
   its newline gets it.
@@ -26,12 +27,21 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NoReturn
 
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
-from cantrip_actors.loom.journal import JournalLine, decode_line, encode_line, wrap_mail, wrap_timer
+from cantrip_actors.loom.journal import (
+    EndReader,
+    JournalEnd,
+    JournalLine,
+    decode_line,
+    encode_line,
+    wrap_mail,
+    wrap_timer,
+)
+from cantrip_actors.loom.lease import read_boot_id
 from cantrip_actors.loom.line_file import Disk, LineFile, describe_failure
 from cantrip_actors.loom.memory import NOTHING_ERASED, Erased, MemoryStore
 from cantrip_actors.loom.rules import Place, Plan, Tree
@@ -42,6 +52,7 @@ from cantrip_actors.own_files.claims import claim_file
 from cantrip_actors.own_files.modes import file_size, make_folder, narrow_files
 from cantrip_actors.records.codec import Newer, decode
 from cantrip_actors.records.mail import encode_mail
+from cantrip_actors.records.records import Record
 from cantrip_actors.records.timers import Timer, encode_timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
@@ -53,8 +64,8 @@ LARGE = 200_000_000
 WASTE = 1 << 20
 """Bytes of out-of-date lines for which opening the file does not rewrite it yet."""
 
-_SEALED_LENGTH = 192
-"""Bytes of the first line of a sealed loom: one sector of a disk has it, which is written as a whole or not at all."""
+_FIRST = 256
+"""Bytes of the first line: one sector of a disk has it, which is written as a whole or not at all."""
 _BEGINNINGS = (b'{"loom":', b'{"kind":"header"')
 
 _log = get_logger("cantrip.loom")
@@ -95,6 +106,11 @@ class JsonlStore(MemoryStore):
         self._damaged: list[int] = []
         self._mark: SealMark | None = None
         self._head = None
+        self._ends = EndReader()
+        """What was read when the file was opened."""
+        self._end = JournalEnd()
+        self._has_end = False
+        """Whether the first line has room for the end. A file made by hand gets it when it is rewritten."""
         self._own_claim = claim_file(self.path)
         try:
             self._open()
@@ -102,6 +118,7 @@ class JsonlStore(MemoryStore):
                 self._load(seal_key)
             if not read_only:
                 self._renew_head()
+                self._refuse_lost_end()
                 if self._journal_size > WASTE + 2 * sum(map(len, self._dump_journal(NOTHING_ERASED))):
                     self._rewrite()()
                 self._file.remove_new()
@@ -135,7 +152,8 @@ class JsonlStore(MemoryStore):
         """Read the file into memory."""
         batch: list[tuple[int, bytes]] = []
         left = end = number = 0
-        whole = end, number
+        self._ends = ends = EndReader(self._read_noted_end())  # before the lines: a writer may be at work
+        whole = end, number, ends.end
         for line in self._read_lines():
             number += 1
             end += len(line) + 1
@@ -148,10 +166,15 @@ class JsonlStore(MemoryStore):
                 for each in batch:
                     self._add_line(*each)
                 batch.clear()
-                whole = end, number
+                whole = end, number, ends.end
         self.seal = open_seal(seal_key, self._mark, self.where, is_new=not end and not self.read_only)
         self._note_ends()
-        self._file.end, number = whole
+        self._file.end, number, last = whole
+        records = max(0, number - last.others - 1)
+        ends.end = self._end = last._replace(records=records, boot=read_boot_id()[:8])
+        lost = ends.describe_lost()
+        if self.read_only and lost:
+            _log.warning("loom.acknowledged_missing", path=self.where, missing=lost)
         if damaged := self._damaged:
             _log.warning("loom.damaged", path=self.where, lines=damaged[:20], count=len(damaged))
         if not self.read_only:
@@ -172,7 +195,12 @@ class JsonlStore(MemoryStore):
         try:
             if line.endswith(b"\r") and not self.read_only:
                 raise LoomError("it ends in CRLF: an editor or a checkout has converted the file")
-            content = decode(line) if line.startswith(b'{"kind":') else decode_line(line)
+            if line.startswith(b'{"kind":'):
+                content: Record | JournalLine = decode(line)
+            else:
+                if number > 1:
+                    self._ends.follow_other(line)
+                content = decode_line(line)
             if isinstance(content, JournalLine):
                 self._add_journal_line(number, content)
                 self._journal_size += 0 if content.blob else len(line)
@@ -186,6 +214,33 @@ class JsonlStore(MemoryStore):
         except LoomError as error:
             self._skip_line(number, line, error)
         return 0
+
+    def _read_noted_end(self) -> JournalEnd | None:
+        """Return what the first line says was acknowledged; None if it says nothing."""
+        first = b""
+        while (again := self._file.read(0, _FIRST)) != first:  # a writer may be overwriting it
+            first = again
+        self._has_end = first.startswith(_BEGINNINGS[0]) and first.find(b"\n") + 1 == _FIRST
+        try:
+            line = decode_line(first[:-1]) if self._has_end else None
+        except LoomError:  # reading the lines reports it
+            return None
+        return line.end if isinstance(line, JournalLine) else None
+
+    def _refuse_lost_end(self) -> None:
+        """Raise DamagedLoom if acknowledged lines are missing, unless a power cut explains it."""
+        lost, noted = self._ends.describe_lost(), self._ends.noted
+        if lost and (self.blocking or (noted is not None and noted.boot == self._end.boot)):
+            hint = "The file was damaged, cut or edited"
+            raise DamagedLoom(f"{self.path}: acknowledged records are missing: {lost}. {hint}. {REPAIR}")
+        if lost:
+            hint = "the machine was started again, and only ?durability=power survives a power cut"
+            _log.warning("loom.acknowledged_missing", path=self.where, missing=lost, hint=hint)
+
+    def faults(self) -> Iterator[str]:
+        """Yield what of the acknowledged lines is missing."""
+        if lost := self._ends.describe_lost():
+            yield f"acknowledged records are missing: {lost}"
 
     def _add_journal_line(self, number: int, line: JournalLine) -> None:
         row = line.row
@@ -261,7 +316,7 @@ class JsonlStore(MemoryStore):
         if not self.seal.chain:
             return
         records, head = len(self._lines), self._head
-        if records and self._file.read(0, _SEALED_LENGTH).find(b"\n") + 1 != _SEALED_LENGTH:
+        if records and self._file.read(0, _FIRST).find(b"\n") + 1 != _FIRST:
             raise DamagedLoom(f"{self.path}: its first line was changed, and it is sealed. {REPAIR}")
         if head is None and not records:
             self._head = self.seal.beginning
@@ -301,25 +356,29 @@ class JsonlStore(MemoryStore):
         """Write lines at the end of the file, and then the head of a sealed loom; all or nothing."""
         data = b"\n".join([*lines, b""]) if lines else b""
         with self._writing:
-            file, end = self._file, self._file.end
+            file, end, last = self._file, self._file.end, self._end.follow(lines)
+            first = self._encode_first_line(last, head or self._head)
             try:
-                file.append(data if end else self._encode_first_line(self._head) + data)
-                if head is not None:
-                    file.overwrite(self._encode_first_line(head))
-                    self._head = head
+                file.append(data if end else first + data)
+                if end and head is not None:
+                    file.overwrite(first)
+                elif end and self._has_end:
+                    file.note(first)
             except OSError as error:
                 if file.end != end:
                     file.cut(end)
                 self._fail("cannot write to", error)
+            self._end, self._head, self._has_end = last, head or self._head, self._has_end or not end
             if self._late is not None:
-                self._late.append(data)
+                self._late += lines
         if file.end > LARGE and not self._is_large:
             self._warn_of_size()
 
-    def _encode_first_line(self, head: Head | None) -> bytes:
+    def _encode_first_line(self, end: JournalEnd | None, head: Head | None) -> bytes:
         mark = self.seal.mark
-        line = encode_line(JournalLine(loom=VERSION, mark=mark, head=None if mark is None else head))
-        return line.ljust(0 if mark is None else _SEALED_LENGTH - 1) + b"\n"
+        seal = b"}" if mark is None else b"," + encode_line(JournalLine(mark=mark, head=head))[1:]
+        noted = b"" if end is None else b',"end":[%d,%d,%d,"%b"]' % (*end[:3], end.boot.encode())
+        return (b'{"loom":%d%b%b' % (VERSION, noted, seal)).ljust(_FIRST - 1) + b"\n"
 
     def _change(self, lines: Sequence[JournalLine]) -> None:
         if lines:
@@ -338,8 +397,18 @@ class JsonlStore(MemoryStore):
         try:
             if erased.made.numbers and erased.made.numbers[0] <= len(self._lines):
                 raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")
+            end = JournalEnd(boot=self._end.boot)
+
+            def follow(lines: Iterable[bytes]) -> Iterator[bytes]:
+                nonlocal end
+                for line in lines:
+                    end = end.follow((line,))
+                    yield line
+
+            head = erased.made.end or self._head
+            first = self._encode_first_line(None, head)[:-1]
             with self._explain("cannot rewrite"):
-                fd = self._file.write_new(_join(self._dump(erased)))
+                fd = self._file.write_new(_join(chain((first,), follow(self._dump(erased)))))
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see the new file
         except BaseException:
             self._late = None
@@ -347,14 +416,15 @@ class JsonlStore(MemoryStore):
 
         def replace_file() -> None:
             with self._writing, self._explain("cannot rewrite"):
-                late, self._late = self._late, None
-                self._file.replace(fd, b"".join(late or ()))
+                late, self._late = self._late or [], None
+                last = end.follow(late)
+                self._file.replace(fd, self._encode_first_line(last, head), b"".join(line + b"\n" for line in late))
+                self._end, self._has_end = last, True
 
         return replace_file
 
     def _dump(self, erased: Erased) -> Iterator[bytes]:
-        """Yield the lines of the loom after these changes."""
-        yield self._encode_first_line(erased.made.end or self._head)[:-1]
+        """Yield the lines of the loom after these changes, without the first one."""
         blobs = (blob for blob in list(self._blobs.values()) if blob.digest not in erased.blobs)
         yield from (encode_line(JournalLine(blob=blob)) for blob in blobs)
         yield from (erased.lines.get(number, line) for number, line in self.lines())

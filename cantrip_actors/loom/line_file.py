@@ -65,6 +65,8 @@ class LineFile:
         self.path = path
         self.read_only = read_only
         self.fd = -1
+        self._start = -1
+        """A descriptor for the first bytes: `fd` only appends."""
         self.end = 0
         self.is_dirty = False
         """Whether bytes of a failed write may follow the last whole line."""
@@ -88,9 +90,15 @@ class LineFile:
 
     def close(self) -> None:
         """Close the file. It can still be read."""
+        self._close_start()
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    def _close_start(self) -> None:
+        if self._start >= 0:
+            os.close(self._start)
+            self._start = -1
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
@@ -128,13 +136,22 @@ class LineFile:
 
     def overwrite(self, data: bytes) -> None:
         """Replace the first bytes of the file in place."""
-        fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)  # the file's own descriptor only appends
+        os.lseek(self._open_start(), 0, os.SEEK_SET)
+        self.write(self._start, data)
+        if self._synced:
+            self._disk().sync(self._start)
+
+    def note(self, data: bytes) -> None:
+        """Replace the first bytes of the file in place, without waiting for the disk; log it if that fails."""
         try:
-            self.write(fd, data)
-            if self._synced:
-                self._disk().sync(fd)
-        finally:
-            os.close(fd)
+            os.pwrite(self._open_start(), data, 0)
+        except OSError as error:  # the lines themselves are written: only the proof that they were is missing
+            _log.warning("loom.head_not_written", path=str(self.path), error=str(error))
+
+    def _open_start(self) -> int:
+        if self._start < 0:
+            self._start = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        return self._start
 
     def cut(self, end: int | None = None) -> bool:
         """Cut off the bytes after the last whole line, or `end`; return False, and log it, if the disk refuses."""
@@ -165,15 +182,18 @@ class LineFile:
             raise
         return fd
 
-    def replace(self, fd: int, added: bytes = b"") -> None:
-        """Replace this file by the one that `write_new` returned, with more lines at its end."""
+    def replace(self, fd: int, first: bytes, added: bytes = b"") -> None:
+        """Replace this file by the one that `write_new` returned, with that first line and more lines at its end."""
         try:
             self.write(fd, added)
+            with self._new.open("r+b") as file:
+                file.write(first)
             self._new.replace(self.path)
         except OSError:
             os.close(fd)
             self.remove_new()
             raise
+        self._close_start()
         old, self.fd = self.fd, fd
         if old >= 0:
             os.close(old)

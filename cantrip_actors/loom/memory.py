@@ -38,7 +38,7 @@ from cantrip_actors.loom.memory_index import MemoryIndex
 from cantrip_actors.loom.rules import NONE_WAITS, Plan, Waiting
 from cantrip_actors.loom.seal_key import GivenKey, Head, open_seal
 from cantrip_actors.loom.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
-from cantrip_actors.loom.store import NextDue, Store
+from cantrip_actors.loom.store import EntitySpan, NextDue, Store
 from cantrip_actors.machine.project import EntityStanding, Life, Status, get_header, get_time
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
@@ -469,6 +469,18 @@ class MemoryStore(Store):
             entities.extend(self._known.below.get(entity, ()))
         for number in sorted(number for number in numbers if number >= first):
             yield number, self._lines[number - 1]
+
+    def _find_span(self, entity_id: str) -> EntitySpan | None:
+        place, numbers = self._known.find_place(entity_id), self._known.list_numbers(entity_id)
+        return None if place is None else EntitySpan(place.tree.root, numbers[0], numbers[-1], None)
+
+    def _find_link_before(self, root: str, number: int) -> bytes:
+        link = NOTHING
+        for at, line in self._read_tree_lines(root, 0):
+            if at >= number:
+                break
+            link = split_link(line)[1] or NOTHING
+        return link
 
     def header(self, entity_id: str) -> Header | None:
         """Return an entity's header; None if the entity is not in this loom."""

@@ -103,6 +103,7 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
         entities: Iterable[str] = (header.entity_id for header in loom.headers())
     else:
         entities = loom.subtree(query.entity) if query.below else [loom.header(query.entity).entity_id]
+    loom = loom.unchecked
     found = (text for entity in entities for text in _find_texts(query, loom.records(entity)))
     if query.regex is not None:
         return _search_by_regex(query.regex, query.seconds, found)

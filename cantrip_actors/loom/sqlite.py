@@ -12,6 +12,9 @@ The rules of this file:
   that does, nor for a checkpoint. What may take long is postponed too (`sqlite_connections`).
 - The facts that batches depend on (`Known`) are cached; whenever another connection has written meanwhile, which SQLite
   reports, they are looked up again. So leases, too, are checked inside the transaction.
+- After each commit the file `<loom>.head` gets the numbers that it reached (`acknowledged.py`). A loom without them has
+  lost the end of its write-ahead log: it is refused for writing, and `verify` says what is missing. The file is removed
+  with the log.
 - The table `records` is the log. The others locate things in it, are written in the same transaction, and `cantrip loom
   verify` compares them with it.
 
@@ -22,6 +25,7 @@ attempt commits. `none` is OFF: not even the order of writes is kept, and a powe
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -32,6 +36,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from cantrip_actors.loom import schema, write_ahead
+from cantrip_actors.loom.acknowledged import AcknowledgedFile, LoomEnd, describe_missing
 from cantrip_actors.loom.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.key_file import read_key
 from cantrip_actors.loom.lease import read_boot_clock, read_boot_id
@@ -40,13 +45,16 @@ from cantrip_actors.loom.rules import Plan
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.sqlite_connections import ReadBudget, Readers, forbid_waiting, is_busy, wait_for_lock
 from cantrip_actors.loom.store import Durability, Locked, Postponed
-from cantrip_actors.loom.table_rows import Connection, KnownRows, decode_text
+from cantrip_actors.loom.table_rows import Connection, KnownRows, decode_text, read_link
 from cantrip_actors.loom.tables import TableStore
 from cantrip_actors.loom.write_ahead import WalCheckpoints
 from cantrip_actors.machine.project import Life, Status
 from cantrip_actors.own_files.claims import APPLICATION, claim_file
 from cantrip_actors.own_files.modes import file_size, make_file, make_folder, narrow_files
 from cantrip_actors.records.mail import MailRow
+from cantrip_actors.records.seal import NOTHING
+from cantrip_actors.records.submissions import SubmissionRow
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError, ReadOnlyLoom
 
 T = TypeVar("T")
@@ -93,8 +101,15 @@ _TALLIES = (
 )
 """How many entities of each tenant are in each state: SQLite would read all of an index to count them."""
 
+_LINEAGE = "create table lineage (id text not null, edits integer not null)"
+"""One row: the id of the history that this file continues, and how many transactions changed only timers or
+submissions."""
+
 _AT_ONCE = nullcontext()
 _SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
+
+
+_log = get_logger("cantrip.loom")
 
 
 class SqliteStore(TableStore):
@@ -130,7 +145,8 @@ class SqliteStore(TableStore):
         """The next number of a record and of a mail; 0: not known."""
         self._no_news = (-1, 0)  # data_version, and the latest mail's number at that version
         self._owners = set()
-        self._wal = WalCheckpoints(lambda: self._connect(write_ahead.PATIENCE), self._writing)
+        connect = lambda: self._connect(write_ahead.PATIENCE)  # noqa: E731
+        self._wal = WalCheckpoints(connect, self._writing, AcknowledgedFile(self.path))
         self._readers = Readers(self._connect, lambda: PATIENCE)
         self._closed = False
         self._is_damaged = False
@@ -140,6 +156,8 @@ class SqliteStore(TableStore):
         if not read_only:
             self._writer = self._create()
         self._readers.give_back(self._open(self._prepare_reader))
+        if read_only and (lost := self._find_lost_end()):
+            _log.warning("loom.acknowledged_missing", path=self.where, missing=lost)
         if not read_only and self._get_sidecar_path("").stat().st_size <= CHECKED:
             self._check_pages()
 
@@ -164,10 +182,16 @@ class SqliteStore(TableStore):
                 )
         try:
             make_folder(self.path.parent)
-            make_file(self.path)  # SQLite gives its other files the mode of this one
+            if make_file(self.path):  # SQLite gives its other files the mode of this one
+                self._wal.noted.remove()
         except OSError as error:
             self._give_up()
             raise LoomError(f"cannot open {self.path}: {error.strerror}{_ADVICE[sqlite3.SQLITE_CANTOPEN]}") from error
+        try:
+            self._refuse_lost_end()
+        except LoomError:
+            self._give_up()
+            raise
         writer = self._open(self._make_tables)
         narrow_files(
             self._get_sidecar_path(suffix) for suffix in ("", "-wal", "-shm")
@@ -181,9 +205,10 @@ class SqliteStore(TableStore):
         found = self._check(connection)
         for statement in (schema.write_statements(found, _TYPES) + ("" if found else _LOG)).split(";"):
             connection.execute(statement)
-        for statement in () if found else _TALLIES:
+        for statement in () if found else (_LINEAGE, *_TALLIES):
             connection.execute(statement)
         if found == 0:
+            connection.execute("insert into lineage (id, edits) values (?, 0)", (_make_lineage(),))
             connection.execute(f"pragma application_id = {APPLICATION}")
         if found < schema.VERSION:
             connection.execute(f"pragma user_version = {schema.VERSION}")
@@ -191,10 +216,70 @@ class SqliteStore(TableStore):
             connection.execute("delete from version")
             connection.execute("insert into version (readable_by) values (?)", (schema.READABLE_BY,))
         self.seal = self._open_seal(connection, self._seal_key, makes=True)
+        self._note_end(connection)
         connection.execute("commit")
         forbid_waiting(connection)
         if 0 < found < schema.VERSION:
             self.migrated = note_migration(self.where, found)
+
+    def _refuse_lost_end(self) -> None:
+        """Raise DamagedLoom if acknowledged changes are missing, unless a power cut explains it.
+
+        This comes before any connection that writes: the last one to close would copy what is left of the write-ahead
+        log into the file, and remove the log.
+        """
+        missing = self._find_lost_end()
+        if missing and (self.blocking or any(map(self._wal.noted.is_of_this_boot, self._wal.noted.read("")))):
+            raise DamagedLoom(f"{self.path}: acknowledged records are missing: {missing}. {_LOST} {REPAIR}")
+
+    def _note_end(self, connection: sqlite3.Connection) -> None:
+        """Note the end of the loom from here on; without what was acknowledged it continues as another lineage."""
+        lineage, end, missing = self._compare_end(connection)
+        if missing:
+            _log.warning("loom.acknowledged_missing", path=self.where, missing=missing, hint=_EXPLAINED)
+            lineage = _make_lineage()
+            connection.execute("update lineage set id = ?", (lineage,))
+        self._wal.noted.begin(lineage, end)
+
+    def _compare_end(self, connection: sqlite3.Connection) -> tuple[str, LoomEnd, str]:
+        """Return the lineage of the loom, its end, and what of the noted end is missing."""
+        (id,) = connection.execute("select id from lineage").fetchone()
+        noted = self._wal.noted.read(lineage := decode_text(id))  # first: what is committed meanwhile is more
+        edits, record, mail = connection.execute(_END).fetchone()
+        numbers = {record, *(end.record for end in noted)}
+        rows = [connection.execute("select seq, body from records where seq = ?", (no,)).fetchone() for no in numbers]
+        links = {row[0]: read_link(row[1]) for row in rows if row is not None}
+        copied = max((end.copied for end in noted), default=0) if file_size(self._get_sidecar_path("-wal")) else record
+        end = LoomEnd(record, mail, edits, copied, links.get(record, NOTHING))
+        return lineage, end, describe_missing(noted, end, links)
+
+    def _find_lost_end(self) -> str:
+        """Return which acknowledged changes are missing; "" if none are. Reads what is committed now."""
+        if not self._wal.noted.read(""):
+            return ""
+        connection = self._connect(read_only=True)
+        try:
+            if not self._check(connection):
+                return ""
+            lineage, _, missing = self._compare_end(connection)
+            return "" if missing and self._is_older_copy(lineage) else missing
+        except sqlite3.Error as error:
+            self._fail("cannot read", error)
+        finally:
+            connection.close()
+
+    def _is_older_copy(self, lineage: str) -> bool:
+        """Return whether the file, without its log, has fewer records than were copied into it: it is an older one."""
+        copied = max(end.copied for end in self._wal.noted.read(lineage))
+        try:
+            connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro&immutable=1", uri=True)  # ignores the log
+            try:
+                (record,) = connection.execute("select coalesce(max(seq), 0) from records").fetchone()
+            finally:
+                connection.close()
+        except sqlite3.Error:
+            return False
+        return int(record) < copied
 
     def _prepare_reader(self, connection: sqlite3.Connection) -> None:
         self._readers.prepare(connection)
@@ -220,10 +305,11 @@ class SqliteStore(TableStore):
         for connection in (*connections, self._writer):
             if connection is not None:
                 connection.close()
+        self._wal.noted.close()
 
-    def _connect(self, patience: float | None = None) -> sqlite3.Connection:
+    def _connect(self, patience: float | None = None, *, read_only: bool = False) -> sqlite3.Connection:
         """Return a connection for any thread, which waits that long for locks; the first statement opens the file."""
-        mode = "ro" if self.read_only else "rwc"
+        mode = "ro" if self.read_only or read_only else "rwc"
         if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._get_sidecar_path("-wal").exists():
             mode = "ro&immutable=1"  # SQLite cannot make its own files there, and no process writes
         connection = sqlite3.connect(
@@ -251,6 +337,8 @@ class SqliteStore(TableStore):
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
         (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
+        if not tables and any(not end.copied for end in self._wal.noted.read("")):
+            raise DamagedLoom(f"{self.path}: all acknowledged records are missing. {_LOST} {REPAIR}")
         if application != APPLICATION and (tables or self.read_only):
             raise LoomError(f"{self.path} is an SQLite database, but not a loom: give the path of another file")
         readable_by = None
@@ -290,6 +378,7 @@ class SqliteStore(TableStore):
                 self._begin(writer)
                 done = work(writer)
                 writer.execute("commit")
+                self._wal.noted.write()
             except BaseException as error:
                 self._undo(writer)
                 if is_attempt and isinstance(error, sqlite3.Error) and is_busy(error):
@@ -334,7 +423,30 @@ class SqliteStore(TableStore):
         if size > LARGE and self._is_attempt:
             raise Postponed
         super()._write(db, made)
+        if made.lines:
+            self._wal.noted.expect(record=made.numbers[-1], link=read_link(made.lines[-1]))
+        if made.posted:
+            self._wal.noted.expect(mail=max(row.no for row, _, _ in made.posted.values()))
+        if made.timers and not (made.lines or made.posted):
+            self._count_edit(db)
         self._count_written(size)
+
+    def _add_submission(self, db: Connection, row: SubmissionRow) -> bool:
+        is_added = super()._add_submission(db, row)
+        if is_added:
+            self._count_edit(db)
+        return is_added
+
+    def _drop_submission(self, db: Connection, row: SubmissionRow) -> bool:
+        is_dropped = super()._drop_submission(db, row)
+        if is_dropped:
+            self._count_edit(db)
+        return is_dropped
+
+    def _count_edit(self, db: Connection) -> None:
+        """Count a transaction that only changes timers or submissions: no number of a record or a mail shows it."""
+        (edits,) = db.execute("update lineage set edits = edits + 1 returning edits").fetchone()
+        self._wal.noted.expect(edits=edits)
 
     def _count_written(self, size: int) -> None:
         self._wal.count_written(size)
@@ -366,6 +478,7 @@ class SqliteStore(TableStore):
     def _undo(self, writer: sqlite3.Connection) -> None:
         """Roll the batch back. A connection on which even that fails is replaced by a new one."""
         self._seen = -1
+        self._wal.noted.drop()
         try:
             if writer.in_transaction:
                 writer.execute("rollback")
@@ -448,6 +561,7 @@ class SqliteStore(TableStore):
         try:
             copy.execute("delete from leases")
             copy.execute("delete from holders")
+            copy.execute("update lineage set id = ?", (_make_lineage(),))
         except sqlite3.Error as error:
             self._fail("cannot copy", error)
         finally:
@@ -483,6 +597,8 @@ class SqliteStore(TableStore):
         for (found,) in self._fetch_rows("pragma integrity_check(20)"):
             if found != b"ok":
                 yield found.decode()
+        if missing := self._find_lost_end():
+            yield f"acknowledged records are missing: {missing}"
         ((last, many),) = self._fetch_rows("select coalesce(max(seq), 0), count(*) from records")
         if last != many:
             yield f"record {last}: this is the last record, but the loom has fewer records than that"
@@ -528,6 +644,8 @@ class SqliteStore(TableStore):
             self._wal.close()
             self._readers.close()
             self._give_up()
+            if not (self.read_only or self._get_sidecar_path("-wal").exists()):
+                self._wal.noted.remove()
 
 
 @cache
@@ -548,6 +666,20 @@ def _set_wal_mode(connection: sqlite3.Connection) -> None:
             time.sleep(pause)
 
 
+def _make_lineage() -> str:
+    return secrets.token_hex(8)
+
+
+_END = """
+select edits, (select coalesce(max(seq), 0) from records), (select coalesce(max(no), 0) from mail) from lineage
+"""
+_LOST = (
+    "The write-ahead log of the file was damaged, cut or removed, or an older copy has replaced the file. Put the log "
+    "back."
+)
+_EXPLAINED = (
+    "this is an older copy of the loom, or the machine was started again: only ?durability=power survives a power cut"
+)
 _RIGHTS = ". Open it read-only to read it; to write, let this process write to the file and to its folder"
 _KINDS = {sqlite3.SQLITE_READONLY: ReadOnlyLoom, sqlite3.SQLITE_BUSY: Locked}
 _ADVICE = {

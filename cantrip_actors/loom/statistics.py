@@ -14,7 +14,7 @@ __all__ = ["Durations", "GateTally", "Tally", "statistics", "tally"]
 
 def statistics(loom: Loom, entity_id: str | None = None) -> Tally:
     """Return the sums over the whole loom, or over an entity and everything that it spawned. Raises LoomError."""
-    total = Tally()
+    loom, total = loom.unchecked, Tally()
     for one in loom.entities() if entity_id is None else loom.subtree(entity_id):
         total.add(tally(loom.records(one)))
     return total

@@ -60,6 +60,16 @@ class NextDue(NamedTuple):
     has_submission: bool
 
 
+class EntitySpan(NamedTuple):
+    """Where the records of an entity are in its tree: the root, its first and its last number, and the tree's end."""
+
+    root: str
+    first: int
+    last: int
+    head: bytes | None
+    """The stored last link of the tree, in a store that keeps it apart from the lines."""
+
+
 class Locked(LoomError):
     """Another process has held the lock of the loom for too long: nothing is recorded. Try again."""
 
@@ -571,6 +581,43 @@ class Store(LeaseStore):
                 f"entity {root} cannot be continued: records of entity {min(erased)} are gone, and no record says that "
                 f"it was forgotten. {REPAIR}"
             )
+
+    def check_records(self, entity_id: str, after: int = -1) -> None:
+        """Raise DamagedLoom if a record of an entity after a position was changed, moved or removed (Z-14).
+
+        It checks the chain of the entity's tree from its first record to the one after its last; nothing in a loom that
+        was opened without its key.
+        """
+        if not self.sealed or self.seal.is_locked or (span := self._find_span(entity_id)) is None:
+            return
+        root, first, last, head = span
+        before: bytes | None = NOTHING
+        if after >= 0:
+            first, before = after, None
+        elif root != entity_id:
+            before = self._find_link_before(root, first)
+        number, key, links = first, self.seal.chain, set[bytes]()
+        for number, line in self._read_tree_lines(root, first):  # where it ended is read below
+            plain, link = split_link(line)
+            expected = link if before is None or (link and is_tombstone(plain)) else compute_link(plain, before, key)
+            if link != expected and (link is not None or key):
+                what = f"record {number} of its tree is not what was written after the one before it"
+                raise DamagedLoom(f"entity {entity_id} cannot be read: {what}, so one of them was changed. {REPAIR}")
+            before = expected or compute_link(plain, NOTHING)
+            links.add(before)
+            if number > last:
+                return
+        if number < last or (head is not None and links and head not in links):
+            what = "the records at the end of its tree are not those that were written last"
+            raise DamagedLoom(f"entity {entity_id} cannot be read: {what}. {REPAIR}")
+
+    @abstractmethod
+    def _find_span(self, entity_id: str) -> EntitySpan | None:
+        """Return where the records of an entity are; None for an unknown entity."""
+
+    @abstractmethod
+    def _find_link_before(self, root: str, number: int) -> bytes:
+        """Return the link of the last line of a tree before a number."""
 
     @abstractmethod
     def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:

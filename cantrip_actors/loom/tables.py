@@ -19,6 +19,7 @@ from cantrip_actors.loom.rules import (
 from cantrip_actors.loom.schema import IS_ASIDE, SEAL
 from cantrip_actors.loom.seal_key import GivenKey, Head, Seal, SealMark, open_seal
 from cantrip_actors.loom.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
+from cantrip_actors.loom.store import EntitySpan
 from cantrip_actors.loom.table_faults import find_table_faults
 from cantrip_actors.loom.table_forget import ForgettingTables
 from cantrip_actors.loom.table_listing import decode_listed, write_selection
@@ -309,6 +310,17 @@ class TableStore(ForgettingTables):
                 at = seq
                 yield seq, decode_text(body).encode()
 
+    def _find_span(self, entity_id: str) -> EntitySpan | None:
+        rows = self._fetch_rows(_SPAN, entity_id)
+        if not rows or rows[0][2] is None:
+            return None
+        root, first, last, head = rows[0]
+        return EntitySpan(decode_text(root), first, last, None if head is None else decode_text(head).encode())
+
+    def _find_link_before(self, root: str, number: int) -> bytes:
+        rows = self._fetch_rows(_BEFORE, root, number)
+        return read_link(rows[0][1]) if rows else NOTHING
+
     def standing(self, entity_id: str) -> EntityStanding | None:
         """Return how an entity stands."""
         rows = self._fetch_rows("select life, state, cantrip from entities where id = ?", entity_id)
@@ -491,12 +503,18 @@ _LINES = """
 select seq, body, id, turn from records left join entities on no = entity
   where seq > ? and seq <= ? order by seq limit ?
 """
-_OF_TREE = """
+_FAMILY = """
 with recursive family (id, no) as (
   select id, no from entities where id = ? union all
   select one.id, one.no from family join entities one on one.parent_entity = family.id
     where one.parent_entity is not null and not one.forked)
-select seq, body from records where entity in (select no from family) and seq > ? order by seq limit ?
+select seq, body from records where entity in (select no from family)
+"""
+_OF_TREE = f"{_FAMILY} and seq > ? order by seq limit ?"
+_BEFORE = f"{_FAMILY} and seq < ? order by seq desc limit 1"
+_SPAN = """
+select root.id, one.no, (select max(seq) from records where entity = one.no), head
+  from entities one join entities root on root.no = one.tree left join trees on trees.no = one.tree where one.id = ?
 """
 _REMOVE_TIMER = "delete from timers where entity = ? and id = ?"
 _PLACES = """

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -79,6 +80,9 @@ class Loom:
     records, so ask for `turns` once rather than for each turn by its id.
 
     With a `tenant` it contains only that tenant's entities; any other id is unknown.
+
+    A loom that `checks` compares the records, turns, threads and outcomes that it returns with the hash chain, and
+    raises DamagedLoom for those that are not what was written (Z-14). It does not compare listings, states and feeds.
     """
 
     def __init__(
@@ -88,12 +92,30 @@ class Loom:
         now: Callable[[], str] | None = None,
         tenant: str | None = None,
         in_store: InStore | None = None,
+        *,
+        checks: bool = True,
     ) -> None:
         self.tenant = tenant
+        self.checks = checks
         self._in_store = in_store or _read_at_once
         self._store = store
         self._append = append
         self._now = now or partial(_read_time, store)
+
+    @property
+    def checked(self) -> Loom:
+        """The same loom, which checks what it reads, for answers that a caller acts on."""
+        return self._copy(checks=True)
+
+    @property
+    def unchecked(self) -> Loom:
+        """The same loom, which does not check what it reads, for overviews that show damaged entities, too."""
+        return self._copy(checks=False)
+
+    def _copy(self, *, checks: bool) -> Loom:
+        twin = copy(self)
+        twin.checks = checks
+        return twin
 
     # ------------------------------------------------------------------------------------------------------- one entity
 
@@ -156,7 +178,7 @@ class Loom:
         A long-lived entity may have moved to another cantrip since it began. Raises LoomError for an unknown turn.
         """
         records: list[Record] = []
-        for record in self._read(self.owner(turn_id)):
+        for record in self.records(self.owner(turn_id)):
             records.append(record)
             if get_committed_turn(record) == turn_id:
                 break
@@ -176,7 +198,13 @@ class Loom:
         records = self._read(entity_id, after=after)
         if not records and not self.has(entity_id):
             raise UnknownEntity(entity_id)
+        if records:
+            self._check(entity_id, after)
         return records
+
+    def _check(self, entity_id: str, after: int) -> None:
+        if self.checks:
+            self._store.check_records(entity_id, after)
 
     def records_since(self, entity_id: str, position: int = -1) -> tuple[Sequence[Record], int]:
         """Return an entity's records after a position, and the position of the last one, for the next call.
@@ -272,6 +300,7 @@ class Loom:
             skipped = min(after, 2 * skipped + 1)  # the utterance that the first of these turns continues is earlier
         before, after_all = split_asides(self._store.asides(entity_id), start)
         last = self._store.newest(entity_id, 1) if self.is_forgotten(entity_id) else ()
+        self._check(entity_id, start)
         found = read_turns([header, *before, *records, *after_all, *last])
         return [turn for turn in found if turn.sequence > after][:limit]
 
@@ -507,12 +536,13 @@ class Loom:
         while here is not None:
             entity_id = self.owner(here)
             part: list[Record] = []
-            for record in self._read(entity_id):
+            records = self.records(entity_id)
+            for record in records:
                 part.append(record)
                 if get_committed_turn(record) == here:
                     break
             if self.is_forgotten(entity_id):
-                part.append(self._read(entity_id)[-1])
+                part.append(records[-1])
             parts.append(part)
             header = self.header(entity_id)
             here = header.parent_turn if header.forked else None

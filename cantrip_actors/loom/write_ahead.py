@@ -17,6 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
+from cantrip_actors.loom.acknowledged import AcknowledgedFile
 from cantrip_actors.redact.logs import get_logger
 
 DUE = 32 << 20
@@ -33,9 +34,15 @@ _log = get_logger("cantrip.loom")
 
 
 class WalCheckpoints:
-    """Counts written bytes and starts checkpoints. The holder of the lock `writing` is the writer."""
+    """Counts written bytes and starts checkpoints. The holder of the lock `writing` is the writer.
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], writing: threading.Lock) -> None:
+    `noted` says what the log had when it was last written, and what has been copied from it.
+    """
+
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], writing: threading.Lock, noted: AcknowledgedFile
+    ) -> None:
+        self.noted = noted
         self._connect = connect
         self._writing = writing
         self._written = 0
@@ -69,7 +76,11 @@ class WalCheckpoints:
         try:
             connection = self._connect()
             try:
-                _, pages, _ = connection.execute("pragma wal_checkpoint(passive)").fetchone()
+                (record,) = connection.execute("select coalesce(max(seq), 0) from records").fetchone()
+                _, pages, copied = connection.execute("pragma wal_checkpoint(passive)").fetchone()
+                if pages == copied:
+                    with self._writing:
+                        self.noted.note_copied(record)
                 if pages > LARGE:
                     with self._writing:
                         connection.execute("pragma wal_checkpoint(restart)").fetchone()

@@ -46,10 +46,13 @@ def make_folder(path: Path) -> None:
             _narrow_path(place, FOLDER)
 
 
-def make_file(path: Path) -> None:
-    """Make an empty file with mode 0600 unless the file exists. Raises OSError."""
-    with suppress(FileExistsError):
+def make_file(path: Path) -> bool:
+    """Make an empty file with mode 0600; return False if the file exists. Raises OSError."""
+    try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
+    except FileExistsError:
+        return False
+    return True
 
 
 def private(path: str, flags: int) -> int:

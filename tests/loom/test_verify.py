@@ -157,7 +157,7 @@ def held(request, tmp_path):
 
 
 def faults(held):
-    with held.open() as store:
+    with open_store(f"{held.kind}:{held.path}", read_only=True) as store:
         return [str(fault) for fault in verify_loom(store).faults]
 
 

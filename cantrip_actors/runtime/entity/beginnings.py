@@ -222,7 +222,7 @@ class Beginnings:
         loom, entity_id = self._tree.loom, identity.entity_id
         if loom.is_forgotten(entity_id):
             raise KeyUsed(f"key {identity.key!r} was used for entity {entity_id}, which is forgotten: use another key")
-        given = find_first_intent(loom.records(entity_id))
+        given = find_first_intent(loom.checked.records(entity_id))
         assert given is not None, "it has begun"
         return given, loom.header(entity_id)
 

@@ -158,7 +158,7 @@ class Cells:
 
     def _read_lineage(self, turn_id: str) -> Sequence[Record]:
         """Return the records of the path to a turn. Raises LoomError."""
-        loom = self._core.loom
+        loom = self._core.loom.checked
         if loom.is_forgotten(loom.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
         return loom.lineage(turn_id)

@@ -72,7 +72,8 @@ def load_state(loom: Loom, plan: Plan, now: float) -> tuple[State, LoadedUsage]:
     else:
         below, records = NO_USAGE, facts.records if kept is None else loom.records(entity_id)
         is_fork = plan.forked and plan.parent_turn is not None
-        state = make_fork_state(shape, loom.lineage(plan.parent_turn or "")) if is_fork else State(shape.parent_turn)
+        lineage = loom.checked.lineage(plan.parent_turn or "") if is_fork else ()
+        state = make_fork_state(shape, lineage) if is_fork else State(shape.parent_turn)
     for child in list_children(records):
         below = below + sum_usage_under(loom, child)
     in_period = {budget: _sum_usage_of_period(loom, entity_id, budget, now) for budget in plan.wards.budgets}

@@ -148,8 +148,8 @@ class Entity(Generic[Answer_co]):
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
-        tree = self._tree
-        state = fold_entity(tree.loom, self._id)
+        tree, loom = self._tree, self._tree.loom.checked
+        state = fold_entity(loom, self._id)
         episode = state.episode
         if state.phase is Phase.IDLE and not episode.number:
             raise LoomError(f"entity {self._id} has had no intent yet: send it one")
@@ -160,7 +160,7 @@ class Entity(Generic[Answer_co]):
             or tree.has_living_node()
         ):
             return True, episode.key, None
-        return False, episode.key, get_outcome(state, tree.loom.usage_below(self._id))
+        return False, episode.key, get_outcome(state, loom.usage_below(self._id))
 
     async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
         if first.settled.is_set:
@@ -539,7 +539,7 @@ class Entity(Generic[Answer_co]):
         a fold took it out of the entity's context. The messages of a fork begin with those of its original. The
         system prompt is not among them. Raises UnknownEntity, RuntimeClosed, LoomError.
         """
-        return await self._tree.in_store(partial(read_messages, self._tree.loom, self._id))
+        return await self._tree.in_store(partial(read_messages, self._tree.loom.checked, self._id))
 
     async def spending(self, *, per: Period = "day", zone: str = "UTC") -> list[PeriodUsage]:
         """Return what the entity and everything it spawned has used in each intent, day or month, oldest first.

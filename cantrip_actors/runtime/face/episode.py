@@ -105,7 +105,7 @@ async def make_episode(
     cantrip = begun_with if cell is None else cell.plan.cantrip
     if cantrip is None and tree.cantrips.has_typed_answers:
         cantrip = await tree.in_store(partial(_find_cantrip, tree, entity_id))
-    return Episode(entity_id, outcome, lambda turn_id: tree.loom.thread(turn_id, own=True), cantrip)
+    return Episode(entity_id, outcome, lambda turn_id: tree.loom.checked.thread(turn_id, own=True), cantrip)
 
 
 def _find_cantrip(tree: Tree, entity_id: str) -> Cantrip | None:

@@ -437,8 +437,6 @@ class Runtime:
     def loom(self) -> Loom:
         """The loom: every turn of every entity, readable also after the runtime has closed."""
         tree = self._tree
-        if self._tenant is None:
-            return tree.loom
         return Loom(tree.store, tree.append_remarks, tenant=self._tenant, in_store=tree.in_store)
 
     @property

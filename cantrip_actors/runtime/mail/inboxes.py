@@ -19,7 +19,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from cantrip_actors.loom import Fenced, Held, Store, Taken
+from cantrip_actors.loom import DamagedLoom, Fenced, Held, Store, Taken
 from cantrip_actors.loom.export.spending import sum_usage_under
 from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.mail import is_urgent
@@ -439,12 +439,18 @@ class Inboxes:
         return len(open_asks) < len(asks), open_asks
 
     def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:
-        """Return the keys whose intents have ended according to the log, each with its outcome or its error."""
-        loom = self._core.loom
+        """Return the keys whose intents have ended according to the log, each with its outcome or its error.
+
+        The answers of a log that is not what was written are errors (Z-14).
+        """
+        loom = self._core.loom.checked
         if not loom.has(entity_id):
             return []
         is_over = loom.is_over(entity_id)  # read first, so that the records include the end
-        records = loom.records(entity_id)
+        try:
+            records = loom.records(entity_id)
+        except DamagedLoom as error:
+            return [(key, None, error) for key in keys]
         found: list[tuple[str, Outcome | None, CantripError | None]] = []
         for key in keys:
             refusal = find_refusal(records, key)
