@@ -107,7 +107,7 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
     if len(parameters.multi_items()) != len(parameters):
         raise Problem(422, "invalid", "a parameter is given twice")
     call.query = validate(row.query, dict(parameters), strict=False)
-    limits = service.limiter.limits
+    limits = service.limiter.limits.of(token)
     body = await read_body(request, limits.body, limits.patience)
     if row.method == "POST":
         call.key = _read_key(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import islice, takewhile
 from typing import Any
@@ -138,9 +139,10 @@ async def export(call: HttpCall) -> EventStreamResponse:
     if wanted.format == "pairs" and entity is not None:
         raise Problem(422, "invalid", "pairs are made from a whole loom: leave the entity out")
     lines = _read_in_thread(export_lines(call.loom, wanted.format, entity))
-    return EventStreamResponse(
-        lines, call.service.limiter.limits.patience, headers={"content-type": "application/x-ndjson"}
-    )
+    limiter, kind = call.service.limiter, {"content-type": "application/x-ndjson"}
+    with ExitStack() as stack:
+        stack.enter_context(limiter.stream(call.token))
+        return EventStreamResponse(lines, limiter.limits.patience, stack.pop_all().close, headers=kind)
 
 
 async def _read_in_thread(lines: Iterator[bytes]) -> AsyncGenerator[bytes]:

@@ -52,6 +52,10 @@ class Token:
     max_concurrent: int | None = None
     max_cost_per_day: float | None = None
     """In US dollars; a day is one of UTC."""
+    requests_per_minute: float | None = None
+    max_streams: int | None = None
+    max_body: float | None = None
+    """The largest body of a request, in MiB. These replace the limits of the service."""
 
     def allows(self, scope: str) -> bool:
         """Return whether the token has a scope."""
@@ -89,6 +93,9 @@ class _TokenRow(Strict):
     cantrips: list[str] | None = None
     max_concurrent: int | None = Field(default=None, ge=1)
     max_cost_per_day: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    requests_per_minute: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_streams: int | None = Field(default=None, ge=1)
+    max_body: float | None = Field(default=None, gt=0, le=1024)
 
 
 class _File(Strict):
@@ -211,6 +218,9 @@ def _read_token(row: _TokenRow, path: Path) -> Token:
         cantrips,
         row.max_concurrent,
         row.max_cost_per_day,
+        row.requests_per_minute,
+        row.max_streams,
+        row.max_body,
     )
 
 
