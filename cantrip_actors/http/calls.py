@@ -13,7 +13,7 @@ from starlette.responses import Response
 from cantrip_actors import CantripError, Episode, Loom, Runtime
 from cantrip_actors.http.problems import Problem, make_revoked
 from cantrip_actors.http.sse import until_disconnect
-from cantrip_actors.http.tokens import Token
+from cantrip_actors.http.token import Token
 from cantrip_actors.loom import QuarantineRow
 from cantrip_actors.records.codec import dump_json
 

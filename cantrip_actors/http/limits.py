@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.spending import Spending
-from cantrip_actors.http.tokens import Token
+from cantrip_actors.http.token import Token
 
 MIB: Final = 1 << 20
 """The unit of sizes of bodies in the command line and in files of tokens."""

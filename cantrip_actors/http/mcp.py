@@ -23,7 +23,7 @@ from cantrip_actors.http.endpoint import Endpoint
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate
-from cantrip_actors.http.tokens import Token
+from cantrip_actors.http.token import Token
 from cantrip_actors.terms.half_characters import replace_half_characters
 
 PATH: Final = "/mcp"
@@ -47,7 +47,7 @@ class _Door:
     async def answer(self, request: Request) -> ASGIApp:
         """Return what answers a request: the SDK's application. Raises Problem, InvalidCantrip."""
         service = self._service
-        token = authenticate(service, request)
+        token = await authenticate(service, request)
         request.state.token = token
         service.limiter.count_request(token)
         if service.is_ending:
