@@ -167,7 +167,7 @@ def token(
 ) -> None:
     """Make a token, add its hash to the file, and print the token, this once.
 
-    Scopes: read, observe, cast, send, steer, stop, approve, reward, dispatch, secrets, admin.
+    Scopes: read, observe, cast, send, steer, stop, approve, reward, dispatch, secrets, inputs, admin.
     """
     with report_errors(json=False, loom=LOOM):
         http = import_extra("cantrip_actors.http", "serve", "cantrip serve")

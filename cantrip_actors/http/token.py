@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 SCOPES: Final = (
-    *("read", "observe", "cast", "send", "steer", "stop", "approve", "reward", "dispatch", "secrets", "admin"),
+    *("read", "observe", "cast", "send", "steer", "stop", "approve", "reward", "dispatch", "secrets", "inputs"),
+    "admin",
 )
-"""The scopes of tokens. `admin` allows everything and sees all tenants."""
+"""The scopes of tokens. `inputs` reads what models are given; `admin` allows everything and sees all tenants."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         (first, *_) = (await check("GET", "entities/bob/turns?limit=1", 200))["items"]
         assert (await check("GET", f"turns/{first['id']}", 200)) == first
         await check("GET", f"turns/{first['id']}/thread", 200)
+        await check("GET", f"turns/{first['id']}/input", 200)
         spent = await check("GET", "entities/bob/spending?per=month&zone=Europe/Oslo", 200)
         assert [sorted(each) for each in spent["items"]] == [["period", "usage"]] * len(spent["items"])
         story = await check("GET", "entities/bob/story?limit=2", 200)
