@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom clean
+.PHONY: help setup kits demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom audit clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -95,8 +95,11 @@ docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would 
 lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
 	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)
 
-sbom: $(STAMP) ## dist/sbom.cdx.json: every dependency, with version and hashes (CycloneDX)
+sbom: $(STAMP) ## dist/sbom.cdx.json: every dependency, with version, hashes and licence (CycloneDX)
 	@$(PY) -m tools.sbom dist/sbom.cdx.json
+
+audit: $(STAMP) ## known vulnerabilities of the locked versions (OSV), and pins that keep back newer ones
+	@$(PY) -m tools.audit
 
 clean: ## everything that can be made again
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

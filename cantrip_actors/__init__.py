@@ -129,6 +129,7 @@ if TYPE_CHECKING:
         ToolDefinition,
         Usage,
     )
+    from cantrip_actors.terms.model_input import ModelInput
     from cantrip_actors.terms.period import PeriodUsage
     from cantrip_actors.terms.provided import PROVIDED
     from cantrip_actors.terms.queue import Queue
@@ -197,6 +198,7 @@ __all__ = [
     "LoomError",
     "Message",
     "MissedEvent",
+    "ModelInput",
     "Move",
     "NameTaken",
     "NoAnswer",
@@ -322,6 +324,7 @@ _HOMES = {
         "UnknownRequest",
         "Withdrawn",
     ),
+    "cantrip_actors.terms.model_input": ("ModelInput",),
     "cantrip_actors.terms.period": ("PeriodUsage",),
     "cantrip_actors.terms.provided": ("PROVIDED",),
     "cantrip_actors.terms.work": ("Work",),

@@ -82,6 +82,35 @@ def test_the_bill_of_materials_lists_every_dependency(tmp_path: Path) -> None:
     assert str(ROOT) not in (tmp_path / "sbom.json").read_text()
 
 
+@pytest.mark.rule("Z-23")
+def test_each_component_has_a_licence_and_all_but_two_have_hashes(tmp_path: Path) -> None:
+    sbom.write(tmp_path / "sbom.json")
+    made = json.loads((tmp_path / "sbom.json").read_bytes())
+    for component in made["components"]:
+        (licence,) = component["licenses"]
+        names = re.split(r" (?:AND|OR|WITH) |[() ]+", licence["expression"])
+        assert all(re.fullmatch(r"[A-Za-z0-9.+-]+", name) for name in names if name), component["name"]
+    licences = {component["name"]: component["licenses"][0]["expression"] for component in made["components"]}
+    assert (licences["anyio"], licences["httpx"], licences["msgspec"]) == ("MIT", "BSD-3-Clause", "BSD-3-Clause")
+    sources = {component["name"]: component.get("externalReferences", [{}])[0] for component in made["components"]}
+    # this repository's other distribution, and the extra that the lock leaves out
+    assert {name for name, source in sources.items() if not source.get("hashes")} == {
+        "cantrip-supervisors",
+        "xllamacpp",
+    }
+    root = made["metadata"]["component"]["bom-ref"]
+    below = {entry["ref"]: entry.get("dependsOn", []) for entry in made["dependencies"]}
+    refs = {component["name"]: component["bom-ref"] for component in made["components"]}
+    assert {refs["anyio"], refs["xllamacpp"]} <= set(below[root])
+    assert refs["idna"] in below[refs["anyio"]]
+    reached, waiting = set[str](), [root]
+    while waiting:
+        ref = waiting.pop()
+        waiting += [one for one in below[ref] if one not in reached]
+        reached |= set(below[ref])
+    assert reached == set(refs.values())
+
+
 SUPERVISORS = ROOT / "packaging" / "supervisors"
 
 

@@ -79,7 +79,7 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.http": _row(
         "terms own_files redact records machine stream loom runtime dispatch observe mcp_server cantrip_actors"
         " supervisors",
-        f"{COMMON} hypercorn mcp starlette",
+        f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),
     "cantrip_actors.acp": _row(
         "terms own_files redact records machine stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"

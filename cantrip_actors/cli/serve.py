@@ -81,6 +81,13 @@ def run(
     max_body: Annotated[
         int, typer.Option("--max-body", min=1, metavar="MIB", help="The largest body of a request; files are in it.")
     ] = 1,
+    requests_per_minute: Annotated[
+        float | None,
+        typer.Option("--requests-per-minute", min=1, help="Requests a minute for each token; left out: 3000."),
+    ] = None,
+    max_streams: Annotated[
+        int, typer.Option("--max-streams", min=1, help="Streams that each token may have open at a time.")
+    ] = 32,
     dispatches: Annotated[
         Path | None,
         typer.Option("--dir", metavar="DIR", envvar="CANTRIP_DISPATCHES", help="Also serve the dispatches in there."),
@@ -108,6 +115,9 @@ def run(
 
         configure_logs(whole=True)
         http = import_extra("cantrip_actors.http", "serve", "cantrip serve")
+        limits = http.ServiceLimits(body=max_body << 20, streams=max_streams)
+        if requests_per_minute is not None:
+            limits = limits.with_requests_per_minute(requests_per_minute)
         settings = http.ServiceSettings(
             loom=loom,
             cantrips=tuple(load_cantrips(loom, recipes or (), are_chosen=True)),
@@ -120,7 +130,7 @@ def run(
             page=page,
             system_messages="refuse" if refuse_system else "data",
             grace=grace,
-            limits=http.ServiceLimits(body=max_body << 20),
+            limits=limits,
             dispatches=dispatches,
             crash_dir=crash_dir,
             debug_dump=debug_dump,
@@ -157,7 +167,7 @@ def token(
 ) -> None:
     """Make a token, add its hash to the file, and print the token, this once.
 
-    Scopes: read, observe, cast, send, steer, stop, approve, reward, dispatch, secrets, admin.
+    Scopes: read, observe, cast, send, steer, stop, approve, reward, dispatch, secrets, inputs, admin.
     """
     with report_errors(json=False, loom=LOOM):
         http = import_extra("cantrip_actors.http", "serve", "cantrip serve")

@@ -9,7 +9,8 @@ from cantrip_actors.http.app import make_app
 from cantrip_actors.http.limits import ServiceLimits
 from cantrip_actors.http.server import Ready, ServiceSettings, serve
 from cantrip_actors.http.service import Service
-from cantrip_actors.http.tokens import InvalidTokens, Token, Tokens, add_token
+from cantrip_actors.http.token import Token
+from cantrip_actors.http.tokens import InvalidTokens, Tokens, add_token
 
 __all__ = [
     "CannotServe",

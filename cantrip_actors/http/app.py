@@ -27,6 +27,7 @@ from cantrip_actors.http.mcp import mcp_routes
 from cantrip_actors.http.openai import OPENAI_ROUTES, as_openai_error
 from cantrip_actors.http.openapi import document
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.protected_resource import metadata_routes
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate, check_scope, session_shape, start_session
 from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, ApiRoute
@@ -46,11 +47,11 @@ def make_app(service: Service, routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_RO
     async def session(request: Request) -> Response:
         if request.headers.get("authorization") is None:
             raise Problem(401, "token", "expected authorization: Bearer TOKEN", headers={"www-authenticate": "Bearer"})
-        authenticate(service, request)
+        await authenticate(service, request)
         return start_session(request)
 
     async def whoami(request: Request) -> Response:
-        return JSONResponse(session_shape(authenticate(service, request)))
+        return JSONResponse(session_shape(await authenticate(service, request)))
 
     plain = [Route(f"{BASE}/openapi.json", Endpoint(service, f"{BASE}/openapi.json", openapi), methods=["GET"])]
     if service.page:
@@ -66,7 +67,7 @@ def make_app(service: Service, routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_RO
         async with nullcontext() if service.is_open else service.open():
             yield
 
-    everything = [*table, *plain, *mcp_routes(service)]
+    everything = [*table, *plain, *metadata_routes(service), *mcp_routes(service)]
 
     async def answer_not_found(request: Request, error: Any) -> Response:
         return _answer_not_found(everything, request, error)
@@ -96,7 +97,7 @@ def _make_endpoint(service: Service, row: ApiRoute) -> Endpoint:
 
 
 async def _answer(service: Service, row: ApiRoute, request: Request) -> Response:
-    token = authenticate(service, request)
+    token = await authenticate(service, request)
     request.state.token = token
     check_scope(token, row.scope)
     service.limiter.count_request(token)
@@ -107,7 +108,7 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
     if len(parameters.multi_items()) != len(parameters):
         raise Problem(422, "invalid", "a parameter is given twice")
     call.query = validate(row.query, dict(parameters), strict=False)
-    limits = service.limiter.limits
+    limits = service.limiter.limits.of(token)
     body = await read_body(request, limits.body, limits.patience)
     if row.method == "POST":
         call.key = _read_key(request)

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cantrip_actors import CantripError, Episode, Loom, Runtime
-from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.problems import Problem, make_revoked
 from cantrip_actors.http.sse import until_disconnect
-from cantrip_actors.http.tokens import Token
+from cantrip_actors.http.token import Token
 from cantrip_actors.loom import QuarantineRow
 from cantrip_actors.records.codec import dump_json
 
@@ -150,7 +150,7 @@ class HttpCall:
         if ended is None and valid.cancel_called:
             with anyio.CancelScope(shield=True):
                 await cancel()
-            raise Problem(401, "token", "the token was revoked", headers={"www-authenticate": "Bearer"})
+            raise make_revoked()
         if isinstance(ended, CantripError):
             raise ended
         if ended is None and has_gone:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cantrip_actors import CantripError
-from cantrip_actors.http.problems import Problem, problem_of, report
+from cantrip_actors.http.problems import Problem, make_revoked, problem_of, report
 from cantrip_actors.http.service import Service
 from cantrip_actors.redact.logs import get_logger
 
@@ -50,6 +50,8 @@ class Endpoint:
                 await answer(scope, receive, count)
             if valid.cancel_called and is_open:
                 await count({"type": "http.response.body", "body": b"", "more_body": False})
+            elif valid.cancel_called and not status:
+                await self._convert(make_revoked().response())(scope, receive, count)
         finally:
             if self._service.access_log:
                 _access.info(

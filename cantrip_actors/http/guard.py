@@ -31,7 +31,7 @@ USUAL: Final = (
 )
 """The headers that a page of an allowed site may send; it may send any others that it asks for."""
 _NAMES: Final = re.compile(r"[\w!#$%&'*+.^`|~, -]{0,4000}", re.ASCII)
-EXPOSED: Final = "Location, Retry-After, Idempotency-Replayed, Mcp-Session-Id"
+EXPOSED: Final = "Location, Retry-After, Idempotency-Replayed, Mcp-Session-Id, WWW-Authenticate"
 
 REST: Final = 2.0
 """Seconds in which a client has to send the rest of the body of a refused request."""

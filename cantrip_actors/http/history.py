@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import islice, takewhile
 from typing import Any
@@ -15,7 +16,7 @@ from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.encoding import build_data, read_durable
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.shapes import tree_shape, usage_shape
+from cantrip_actors.http.shapes import model_input_shape, tree_shape, usage_shape
 from cantrip_actors.http.sse import EventStreamResponse
 from cantrip_actors.loom.export.formats import export_lines
 from cantrip_actors.loom.export.spending import read_spending
@@ -31,6 +32,13 @@ async def get_turn(call: HttpCall) -> JsonAnswer:
     return JsonAnswer(
         await to_thread.run_sync(lambda: build_turn_fields(call.loom.turn(call.turn_id(call.path["id"]))))
     )
+
+
+async def get_input(call: HttpCall) -> JsonAnswer:
+    """Return what the model was given for a turn: messages, images, system prompt, gates, settings."""
+    turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
+    shown = model_input_shape(await call.runtime.model_input(turn_id))
+    return JsonAnswer(await to_thread.run_sync(call.redact_for_token, shown))
 
 
 async def get_thread(call: HttpCall) -> JsonAnswer:
@@ -138,9 +146,10 @@ async def export(call: HttpCall) -> EventStreamResponse:
     if wanted.format == "pairs" and entity is not None:
         raise Problem(422, "invalid", "pairs are made from a whole loom: leave the entity out")
     lines = _read_in_thread(export_lines(call.loom, wanted.format, entity))
-    return EventStreamResponse(
-        lines, call.service.limiter.limits.patience, headers={"content-type": "application/x-ndjson"}
-    )
+    limiter, kind = call.service.limiter, {"content-type": "application/x-ndjson"}
+    with ExitStack() as stack:
+        stack.enter_context(limiter.stream(call.token))
+        return EventStreamResponse(lines, limiter.limits.patience, stack.pop_all().close, headers=kind)
 
 
 async def _read_in_thread(lines: Iterator[bytes]) -> AsyncGenerator[bytes]:

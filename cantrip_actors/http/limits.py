@@ -1,6 +1,7 @@
-"""Limits of each token: requests a second, casts at a time, open event streams, cost a day.
+"""Limits of each token: requests a minute, casts at a time, open streams, the size of a body, cost a day.
 
-Each 429 says which one was met.
+The service has limits for all tokens; what a token has of its own replaces them. Each 429 says which one was met, and
+after how many seconds to try again.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from typing import NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Final, NoReturn
 
 import anyio
 from anyio import to_thread
 
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.spending import Spending
-from cantrip_actors.http.tokens import Token
+from cantrip_actors.http.token import Token
+
+MIB: Final = 1 << 20
+"""The unit of sizes of bodies in the command line and in files of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,9 @@ class ServiceLimits:
     """The limits of one token, and of one request.
 
     `body` is in bytes. `rate` requests a second are allowed on average, `burst` at once. At most `casts` entities that
-    a token began may be active, and at most `streams` event streams open. A client may leave an event stream unread,
-    or a body unsent, for `patience` seconds. `longest_wait` is the largest `wait`, in seconds.
+    a token began may be active, and at most `streams` streams open: of events, of OpenAI's API, of MCP sessions, and
+    exports. A client may leave a stream unread, or a body unsent, for `patience` seconds. `longest_wait` is the largest
+    `wait`, in seconds.
     """
 
     body: int = 1 << 20
@@ -35,6 +40,22 @@ class ServiceLimits:
     streams: int = 32
     patience: float = 30.0
     longest_wait: float = 300.0
+
+    def with_requests_per_minute(self, requests: float) -> ServiceLimits:
+        """Return these limits with another rate: so many requests a minute, all of them at once if need be."""
+        return replace(self, rate=requests / 60, burst=max(1.0, requests))
+
+    def of(self, token: Token) -> ServiceLimits:
+        """Return the limits of a token: its own ones, and these for the others."""
+        limits = self
+        if token.requests_per_minute is not None:
+            limits = limits.with_requests_per_minute(token.requests_per_minute)
+        return replace(
+            limits,
+            body=limits.body if token.max_body is None else int(token.max_body * MIB),
+            casts=token.max_concurrent or limits.casts,
+            streams=token.max_streams or limits.streams,
+        )
 
 
 @dataclass(slots=True)
@@ -62,16 +83,17 @@ class Limiter:
     def _of(self, token: Token) -> _Use:
         use = self._uses.get(token.name)
         if use is None:
-            use = self._uses[token.name] = _Use(self.limits.burst, anyio.current_time())
+            use = self._uses[token.name] = _Use(math.inf, anyio.current_time())
         return use
 
     def count_request(self, token: Token) -> None:
         """Count a request. Raises Problem 429."""
-        use, now = self._of(token), anyio.current_time()
-        use.left = min(self.limits.burst, use.left + (now - use.at) * self.limits.rate)
+        use, limits, now = self._of(token), self.limits.of(token), anyio.current_time()
+        use.left = min(limits.burst, use.left + (now - use.at) * limits.rate)
         use.at = now
         if use.left < 1:
-            _refuse("rate", f"{self.limits.rate:g} requests a second", math.ceil((1 - use.left) / self.limits.rate))
+            per_minute = f"{limits.rate * 60:g} requests a minute"
+            _refuse("rate", per_minute, math.ceil((1 - use.left) / limits.rate))
         use.left -= 1
 
     async def check_cost(self, token: Token) -> None:
@@ -87,7 +109,7 @@ class Limiter:
         Raises Problem 429 if this token has spent what it may spend today, or has its maximum of active entities.
         """
         await self.check_cost(token)
-        use, most = self._of(token), token.max_concurrent or self.limits.casts
+        use, most = self._of(token), self.limits.of(token).casts
         if len(use.casts) + use.starting >= most:  # some may be active no more
             ids = list(use.casts)
             busy = await self._find_busy(ids)
@@ -108,10 +130,10 @@ class Limiter:
 
     @contextmanager
     def stream(self, token: Token) -> Iterator[None]:
-        """Count an event stream while the block runs. Raises Problem 429."""
-        use = self._of(token)
-        if use.streams >= self.limits.streams:
-            _refuse("event_streams", f"{self.limits.streams} open event streams", 5)
+        """Count an open stream while the block runs. Raises Problem 429."""
+        use, most = self._of(token), self.limits.of(token).streams
+        if use.streams >= most:
+            _refuse("event_streams", f"{most} open streams", 5)
         use.streams += 1
         try:
             yield

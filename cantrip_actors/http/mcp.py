@@ -5,8 +5,9 @@ The SDK is imported at the first request, in a thread: it takes about a second, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -22,7 +23,7 @@ from cantrip_actors.http.endpoint import Endpoint
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate
-from cantrip_actors.http.tokens import Token
+from cantrip_actors.http.token import Token
 from cantrip_actors.terms.half_characters import replace_half_characters
 
 PATH: Final = "/mcp"
@@ -46,7 +47,7 @@ class _Door:
     async def answer(self, request: Request) -> ASGIApp:
         """Return what answers a request: the SDK's application. Raises Problem, InvalidCantrip."""
         service = self._service
-        token = authenticate(service, request)
+        token = await authenticate(service, request)
         request.state.token = token
         service.limiter.count_request(token)
         if service.is_ending:
@@ -54,9 +55,11 @@ class _Door:
         manager = await self._start_manager()
         _mark(service, request, token)
         application: ASGIApp = manager.asgi_app
+        if request.method == "GET":
+            return _count_stream(application, service, token)
         if request.method != "POST":
             return application
-        limits = service.limiter.limits
+        limits = service.limiter.limits.of(token)
         return _mend(application, await read_body(request, limits.body, limits.patience))
 
     async def _start_manager(self) -> Any:
@@ -80,10 +83,22 @@ class _Door:
 
         server = make_server(service.cantrips, find, service.runtime)
         # the service has checked host and origin
-        manager = StreamableHTTPSessionManager(server, max_request_body_size=service.limiter.limits.body)
+        manager = StreamableHTTPSessionManager(server, max_request_body_size=sys.maxsize)  # the body is read above
         async with manager.run():
             task_status.started(manager)
             await anyio.sleep_forever()
+
+
+def _count_stream(application: ASGIApp, service: Service, token: Token) -> ASGIApp:
+    """Return an application that counts as an open stream of the token until it has answered. Raises Problem 429."""
+    stack = ExitStack()
+    stack.enter_context(service.limiter.stream(token))
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        with stack:
+            await application(scope, receive, send)
+
+    return answer
 
 
 def _mend(application: ASGIApp, body: bytes) -> ASGIApp:

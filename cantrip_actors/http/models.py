@@ -396,6 +396,34 @@ class TurnJson(BaseModel):
     undone: bool | None = None
 
 
+class InputMessageJson(BaseModel):
+    """A message of the input of a model's call."""
+
+    role: str
+    content: str | None
+    images: list[dict[str, Any]] = []
+    tool_calls: list[dict[str, Any]] = []
+    tool_call_id: str | None = None
+    gate: str | None = None
+    is_error: bool = False
+    thinking: str | None = None
+    is_steering: bool = False
+    is_pinned: bool = False
+
+
+class ModelInputJson(BaseModel):
+    """The input of the call of a model that a turn answers."""
+
+    turn_id: str
+    entity_id: str
+    crystal: str
+    messages: list[InputMessageJson]
+    tools: list[dict[str, Any]]
+    settings: dict[str, Any]
+    folded_turns: list[str]
+    is_exact: bool
+
+
 class TreeJson(BaseModel):
     """An entity with its children and forks."""
 

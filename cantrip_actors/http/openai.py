@@ -8,8 +8,8 @@ response names its entity and the mail with the intent, so it is known at once a
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import closing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -69,7 +69,7 @@ def _build_error(status: int, problem: Mapping[str, Any]) -> dict[str, Any]:
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
     code = problem["type"].rpartition(":")[2]
     mistakes = problem.get("mistakes") or [{"path": problem.get("param")}]
-    shown = "model_not_found" if code == "unknown-cantrip" else code
+    shown = {"unknown-cantrip": "model_not_found", "too-many": "rate_limit_exceeded"}.get(code, code)
     return {"message": problem["detail"], "type": kind, "param": mistakes[0]["path"], "code": shown}
 
 
@@ -334,8 +334,19 @@ async def _find_outcome(call: HttpCall, run: _Run) -> Outcome | None:
     return None if ended is None else await run.outcome(call)
 
 
-def _stream(call: HttpCall, run: _Run, encoder: ChatEncoder | ResponseEncoder) -> EventStreamResponse:
-    """Return an episode as a stream of one dialect."""
+@contextmanager
+def _reserve_stream(call: HttpCall, *, is_stream: bool | None) -> Iterator[ExitStack]:
+    """Count a stream that the block begins, until the yielded stack is closed. Raises Problem 429, before any work."""
+    with ExitStack() as stack:
+        if is_stream:
+            stack.enter_context(call.service.limiter.stream(call.token))
+        yield stack
+
+
+def _stream(
+    call: HttpCall, run: _Run, encoder: ChatEncoder | ResponseEncoder, on_close: Callable[[], object]
+) -> EventStreamResponse:
+    """Return an episode as a stream of one dialect, and call `on_close` at the end of the stream."""
     failed: list[CantripError] = []
 
     async def wait() -> None:
@@ -346,7 +357,7 @@ def _stream(call: HttpCall, run: _Run, encoder: ChatEncoder | ResponseEncoder) -
         run.outputs.close()
 
     return EventStreamResponse(
-        _follow_events(call, run, encoder, failed), call.service.limiter.limits.patience, beside=wait
+        _follow_events(call, run, encoder, failed), call.service.limiter.limits.patience, on_close, beside=wait
     )
 
 
@@ -393,16 +404,18 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     cantrip, form = _find_target(call, body)
     chat_input = _parse_messages(call, body.messages, "messages")
     created = int(time.time())
-    if cantrip is None:
-        entity = await call.read(lambda: _find_named(call, body.model))
-        run = await _send(call, entity, chat_input, with_context=False)
-    else:
-        start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
-        run = await _start(call, partial(start, key=call.key, by=call.token.sender))
-    id = f"chatcmpl-{run.id}"
-    if body.stream:
-        with_usage = bool((body.stream_options or {}).get("include_usage"))
-        return _stream(call, run, ChatEncoder(id, body.model, created, with_usage=with_usage, form=form))
+    with _reserve_stream(call, is_stream=body.stream) as stack:
+        if cantrip is None:
+            entity = await call.read(lambda: _find_named(call, body.model))
+            run = await _send(call, entity, chat_input, with_context=False)
+        else:
+            start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
+            run = await _start(call, partial(start, key=call.key, by=call.token.sender))
+        id = f"chatcmpl-{run.id}"
+        if body.stream:
+            with_usage = bool((body.stream_options or {}).get("include_usage"))
+            encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=form)
+            return _stream(call, run, encoder, stack.pop_all().close)
     outcome = await _find_outcome(call, run)
     if outcome is None:
         return JsonAnswer(status=499)
@@ -421,10 +434,12 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     if body.instructions:
         messages.insert(0, {"role": "system", "content": body.instructions})
     chat_input = _parse_messages(call, messages, "input")
-    run = await _continue(call, body, cantrip, chat_input)
-    id, created = ID + run.id, int(time.time())
-    if body.stream:
-        return _stream(call, run, ResponseEncoder(id, body.model, created, body.previous_response_id, form))
+    with _reserve_stream(call, is_stream=body.stream) as stack:
+        run = await _continue(call, body, cantrip, chat_input)
+        id, created = ID + run.id, int(time.time())
+        if body.stream:
+            response_encoder = ResponseEncoder(id, body.model, created, body.previous_response_id, form)
+            return _stream(call, run, response_encoder, stack.pop_all().close)
     if body.background:
         run.outputs.close()
         return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=body.previous_response_id))

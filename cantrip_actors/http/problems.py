@@ -148,6 +148,12 @@ def problem_of(error: CantripError) -> Problem:
     return report(error, 500, "failed", "the entity failed", **more)
 
 
+def make_revoked() -> Problem:
+    """Return the problem of a request whose token was revoked, or expired, while it was answered."""
+    challenge = {"www-authenticate": 'Bearer error="invalid_token"'}
+    return Problem(401, "token", "the token is no longer valid", headers=challenge)
+
+
 def _make_problem_of_dispatch(error: DispatchError) -> Problem:
     """Return the problem for an error of dispatches, without the paths of the server that its text may have."""
     match error:

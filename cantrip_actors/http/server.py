@@ -35,7 +35,8 @@ from cantrip_actors.http.limits import ServiceLimits
 from cantrip_actors.http.operations import dump_at_signal
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.slow_clients import protect_asyncio, protect_trio
-from cantrip_actors.http.tokens import SCOPES, InvalidTokens, Token, Tokens, digest_of, new_token
+from cantrip_actors.http.token import SCOPES, Token
+from cantrip_actors.http.tokens import InvalidTokens, Tokens, digest_of, new_token
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.redact.logs import get_logger
 

@@ -16,7 +16,8 @@ from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, ServiceLimits
 from cantrip_actors.http.spending import Spending
 from cantrip_actors.http.supervision import Supervision
-from cantrip_actors.http.tokens import Token, Tokens
+from cantrip_actors.http.token import Token
+from cantrip_actors.http.tokens import Tokens
 from cantrip_actors.observe import Telemetry, Upserts
 from cantrip_actors.observe.batching import GROWTH, WHOLE_TEXTS
 from cantrip_actors.observe.overview import Overview

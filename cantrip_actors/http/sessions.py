@@ -11,9 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cantrip_actors.http.guard import host_name, is_same_origin
+from cantrip_actors.http.issuers import IssuerUnreachable
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.protected_resource import make_challenge
 from cantrip_actors.http.service import Service
-from cantrip_actors.http.tokens import ANYONE, SCOPES, Token
+from cantrip_actors.http.token import ANYONE, SCOPES, Token
 
 SECURE: Final = "__Host-cantrip"
 PLAIN: Final = "cantrip"
@@ -23,21 +25,30 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def authenticate(service: Service, request: Request) -> Token:
-    """Return the token of a request. Raises Problem 401, and 403 for a cookie that another page made a browser send."""
+async def authenticate(service: Service, request: Request) -> Token:
+    """Return the token of a request.
+
+    Raises Problem 401, 403 for a cookie that another page made a browser send, and 503 if a token cannot be checked.
+    """
     if service.tokens is None:
         return ANYONE
     header = request.headers.get("authorization")
+    text: str | None
     if header is not None:
-        kind, _, text = header.partition(" ")
-        token = service.tokens.find(text.strip()) if kind.lower() == "bearer" else None
+        kind, _, value = header.partition(" ")
+        text = value.strip() if kind.lower() == "bearer" else None
     else:
-        cookie = request.cookies.get(SECURE) or (request.cookies.get(PLAIN) if _is_plain(request) else None)
-        token = None if cookie is None else service.tokens.find(cookie)
-        if token is not None and request.method not in SAFE:
-            _check_own_page(request)
+        text = request.cookies.get(SECURE) or (request.cookies.get(PLAIN) if _is_plain(request) else None)
+    try:
+        token = None if text is None else await service.tokens.identify(text)
+    except IssuerUnreachable as error:
+        raise Problem(503, "issuer", str(error), headers={"retry-after": "10"}) from error
     if token is None:
-        raise Problem(401, "token", "expected authorization: Bearer TOKEN", headers={"www-authenticate": "Bearer"})
+        error_code = "invalid_token" if text is not None and list(service.tokens.issuers) else ""
+        headers = make_challenge(service, request, error_code)
+        raise Problem(401, "token", "expected authorization: Bearer TOKEN", headers=headers)
+    if header is None and request.method not in SAFE:
+        _check_own_page(request)
     return token
 
 

@@ -115,6 +115,7 @@ _NATIVE: tuple[ApiRoute, ...] = (
     ),
     ApiRoute("POST", "/turns/{id}/fork", "cast", entities.fork, _NEW, models.ForkBody),
     ApiRoute("GET", "/turns/{id}", "read", history.get_turn, {200: models.TurnJson}),
+    ApiRoute("GET", "/turns/{id}/input", "inputs", history.get_input, {200: models.ModelInputJson}),
     ApiRoute("GET", "/turns/{id}/thread", "read", history.get_thread, {200: models.Items}),
     ApiRoute("POST", "/turns/{id}/rewards", "reward", history.reward, {201: models.RewardedJson}, models.RewardBody),
     ApiRoute("GET", "/entities/{id}/turns", "read", history.get_turns, {200: models.Items}, query=models.TurnsQuery),

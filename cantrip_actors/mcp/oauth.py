@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from cantrip_actors.terms.arguments import check_kind, read_texts
 from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.secure_url import is_secure_url
 
 FOLDER: Final = Path(".cantrip", "oauth")
 """The folder for tokens, below the user's home folder: no gate reads a folder called `.cantrip`."""
@@ -71,18 +71,7 @@ def oauth(
     check_kind("oauth: issuer", issuer, str | None, "an https URL", InvalidCantrip)
     for what, value in (("client_id", client_id), ("client_secret", client_secret), ("folder", folder)):
         check_kind(f"oauth: {what}", value, str | None, "a text", InvalidCantrip)
-    if issuer is not None and not _is_issuer(issuer):
+    if issuer is not None and not is_secure_url(issuer):
         raise InvalidCantrip(f"oauth: issuer: expected an https URL, got {issuer!r}")
     wanted = read_texts("oauth: scopes", scopes, "a list of texts", InvalidCantrip)
     return OAuth(client_id=client_id, client_secret=client_secret, issuer=issuer, scopes=wanted, folder=folder)
-
-
-def _is_issuer(url: str) -> bool:
-    """Return whether a URL names an authorization server: by https, or one on this machine."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # which raises for a port that is none
-    except ValueError:
-        return False
-    is_local = parts.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")
-    return bool(host) and (parts.scheme == "https" or is_local) and "@" not in parts.netloc

@@ -19,7 +19,8 @@ import httpx
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
 from cantrip_actors.http import Service, ServiceLimits, ServiceSettings, Token, Tokens, app, make_app
 from cantrip_actors.http.server import listen, run_hypercorn
-from cantrip_actors.http.tokens import SCOPES, digest_of
+from cantrip_actors.http.token import SCOPES
+from cantrip_actors.http.tokens import digest_of
 from cantrip_actors.wards import max_turns
 from tests.forked import COMMAND, Forked
 

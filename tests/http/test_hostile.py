@@ -21,7 +21,7 @@ from cantrip_actors.http import Service, ServiceLimits, Tokens, make_app
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.openapi import plain_path
 from cantrip_actors.http.table import OPERATIONS, ROUTES, ApiRoute
-from cantrip_actors.http.tokens import SCOPES
+from cantrip_actors.http.token import SCOPES
 from tests.dispatch.contracts import contract, terms
 from tests.exhaustive import FULL
 from tests.http.serving import ADMIN, ECHO, token

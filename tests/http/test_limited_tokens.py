@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.table import OPERATIONS, ROUTES
-from cantrip_actors.http.tokens import SCOPES
+from cantrip_actors.http.token import SCOPES
 from tests.http.serving import Served, echo, served, token
 from tests.mcp_server.test_http import client_of
 from tests.mcp_server.test_tasks import MODERN, TASKS, ask

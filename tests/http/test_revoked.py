@@ -17,6 +17,7 @@ from tests.http.serving import ADMIN, Served, open_stream, served
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-30")]
 
 RIGHTS = '["read", "cast", "send", "observe"]'
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
 NAMES = ("stays", "removed", "expires", "poorer", "moved", "narrower")
 
 
@@ -36,6 +37,66 @@ async def read_to_end(on: Served, name: str, path: str, ended: dict[str, float])
         while await reader.next() is not None:
             pass
         ended[name] = anyio.current_time()
+
+
+async def call_tool(on: Served, name: str, era: str, answers: list[Any]) -> None:
+    """Have a tool work for long, and note how the answer ends; a session of the older protocol also has a stream."""
+    headers = on.as_token(name) | {"accept": "application/json, text/event-stream", "mcp-protocol-version": era}
+    client = {"name": "it", "version": "1"}
+    info = {
+        f"io.modelcontextprotocol/{key}": value for key, value in (("clientInfo", client), ("protocolVersion", era))
+    }
+    meta = info | {"io.modelcontextprotocol/clientCapabilities": {}}
+    async with httpx.AsyncClient(base_url=on.url, headers=headers, timeout=60) as http:
+
+        async def post(method: str, params: Any) -> httpx.Response:
+            http.headers.update({"mcp-method": method, "mcp-name": params.get("name", "")})
+            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            return await http.post("/mcp", json=message)
+
+        async def listen() -> None:
+            async with http.stream("GET", "/mcp") as stream:
+                answers.append((stream.status_code, "".join([part async for part in stream.aiter_text()])))
+
+        arguments = {"name": "echo", "arguments": {"intent": "nap 600"}}
+        if era == LEGACY:
+            hello = {"protocolVersion": era, "capabilities": {}, "clientInfo": client}
+            http.headers["mcp-session-id"] = (await post("initialize", hello)).headers["mcp-session-id"]
+        async with anyio.create_task_group() as tasks:
+            if era == LEGACY:
+                tasks.start_soon(listen)
+            else:
+                arguments |= {"_meta": meta}
+            answer = await post("tools/call", arguments)
+            answers.append((answer.status_code, answer.text))
+
+
+async def test_connections_of_mcp_clients_end_within_two_seconds_of_the_loss(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    usual = f'scopes = {RIGHTS}\ntenant = "a"'
+    write(file, {"removed": usual, "stays": usual})
+    async with served() as on:
+        on.service.tokens = tokens = Tokens.of_file(file)
+        answers: list[Any] = []
+        kept: list[Any] = []
+        async with anyio.create_task_group() as tasks:
+            for era in (LEGACY, MODERN):
+                tasks.start_soon(call_tool, on, "removed", era, answers)
+                tasks.start_soon(call_tool, on, "stays", era, kept)
+            while len(on.runtime.loom.unfinished()) < 4:
+                await anyio.sleep(0.02)
+            await anyio.sleep(0.2)
+            lost_at = anyio.current_time()
+            write(file, {"stays": usual})
+            tokens.reload()
+            with anyio.fail_after(20):
+                while len(answers) < 3:
+                    await anyio.sleep(0.02)
+            assert anyio.current_time() - lost_at < 2 + 3  # and what a busy machine takes
+            assert not kept
+            assert not [text for _, text in answers if "slept" in text]
+            assert {status for status, _ in answers} <= {200, 401}
+            tasks.cancel_scope.cancel()
 
 
 async def ask_and_wait(on: Served, path: str, body: Any, answers: list[Any]) -> None:

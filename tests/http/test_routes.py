@@ -20,7 +20,7 @@ from cantrip_actors.http.models import EntityState
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.openapi import plain_path
 from cantrip_actors.http.table import OPERATIONS, ROUTES
-from cantrip_actors.http.tokens import SCOPES
+from cantrip_actors.http.token import SCOPES
 from cantrip_actors.loom import State
 from cantrip_actors.mcp_server.tools import offers_of
 from cantrip_actors.observe import Telemetry
@@ -101,6 +101,7 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         (first, *_) = (await check("GET", "entities/bob/turns?limit=1", 200))["items"]
         assert (await check("GET", f"turns/{first['id']}", 200)) == first
         await check("GET", f"turns/{first['id']}/thread", 200)
+        await check("GET", f"turns/{first['id']}/input", 200)
         spent = await check("GET", "entities/bob/spending?per=month&zone=Europe/Oslo", 200)
         assert [sorted(each) for each in spent["items"]] == [["period", "usage"]] * len(spent["items"])
         story = await check("GET", "entities/bob/story?limit=2", 200)
@@ -153,7 +154,8 @@ async def test_the_openapi_document_describes_exactly_the_routes() -> None:
             described = (await anonymous.get("/api/v1/openapi.json")).json()
         guard: Any = make_app(on.service)
         routes = [route for route in guard._app.routes if isinstance(route, Route)]  # what is served
-        plain = {"/api/v1/openapi.json", "/mcp", "/session", *assets()}
+        well_known = "/.well-known/oauth-protected-resource"
+        plain = {"/api/v1/openapi.json", "/mcp", "/session", well_known, f"{well_known}/mcp", *assets()}
         there = {
             (plain_path(route.path), method.lower())
             for route in routes

@@ -193,7 +193,29 @@ export class Timeline {
       turn.thinking && !goesOn ? h("details", { class: "thinks" }, h("summary", null, "Thinking"), prose(turn.thinking)) : "",
       turn.content && !goesOn ? prose(turn.content) : "",
       turn.code && !program ? code(turn.code) : "", calls.map((one) => this.#call(one, one === program ? turn.code : null)), (turn.images ?? []).map(picture), kin);
+    if (this.can("inputs") && !goesOn) card.append(this.#input(turn));
     return h("li", { class: `step turn ${failed ? "bad" : ""}` }, h("span", { class: "knot" }, sign(failed ? "cross" : "dot")), card);
+  }
+  // What the model was given: read when a person opens it, since it may be long.
+  #input(turn) {
+    const box = h("div", null, h("p", { class: "dim" }, "reading …"));
+    const node = h("details", { class: "thinks input" }, h("summary", null, "Input of the model"), box);
+    node.addEventListener("toggle", async () => {
+      if (!node.open || node.dataset.read) return;
+      node.dataset.read = "yes";
+      try { box.replaceChildren(...this.#renderInput(await api("GET", `turns/${encodeURIComponent(turn.id)}/input`))); }
+      catch (error) { delete node.dataset.read; box.replaceChildren(h("p", { class: "error" }, plain(error.message))); }
+    });
+    return node;
+  }
+  #renderInput(input) {
+    const folded = input.folded_turns.length;
+    const message = (one) => h("section", { class: "given", "aria-label": one.role }, h("h4", null, one.gate ? `result of ${plain(one.gate)}` : one.role, one.is_error ? " (error)" : ""),
+      one.thinking ? prose(one.thinking) : "", one.content ? code(one.content) : "", (one.images ?? []).map(picture),
+      (one.tool_calls ?? []).map((call) => [h("h4", null, "calls ", write(h("code"), call.gate)), ...(typeof call.args === "string" ? code(call.args) : values(call.args))]));
+    return [input.is_exact ? "" : h("p", { class: "dim" }, "This process does not know the cantrip of that turn: descriptions of functions, and bounds on long results, may be missing."),
+      folded ? h("p", { class: "dim" }, `${plural(folded, "earlier turn was", "earlier turns were")} folded: the marker below stands for them.`) : "", ...input.messages.map(message),
+      h("details", { class: "thinks" }, h("summary", null, `${plural(input.tools.length, "gate")} and the settings`), ...code(asText({ crystal: input.crystal, settings: input.settings, gates: input.tools })))].filter(Boolean);
   }
   #call(one, program) {
     const result = one.result === null || one.result === undefined ? "" : asText(one.result);

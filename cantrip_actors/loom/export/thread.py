@@ -39,7 +39,7 @@ def build_turn_fields(turn: Turn) -> dict[str, Any]:
         "utterance": turn.utterance,
         "observation": turn.observation,
         "gate_calls": [_build_gate_call(o) for o in turn.gate_calls],
-        **({"images": [_build_image(image) for image in turn.made]} if turn.made else {}),
+        **({"images": [build_image_fields(image) for image in turn.made]} if turn.made else {}),
         **decided,
         **({"resumes": list(map(build_resume, turn.resumes))} if turn.resumes else {}),
         **_build_served(turn),
@@ -68,7 +68,7 @@ def _build_served(turn: Turn) -> dict[str, Any]:
 def _build_gate_call(o: Observation) -> dict[str, Any]:
     """Return a gate call in the form of D-005, with `images` if it has any, and `attempts` if there were several."""
     told = {"gate": o.gate, "args": o.args, "result": o.result, "is_error": o.is_error, "tool_call_id": o.tool_call_id}
-    images = {"images": [_build_image(image) for image in o.images]} if o.images else {}
+    images = {"images": [build_image_fields(image) for image in o.images]} if o.images else {}
     return told | images | ({"attempts": o.attempts} if o.attempts != 1 else {})
 
 
@@ -92,7 +92,7 @@ def build_resume(one: Resumed) -> dict[str, Any]:
 _NAMED: Final = ("filename", "provider", "file_id")
 
 
-def _build_image(image: File) -> dict[str, Any]:
+def build_image_fields(image: File) -> dict[str, Any]:
     """Return an image as a data URL, null without bytes; another file as a description."""
     named = {name: value for name in _NAMED if (value := getattr(image, name)) is not None}
     return {

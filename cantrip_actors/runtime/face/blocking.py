@@ -517,6 +517,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     is_interrupted = _call_in_loop(Runtime.is_interrupted)
     entities = _call_blocking(Runtime.entities)
     messages = _call_blocking(Runtime.messages)
+    model_input = _call_blocking(Runtime.model_input)
     submissions = _wrap_result(_wrap_submissions, Runtime.submissions)
     list_requests = _call_blocking(Runtime.list_requests)
     add_request_source = _call_in_loop(Runtime.add_request_source)

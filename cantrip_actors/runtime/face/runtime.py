@@ -43,6 +43,7 @@ from cantrip_actors.redact.redactor import Secrets
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
 from cantrip_actors.runtime.entity.beginnings import Beginning, Beginnings
 from cantrip_actors.runtime.entity.cells import NEVER_BEGAN, make_begin
+from cantrip_actors.runtime.entity.model_inputs import find_model_input
 from cantrip_actors.runtime.entity.upgrades import Move, Upgrade
 from cantrip_actors.runtime.events.context_variables import ASKER
 from cantrip_actors.runtime.events.events import Subscription
@@ -89,6 +90,7 @@ from cantrip_actors.terms.errors import (
 )
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response, ThreadMessage
+from cantrip_actors.terms.model_input import ModelInput
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
@@ -914,6 +916,14 @@ class Runtime:
         Raises UnknownEntity, RuntimeClosed, LoomError.
         """
         return await self._tree.in_store(lambda: read_messages(self.loom, self._find_id(entity)))
+
+    async def model_input(self, turn_id: str) -> ModelInput:
+        """Return what a crystal was given for the answer of a turn: messages, images, system prompt, gates, settings.
+
+        It is computed from the loom, as the entity computed it then. It has secrets: show it only to people who may see
+        them. Raises RuntimeClosed, and LoomError for an unknown or forgotten turn.
+        """
+        return await find_model_input(self._tree, self.loom, turn_id)
 
     # Requests to people
 
