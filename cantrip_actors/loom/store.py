@@ -583,7 +583,7 @@ class Store(LeaseStore):
             )
 
     def check_records(self, entity_id: str, after: int = -1) -> None:
-        """Raise DamagedLoom if a record of an entity after a position was changed, moved or removed (Z-14).
+        """Raise DamagedLoom if a record of an entity after a position was changed, moved or removed.
 
         It checks the chain of the entity's tree from its first record to the one after its last; nothing in a loom that
         was opened without its key.

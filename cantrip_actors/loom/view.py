@@ -82,7 +82,7 @@ class Loom:
     With a `tenant` it contains only that tenant's entities; any other id is unknown.
 
     A loom that `checks` compares the records, turns, threads and outcomes that it returns with the hash chain, and
-    raises DamagedLoom for those that are not what was written (Z-14). It does not compare listings, states and feeds.
+    raises DamagedLoom for those that are not what was written. It does not compare listings, states and feeds.
     """
 
     def __init__(
