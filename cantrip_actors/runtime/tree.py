@@ -343,7 +343,7 @@ class Tree(Core):
         self.loom_actor = LoomWriter(
             store,
             self.access,
-            self._publish,
+            partial(self.bus.publish_made, self.make_events),
             inboxes.deliver,
             inboxes.load,
             self.scheduler.note,
@@ -383,13 +383,6 @@ class Tree(Core):
         if cell is None or cell.outcome is None:
             return None
         return EpisodeEnd(cell.outcome, cell.plan.lasting, cell.episode is not None)
-
-    def _publish(self, records: Sequence[Record]) -> None:
-        """Publish the events of written records to subscribers."""
-        if self.instrument is not None:
-            self.instrument.written(records)
-        if self.bus:
-            self.bus.publish(self.make_events(records))
 
     # The loom's content
 

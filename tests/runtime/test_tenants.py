@@ -138,6 +138,8 @@ REFUSED: dict[str, Look] = {
     "abandon": lambda w, id: w.other.abandon(id),
     "forget": lambda w, id: w.other.forget(id),
     "loom.ancestry": lambda w, id: w.other.loom.ancestry(id),
+    "loom.checked": lambda w, id: w.other.loom.checked.turns(id),
+    "loom.unchecked": lambda w, id: w.other.loom.unchecked.turns(id),
     "loom.header": lambda w, id: w.other.loom.header(id),
     "loom.header_in_force": lambda w, id: w.other.loom.header_in_force(id),
     "loom.records": lambda w, id: w.other.loom.records(id),
@@ -168,6 +170,7 @@ REFUSED: dict[str, Look] = {
 OF_TURNS: dict[str, Look] = {
     "fork": lambda w, turn: w.other.fork(turn, intent="mine now"),
     "start_fork": lambda w, turn: w.other.start_fork(turn, intent="mine now"),
+    "model_input": lambda w, turn: w.other.model_input(turn),
     "loom.turn": lambda w, turn: w.other.loom.turn(turn),
     "loom.__getitem__": lambda w, turn: w.other.loom[turn],
     "loom.owner": lambda w, turn: w.other.loom.owner(turn),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from typing import TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from cantrip_actors.redact.logs import get_logger
@@ -141,6 +142,7 @@ class Watchers:
                 _log.exception("a watcher has raised, and is not called any more", watcher=repr(publish.func))
 
 
+T = TypeVar("T")
 _RingKey = tuple[str | None, bool]
 """An entity's id, or None for all of them; and whether the streamed events are among those of the ring."""
 
@@ -169,6 +171,11 @@ class Bus:
     def subscribers(self) -> int:
         """The number of subscriptions, from any thread."""
         return len(self._subscriptions)
+
+    def publish_made(self, make: Callable[[T], Sequence[EntityEvent]], source: T) -> None:
+        """Deliver the events that `make` makes of a source, if anything is delivered."""
+        if self:
+            self.publish(make(source))
 
     def publish(self, events: Sequence[EntityEvent]) -> None:
         """Deliver `events`."""

@@ -562,6 +562,7 @@ class LoomWriter(Actor):
         """Report a commit of this many appends: its records, mail and timers are in the store."""
         if records and self._instrument is not None:
             self._instrument.committed(time.perf_counter() - began, count)
+            self._instrument.written(records)
         self._publish(records)
         for _, mail in post:
             self._on_mail(mail.entity_id)
