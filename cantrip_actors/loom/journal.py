@@ -70,6 +70,13 @@ class EndReader:
         self.end = self.end.follow((line,))
         if self.noted is not None and self.end.others == self.noted.others:
             self.is_changed = self.end.check != self.noted.check
+            self.end = self.end._replace(check=self.noted.check)  # so that `verify` finds it again after more lines
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are fewer lines than were acknowledged."""
+        noted = self.noted or JournalEnd()
+        return noted.records > self.end.records or noted.others > self.end.others
 
     def describe_lost(self) -> str:
         """Return what is missing of the acknowledged lines; "" if nothing is."""

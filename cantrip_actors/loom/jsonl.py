@@ -119,7 +119,8 @@ class JsonlStore(MemoryStore):
             if not read_only:
                 self._renew_head()
                 self._refuse_lost_end()
-                if self._journal_size > WASTE + 2 * sum(map(len, self._dump_journal(NOTHING_ERASED))):
+                is_whole = not self._ends.describe_lost()
+                if is_whole and self._journal_size > WASTE + 2 * sum(map(len, self._dump_journal(NOTHING_ERASED))):
                     self._rewrite()()
                 self._file.remove_new()
                 narrow_files([self.path])
@@ -228,13 +229,13 @@ class JsonlStore(MemoryStore):
         return line.end if isinstance(line, JournalLine) else None
 
     def _refuse_lost_end(self) -> None:
-        """Raise DamagedLoom if acknowledged lines are missing, unless a power cut explains it."""
+        """Raise DamagedLoom if acknowledged lines are missing, unless a power cut explains it; log changed ones."""
         lost, noted = self._ends.describe_lost(), self._ends.noted
-        if lost and (self.blocking or (noted is not None and noted.boot == self._end.boot)):
+        if self._ends.is_cut and (self.blocking or (noted is not None and noted.boot == self._end.boot)):
             hint = "The file was damaged, cut or edited"
             raise DamagedLoom(f"{self.path}: acknowledged records are missing: {lost}. {hint}. {REPAIR}")
         if lost:
-            hint = "the machine was started again, and only ?durability=power survives a power cut"
+            hint = "it was edited, or the machine was started again: only ?durability=power survives a power cut"
             _log.warning("loom.acknowledged_missing", path=self.where, missing=lost, hint=hint)
 
     def faults(self) -> Iterator[str]:
