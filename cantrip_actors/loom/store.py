@@ -585,7 +585,7 @@ class Store(LeaseStore):
             )
 
     def check_records(self, entity_id: str, after: int = -1, count: int = sys.maxsize) -> None:
-        """Raise DamagedLoom if one of the next `count` records of an entity after a position was changed (Z-14).
+        """Raise DamagedLoom if one of the next `count` records of an entity after a position was changed (0171).
 
         It checks the chain of the entity's tree up to the record after the last of them, so it also finds records that
         were moved or removed; nothing in a loom that was opened without its key.

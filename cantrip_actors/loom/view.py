@@ -82,7 +82,7 @@ class Loom:
     With a `tenant` it contains only that tenant's entities; any other id is unknown.
 
     With `checks` it compares the records, turns, threads and outcomes that it returns with the hash chain, and
-    raises DamagedLoom for those that are not what was written (Z-14). It does not compare listings, states and feeds.
+    raises DamagedLoom for those that are not what was written (0171). It does not compare listings, states and feeds.
     The looms of `open_loom` and of a runtime check.
     """
 

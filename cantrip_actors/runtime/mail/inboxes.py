@@ -441,7 +441,7 @@ class Inboxes:
     def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:
         """Return the keys whose intents have ended according to the log, each with its outcome or its error.
 
-        The answers of a log that is not what was written are errors (Z-14).
+        The answers of a log that is not what was written are errors (0171).
         """
         loom = make_checked(self._core.loom)
         if not loom.has(entity_id):
