@@ -154,7 +154,7 @@ class JsonlStore(MemoryStore):
         batch: list[tuple[int, bytes]] = []
         left = end = number = 0
         self._ends = ends = EndReader(self._read_noted_end())  # before the lines: a writer may be at work
-        whole = end, number, ends.end
+        whole = end, number, ends.end, ends.blobs
         for line in self._read_lines():
             number += 1
             end += len(line) + 1
@@ -167,11 +167,11 @@ class JsonlStore(MemoryStore):
                 for each in batch:
                     self._add_line(*each)
                 batch.clear()
-                whole = end, number, ends.end
+                whole = end, number, ends.end, ends.blobs
         self.seal = open_seal(seal_key, self._mark, self.where, is_new=not end and not self.read_only)
         self._note_ends()
-        self._file.end, number, last = whole
-        records = max(0, number - last.others - 1)
+        self._file.end, number, last, blobs = whole
+        records = max(0, number - last.others - blobs - 1)
         ends.end = self._end = last._replace(records=records, boot=read_boot_id()[:8])
         lost = ends.describe_lost()
         if self.read_only and lost:
@@ -287,11 +287,10 @@ class JsonlStore(MemoryStore):
         if isinstance(why, Newer):
             raise Newer(f"{self.path}: line {number} {why}") from why
         if not self.read_only or number == 1:
-            keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
             raise DamagedLoom(
                 f"{self.path}: line {number} is corrupt: {why}. No crash leaves such a line: the file was changed, or "
                 f"its disk fails. Opening it read-only skips the line, `cantrip loom repair {self.path}` copies the "
-                f"file and leaves it out. Restore it from a copy{keep}"
+                f"file and leaves it out. Or restore it from a copy"
             )
         self._damaged.append(number)
         self._lines.append(line)  # `verify` reports it, and nothing copies the loom
