@@ -290,7 +290,7 @@ class JsonlStore(MemoryStore):
             raise DamagedLoom(
                 f"{self.path}: line {number} is corrupt: {why}. No crash leaves such a line: the file was changed, or "
                 f"its disk fails. Opening it read-only skips the line, `cantrip loom repair {self.path}` copies the "
-                f"file and leaves it out. Or restore it from a copy"
+                f"file and leaves it out. Restore it from a copy"
             )
         self._damaged.append(number)
         self._lines.append(line)  # `verify` reports it, and nothing copies the loom
@@ -375,10 +375,13 @@ class JsonlStore(MemoryStore):
             self._warn_of_size()
 
     def _encode_first_line(self, end: JournalEnd | None, head: Head | None) -> bytes:
-        mark = self.seal.mark
-        seal = b"}" if mark is None else b"," + encode_line(JournalLine(mark=mark, head=head))[1:]
-        noted = b"" if end is None else b',"end":[%d,%d,%d,"%b"]' % (*end[:3], end.boot.encode())
-        return (b'{"loom":%d%b%b' % (VERSION, noted, seal)).ljust(_FIRST - 1) + b"\n"
+        mark, noted, seal = self.seal.mark, "", ""
+        if end is not None:
+            records, others, check, boot = end
+            noted = f',"end":[{records},{others},{check},"{boot}"]'
+        if mark is not None:
+            seal = f",{encode_line(JournalLine(mark=mark, head=head))[1:-1].decode()}"
+        return f'{{"loom":{VERSION}{noted}{seal}}}'.ljust(_FIRST - 1).encode() + b"\n"
 
     def _change(self, lines: Sequence[JournalLine]) -> None:
         if lines:
