@@ -16,6 +16,7 @@ from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
+from cantrip_actors.loom.view import make_unchecked
 from cantrip_actors.machine.project import find_turn_in_force, list_intents
 from cantrip_actors.machine.project.conversation import Heard, list_heard_by_turn
 from cantrip_actors.records.records import Header, IntentGiven
@@ -108,7 +109,7 @@ class Finder:
         ids: dict[str, FoundId] = {}
         for entity in self._loom.entities():
             ids[entity] = FoundId("entity", entity)
-            ids.update((turn.id, FoundId("turn", turn.id)) for turn in self._loom.unchecked.turns(entity))
+            ids.update((turn.id, FoundId("turn", turn.id)) for turn in make_unchecked(self._loom).turns(entity))
         return ids
 
 
@@ -117,7 +118,7 @@ class Finder:
 
 def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return an entity in a few fields; tokens are those of its whole subtree."""
-    entity, loom = header.entity_id, loom.unchecked
+    entity, loom = header.entity_id, make_unchecked(loom)
     header, turns = loom.header_in_force(entity), loom.turns(entity)
     usage, quarantine = loom.subtree_usage(entity), loom.quarantines().get(entity)
     return {
@@ -174,7 +175,7 @@ def spending_table(spent: Iterable[PeriodUsage]) -> Iterator[Text]:
 
 def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return a long-lived entity in a few fields: its state, its last intent, its last answer."""
-    row, loom = entity_row(loom, header), loom.unchecked
+    row, loom = entity_row(loom, header), make_unchecked(loom)
     intents = list_intents(loom.records(header.entity_id))
     return {
         **row,

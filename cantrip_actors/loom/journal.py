@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -34,9 +34,14 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.value import Value
 
+_BLOB: Final = b'{"blob":'
+
 
 class JournalEnd(NamedTuple):
-    """How much of a file was acknowledged: the number of its records, and of its other lines with their checksum."""
+    """How much of a file was acknowledged: the number of its records, and of its other lines with their checksum.
+
+    Blobs are not counted: the records that refer to them say which are missing.
+    """
 
     records: int = 0
     others: int = 0
@@ -50,7 +55,7 @@ class JournalEnd(NamedTuple):
         for line in lines:
             if line.startswith(b'{"kind":'):
                 records += 1
-            else:
+            elif not line.startswith(_BLOB):
                 others += 1
                 check = crc32(line, check)
         return JournalEnd(records, others, check, boot)
@@ -62,14 +67,25 @@ class EndReader:
     def __init__(self, noted: JournalEnd | None = None) -> None:
         self.noted = noted
         self.end = JournalEnd()
+        self.blobs = 0
         self.is_changed = False
         """Whether a line that is no record is not as it was acknowledged."""
 
     def follow_other(self, line: bytes) -> None:
         """Follow a line that is no record."""
+        if line.startswith(_BLOB):
+            self.blobs += 1
+            return
         self.end = self.end.follow((line,))
         if self.noted is not None and self.end.others == self.noted.others:
             self.is_changed = self.end.check != self.noted.check
+            self.end = self.end._replace(check=self.noted.check)  # so that `verify` finds it again after more lines
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are fewer lines than were acknowledged."""
+        noted = self.noted or JournalEnd()
+        return noted.records > self.end.records or noted.others > self.end.others
 
     def describe_lost(self) -> str:
         """Return what is missing of the acknowledged lines; "" if nothing is."""
@@ -77,9 +93,9 @@ class EndReader:
         if noted.records > end.records:
             parts.append(f"{noted.records - end.records:,} of {noted.records:,} records")
         if noted.others > end.others:
-            parts.append(f"{noted.others - end.others:,} lines of mail, timers, submissions, accounts or blobs")
+            parts.append(f"{noted.others - end.others:,} lines of mail, timers, submissions or accounts")
         elif self.is_changed:
-            parts.append("a line of mail, a timer, a submission, an account or a blob, which was changed or taken out")
+            parts.append("a line of mail, a timer, a submission or an account, which was changed or taken out")
         return "; ".join(parts)
 
 

@@ -119,7 +119,8 @@ class JsonlStore(MemoryStore):
             if not read_only:
                 self._renew_head()
                 self._refuse_lost_end()
-                if self._journal_size > WASTE + 2 * sum(map(len, self._dump_journal(NOTHING_ERASED))):
+                is_whole = not self._ends.describe_lost()
+                if is_whole and self._journal_size > WASTE + 2 * sum(map(len, self._dump_journal(NOTHING_ERASED))):
                     self._rewrite()()
                 self._file.remove_new()
                 narrow_files([self.path])
@@ -153,7 +154,7 @@ class JsonlStore(MemoryStore):
         batch: list[tuple[int, bytes]] = []
         left = end = number = 0
         self._ends = ends = EndReader(self._read_noted_end())  # before the lines: a writer may be at work
-        whole = end, number, ends.end
+        whole = end, number, ends.end, ends.blobs
         for line in self._read_lines():
             number += 1
             end += len(line) + 1
@@ -166,11 +167,11 @@ class JsonlStore(MemoryStore):
                 for each in batch:
                     self._add_line(*each)
                 batch.clear()
-                whole = end, number, ends.end
+                whole = end, number, ends.end, ends.blobs
         self.seal = open_seal(seal_key, self._mark, self.where, is_new=not end and not self.read_only)
         self._note_ends()
-        self._file.end, number, last = whole
-        records = max(0, number - last.others - 1)
+        self._file.end, number, last, blobs = whole
+        records = max(0, number - last.others - blobs - 1)
         ends.end = self._end = last._replace(records=records, boot=read_boot_id()[:8])
         lost = ends.describe_lost()
         if self.read_only and lost:
@@ -228,13 +229,13 @@ class JsonlStore(MemoryStore):
         return line.end if isinstance(line, JournalLine) else None
 
     def _refuse_lost_end(self) -> None:
-        """Raise DamagedLoom if acknowledged lines are missing, unless a power cut explains it."""
+        """Raise DamagedLoom if acknowledged lines are missing, unless a power cut explains it; log changed ones."""
         lost, noted = self._ends.describe_lost(), self._ends.noted
-        if lost and (self.blocking or (noted is not None and noted.boot == self._end.boot)):
+        if self._ends.is_cut and (self.blocking or (noted is not None and noted.boot == self._end.boot)):
             hint = "The file was damaged, cut or edited"
             raise DamagedLoom(f"{self.path}: acknowledged records are missing: {lost}. {hint}. {REPAIR}")
         if lost:
-            hint = "the machine was started again, and only ?durability=power survives a power cut"
+            hint = "it was edited, or the machine was started again: only ?durability=power survives a power cut"
             _log.warning("loom.acknowledged_missing", path=self.where, missing=lost, hint=hint)
 
     def faults(self) -> Iterator[str]:
@@ -286,11 +287,10 @@ class JsonlStore(MemoryStore):
         if isinstance(why, Newer):
             raise Newer(f"{self.path}: line {number} {why}") from why
         if not self.read_only or number == 1:
-            keep = "" if number == 1 else f", or keep what lies before it: head -n {number - 1}"
             raise DamagedLoom(
                 f"{self.path}: line {number} is corrupt: {why}. No crash leaves such a line: the file was changed, or "
                 f"its disk fails. Opening it read-only skips the line, `cantrip loom repair {self.path}` copies the "
-                f"file and leaves it out. Restore it from a copy{keep}"
+                f"file and leaves it out. Restore it from a copy"
             )
         self._damaged.append(number)
         self._lines.append(line)  # `verify` reports it, and nothing copies the loom
@@ -375,10 +375,13 @@ class JsonlStore(MemoryStore):
             self._warn_of_size()
 
     def _encode_first_line(self, end: JournalEnd | None, head: Head | None) -> bytes:
-        mark = self.seal.mark
-        seal = b"}" if mark is None else b"," + encode_line(JournalLine(mark=mark, head=head))[1:]
-        noted = b"" if end is None else b',"end":[%d,%d,%d,"%b"]' % (*end[:3], end.boot.encode())
-        return (b'{"loom":%d%b%b' % (VERSION, noted, seal)).ljust(_FIRST - 1) + b"\n"
+        mark, noted, seal = self.seal.mark, "", ""
+        if end is not None:
+            records, others, check, boot = end
+            noted = f',"end":[{records},{others},{check},"{boot}"]'
+        if mark is not None:
+            seal = f",{encode_line(JournalLine(mark=mark, head=head))[1:-1].decode()}"
+        return f'{{"loom":{VERSION}{noted}{seal}}}'.ljust(_FIRST - 1).encode() + b"\n"
 
     def _change(self, lines: Sequence[JournalLine]) -> None:
         if lines:

@@ -462,25 +462,28 @@ class MemoryStore(Store):
         """Return an entity's rewards and moves, with their numbers."""
         return [(number, self._decode_line(number)) for number in tuple(self._known.asides.get(entity_id, ()))]
 
-    def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
+    def _read_tree_lines(self, root: str, first: int, expected: int = sys.maxsize) -> Iterator[tuple[int, bytes]]:  # noqa: ARG002  # they are in memory
+        numbers = self._list_tree(root)
+        for number in numbers[bisect_left(numbers, first) :]:
+            yield number, self._lines[number - 1]
+
+    def _find_span(self, entity_id: str, after: int, count: int) -> EntitySpan | None:
+        place, numbers = self._known.find_place(entity_id), self._known.list_numbers(entity_id)
+        end = min(len(numbers), bisect_right(numbers, after) + count)
+        return None if place is None else EntitySpan(place.tree.root, numbers[0], numbers[end - 1], None)
+
+    def _find_link_before(self, root: str, number: int) -> bytes:
+        numbers = self._list_tree(root)
+        at = bisect_left(numbers, number)
+        return self._get_link(numbers[at - 1]) if at else NOTHING
+
+    def _list_tree(self, root: str) -> list[int]:
+        """Return the numbers of the lines of a tree, in order."""
         entities, numbers = [root], list[int]()
         for entity in entities:
             numbers.extend(self._known.list_numbers(entity))
             entities.extend(self._known.below.get(entity, ()))
-        for number in sorted(number for number in numbers if number >= first):
-            yield number, self._lines[number - 1]
-
-    def _find_span(self, entity_id: str) -> EntitySpan | None:
-        place, numbers = self._known.find_place(entity_id), self._known.list_numbers(entity_id)
-        return None if place is None else EntitySpan(place.tree.root, numbers[0], numbers[-1], None)
-
-    def _find_link_before(self, root: str, number: int) -> bytes:
-        link = NOTHING
-        for at, line in self._read_tree_lines(root, 0):
-            if at >= number:
-                break
-            link = split_link(line)[1] or NOTHING
-        return link
+        return sorted(numbers)
 
     def header(self, entity_id: str) -> Header | None:
         """Return an entity's header; None if the entity is not in this loom."""

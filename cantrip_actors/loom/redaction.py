@@ -111,7 +111,8 @@ class RedactedLoom(Loom):
     """A loom that redacts each record and header that it reads; its other results are derived from these."""
 
     def __init__(self, loom: Loom, redactor: Redactor, *, show_images: bool = True) -> None:
-        super().__init__(loom._store, _refuse, tenant=loom.tenant, checks=loom.checks)  # noqa: SLF001  # one loom, shown differently
+        store, checks = loom._store, loom._checks  # noqa: SLF001  # one loom, shown differently
+        super().__init__(store, _refuse, tenant=loom.tenant, checks=checks)
         self._loom = loom
         self._redactor = redactor
         self._show_images = show_images

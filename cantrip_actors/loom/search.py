@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.view import Loom, make_unchecked
 from cantrip_actors.machine.project import read_entries
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
@@ -103,7 +103,7 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
         entities: Iterable[str] = (header.entity_id for header in loom.headers())
     else:
         entities = loom.subtree(query.entity) if query.below else [loom.header(query.entity).entity_id]
-    loom = loom.unchecked
+    loom = make_unchecked(loom)
     found = (text for entity in entities for text in _find_texts(query, loom.records(entity)))
     if query.regex is not None:
         return _search_by_regex(query.regex, query.seconds, found)

@@ -6,7 +6,7 @@ of any size can be counted.
 
 from __future__ import annotations
 
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.view import Loom, make_unchecked
 from cantrip_actors.machine.project.statistics import Durations, GateTally, Tally, tally
 
 __all__ = ["Durations", "GateTally", "Tally", "statistics", "tally"]
@@ -14,7 +14,7 @@ __all__ = ["Durations", "GateTally", "Tally", "statistics", "tally"]
 
 def statistics(loom: Loom, entity_id: str | None = None) -> Tally:
     """Return the sums over the whole loom, or over an entity and everything that it spawned. Raises LoomError."""
-    loom, total = loom.unchecked, Tally()
+    loom, total = make_unchecked(loom), Tally()
     for one in loom.entities() if entity_id is None else loom.subtree(entity_id):
         total.add(tally(loom.records(one)))
     return total

@@ -61,11 +61,13 @@ class NextDue(NamedTuple):
 
 
 class EntitySpan(NamedTuple):
-    """Where the records of an entity are in its tree: the root, its first and its last number, and the tree's end."""
+    """Where records of an entity are in its tree."""
 
     root: str
     first: int
+    """The first record of the entity."""
     last: int
+    """The last record of the span."""
     head: bytes | None
     """The stored last link of the tree, in a store that keeps it apart from the lines."""
 
@@ -582,13 +584,14 @@ class Store(LeaseStore):
                 f"it was forgotten. {REPAIR}"
             )
 
-    def check_records(self, entity_id: str, after: int = -1) -> None:
-        """Raise DamagedLoom if a record of an entity after a position was changed, moved or removed.
+    def check_records(self, entity_id: str, after: int = -1, count: int = sys.maxsize) -> None:
+        """Raise DamagedLoom if one of the next `count` records of an entity after a position was changed (0171).
 
-        It checks the chain of the entity's tree from its first record to the one after its last; nothing in a loom that
-        was opened without its key.
+        It checks the chain of the entity's tree up to the record after the last of them, so it also finds records that
+        were moved or removed; nothing in a loom that was opened without its key.
         """
-        if not self.sealed or self.seal.is_locked or (span := self._find_span(entity_id)) is None:
+        span = self._find_span(entity_id, after, count) if self.sealed and not self.seal.is_locked else None
+        if span is None:
             return
         root, first, last, head = span
         before: bytes | None = NOTHING
@@ -597,7 +600,7 @@ class Store(LeaseStore):
         elif root != entity_id:
             before = self._find_link_before(root, first)
         number, key, links = first, self.seal.chain, set[bytes]()
-        for number, line in self._read_tree_lines(root, first):  # where it ended is read below
+        for number, line in self._read_tree_lines(root, first, last - first + 2):
             plain, link = split_link(line)
             expected = link if before is None or (link and is_tombstone(plain)) else compute_link(plain, before, key)
             if link != expected and (link is not None or key):
@@ -612,16 +615,16 @@ class Store(LeaseStore):
             raise DamagedLoom(f"entity {entity_id} cannot be read: {what}. {REPAIR}")
 
     @abstractmethod
-    def _find_span(self, entity_id: str) -> EntitySpan | None:
-        """Return where the records of an entity are; None for an unknown entity."""
+    def _find_span(self, entity_id: str, after: int, count: int) -> EntitySpan | None:
+        """Return where the next records of an entity after a position are; None without any."""
 
     @abstractmethod
     def _find_link_before(self, root: str, number: int) -> bytes:
         """Return the link of the last line of a tree before a number."""
 
     @abstractmethod
-    def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines of a tree with their numbers, in order, from that number on."""
+    def _read_tree_lines(self, root: str, first: int, expected: int = sys.maxsize) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines of a tree with their numbers, in order, from that number on; about `expected` are needed."""
 
     @abstractmethod
     def records_after(self, number: int, limit: int) -> list[tuple[int, Record]]:

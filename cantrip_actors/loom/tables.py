@@ -301,17 +301,17 @@ class TableStore(ForgettingTables):
         )
         return read_link(rows[0][0]) if rows else None
 
-    def _read_tree_lines(self, root: str, first: int) -> Iterator[tuple[int, bytes]]:
-        at, is_last = max(first, 0) - 1, False
+    def _read_tree_lines(self, root: str, first: int, expected: int = sys.maxsize) -> Iterator[tuple[int, bytes]]:
+        at, is_last, many = max(first, 0) - 1, False, min(MANY, expected)
         while not is_last:
-            rows = self._fetch_rows(_OF_TREE, root, at, MANY)
-            is_last = len(rows) < MANY
+            rows = self._fetch_rows(_OF_TREE, root, at, many)
+            is_last = len(rows) < many
             for seq, body in rows:
                 at = seq
                 yield seq, decode_text(body).encode()
 
-    def _find_span(self, entity_id: str) -> EntitySpan | None:
-        rows = self._fetch_rows(_SPAN, entity_id)
+    def _find_span(self, entity_id: str, after: int, count: int) -> EntitySpan | None:
+        rows = self._fetch_rows(_SPAN, after, count, entity_id)
         if not rows or rows[0][2] is None:
             return None
         root, first, last, head = rows[0]
@@ -508,12 +508,17 @@ with recursive family (id, no) as (
   select id, no from entities where id = ? union all
   select one.id, one.no from family join entities one on one.parent_entity = family.id
     where one.parent_entity is not null and not one.forked)
-select seq, body from records where entity in (select no from family)
 """
-_OF_TREE = f"{_FAMILY} and seq > ? order by seq limit ?"
-_BEFORE = f"{_FAMILY} and seq < ? order by seq desc limit 1"
+_OF_TREE = f"""{_FAMILY}
+select seq, body from records where entity in (select no from family) and seq > ? order by seq limit ?
+"""  # noqa: S608  # our own words
+_BEFORE = f"""{_FAMILY}
+select seq, body from records where seq = (select max(last) from (
+  select (select max(seq) from records where entity = family.no and seq < ?) as last from family) lasts)
+"""  # noqa: S608  # likewise
 _SPAN = """
-select root.id, one.no, (select max(seq) from records where entity = one.no), head
+select root.id, one.no,
+  (select max(seq) from (select seq from records where entity = one.no and seq > ? order by seq limit ?) span), head
   from entities one join entities root on root.no = one.tree left join trees on trees.no = one.tree where one.id = ?
 """
 _REMOVE_TIMER = "delete from timers where entity = ? and id = ?"

@@ -81,8 +81,9 @@ class Loom:
 
     With a `tenant` it contains only that tenant's entities; any other id is unknown.
 
-    A loom that `checks` compares the records, turns, threads and outcomes that it returns with the hash chain, and
-    raises DamagedLoom for those that are not what was written. It does not compare listings, states and feeds.
+    With `checks` it compares the records, turns, threads and outcomes that it returns with the hash chain, and
+    raises DamagedLoom for those that are not what was written (0171). It does not compare listings, states and feeds.
+    The looms of `open_loom` and of a runtime check.
     """
 
     def __init__(
@@ -93,29 +94,14 @@ class Loom:
         tenant: str | None = None,
         in_store: InStore | None = None,
         *,
-        checks: bool = True,
+        checks: bool = False,
     ) -> None:
         self.tenant = tenant
-        self.checks = checks
+        self._checks = checks
         self._in_store = in_store or _read_at_once
         self._store = store
         self._append = append
         self._now = now or partial(_read_time, store)
-
-    @property
-    def checked(self) -> Loom:
-        """The same loom, which checks what it reads, for answers that a caller acts on."""
-        return self._copy(checks=True)
-
-    @property
-    def unchecked(self) -> Loom:
-        """The same loom, which does not check what it reads, for overviews that show damaged entities, too."""
-        return self._copy(checks=False)
-
-    def _copy(self, *, checks: bool) -> Loom:
-        twin = copy(self)
-        twin.checks = checks
-        return twin
 
     # ------------------------------------------------------------------------------------------------------- one entity
 
@@ -202,9 +188,9 @@ class Loom:
             self._check(entity_id, after)
         return records
 
-    def _check(self, entity_id: str, after: int) -> None:
-        if self.checks:
-            self._store.check_records(entity_id, after)
+    def _check(self, entity_id: str, after: int, count: int = sys.maxsize) -> None:
+        if self._checks:
+            self._store.check_records(entity_id, after, count)
 
     def records_since(self, entity_id: str, position: int = -1) -> tuple[Sequence[Record], int]:
         """Return an entity's records after a position, and the position of the last one, for the next call.
@@ -300,7 +286,7 @@ class Loom:
             skipped = min(after, 2 * skipped + 1)  # the utterance that the first of these turns continues is earlier
         before, after_all = split_asides(self._store.asides(entity_id), start)
         last = self._store.newest(entity_id, 1) if self.is_forgotten(entity_id) else ()
-        self._check(entity_id, start)
+        self._check(entity_id, start, len(records))
         found = read_turns([header, *before, *records, *after_all, *last])
         return [turn for turn in found if turn.sequence > after][:limit]
 
@@ -646,7 +632,23 @@ def open_loom(
         ) -> None:  # a coroutine like the runtime's, but it never waits
             store.append(records)
 
-        yield Loom(store, append, tenant=tenant)
+        yield Loom(store, append, tenant=tenant, checks=True)
+
+
+def make_checked(loom: Loom) -> Loom:
+    """Return the same loom, which checks what it reads, for answers that a caller acts on."""
+    return _copy_loom(loom, checks=True)
+
+
+def make_unchecked(loom: Loom) -> Loom:
+    """Return the same loom, which does not check what it reads, for overviews that show damaged entities, too."""
+    return _copy_loom(loom, checks=False)
+
+
+def _copy_loom(loom: Loom, *, checks: bool) -> Loom:
+    twin = copy(loom)
+    twin._checks = checks  # noqa: SLF001  # of this module
+    return twin
 
 
 def fold_entity(loom: Loom, entity_id: str) -> MachineState:

@@ -250,6 +250,20 @@ def test_a_damaged_line_of_a_jsonl_loom_is_found(tmp_path, number):
         assert faults, (damaged, found == facts)
 
 
+def test_a_changed_line_of_a_jsonl_loom_is_reported_also_after_more_records(tmp_path):
+    path = tmp_path / "loom.jsonl"
+    lines, _ = make_jsonl(path)
+    path.write_bytes(b"".join(lines).replace(b'"id":"second"', b'"id":"sekond"'))
+    for _ in range(3):
+        with structlog.testing.capture_logs() as logs, open_store(path) as store:
+            store.replace_timer(None, timer(f"t{store.last_number()}"))
+            store.append([note()])
+        assert [log["event"] for log in logs] == ["loom.acknowledged_missing"]
+        _, faults, reports = read_jsonl(path)
+        assert reports
+        assert any(MISSING in fault for fault in faults)
+
+
 def test_an_older_copy_of_a_jsonl_loom_raises_no_alarm(tmp_path):
     path = tmp_path / "loom.jsonl"
     make_jsonl(path)

@@ -9,7 +9,7 @@ from cantrip_actors.loom import DamagedLoom, open_store
 from cantrip_actors.loom.search import Query, search
 from cantrip_actors.loom.statistics import statistics
 from cantrip_actors.loom.verify import verify_loom
-from cantrip_actors.loom.view import open_loom
+from cantrip_actors.loom.view import make_unchecked, open_loom
 from cantrip_actors.wards import max_depth, max_turns
 from tests.loom.test_store import LASTING, anywhere
 
@@ -152,7 +152,7 @@ async def test_overviews_show_damaged_entities_with_the_others(kind):
             assert (await runtime.cast(WORKER, "delegate", key="parent")).result == TRUE
             assert any(hit.entity_id == ids["cast"] for hit in search(runtime.loom, Query(text="fake")))
             assert statistics(runtime.loom).turns == 7
-            assert FALSE in repr(runtime.loom.unchecked.turns(ids["cast"]))
+            assert FALSE in repr(make_unchecked(runtime.loom).turns(ids["cast"]))
 
 
 async def test_a_read_without_the_key_checks_nothing_and_with_it_everything(tmp_path):

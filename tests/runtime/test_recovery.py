@@ -337,7 +337,7 @@ def cut_file(path: Path, kind: str, number: int) -> None:
     """Cut a JSONL loom behind its `number`-th record of a kind: as a kill in the middle of a batch may."""
     lines = path.read_bytes().splitlines(keepends=True)
     found = [n for n, line in enumerate(lines) if line.startswith(b'{"kind":"' + kind.encode())]
-    path.write_bytes(b"".join(lines[: found[number - 1] + 1]))
+    path.write_bytes(b"".join([b'{"loom":1}\n', *lines[1 : found[number - 1] + 1]]))  # no more was acknowledged
 
 
 @pytest.mark.rule("LOOM-1")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 
 from cantrip_actors.loom import Held, KeyUsed, name_lease
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.view import fold_entity, make_checked
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import Life, find_first_intent
 from cantrip_actors.machine.state import Identity, Phase, Plan
@@ -222,7 +222,7 @@ class Beginnings:
         loom, entity_id = self._tree.loom, identity.entity_id
         if loom.is_forgotten(entity_id):
             raise KeyUsed(f"key {identity.key!r} was used for entity {entity_id}, which is forgotten: use another key")
-        given = find_first_intent(loom.checked.records(entity_id))
+        given = find_first_intent(make_checked(loom).records(entity_id))
         assert given is not None, "it has begun"
         return given, loom.header(entity_id)
 

@@ -14,6 +14,7 @@ import orjson
 from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain
 from cantrip_actors.loom import EntityFacts
+from cantrip_actors.loom.view import make_checked
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin
@@ -158,7 +159,7 @@ class Cells:
 
     def _read_lineage(self, turn_id: str) -> Sequence[Record]:
         """Return the records of the path to a turn. Raises LoomError."""
-        loom = self._core.loom.checked
+        loom = make_checked(self._core.loom)
         if loom.is_forgotten(loom.owner(turn_id)):
             raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
         return loom.lineage(turn_id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cantrip_actors.loom import EntityFacts, Loom
 from cantrip_actors.loom.export.spending import sum_usage_under
+from cantrip_actors.loom.view import make_checked
 from cantrip_actors.machine.budget import LoadedUsage
 from cantrip_actors.machine.checkpoint import (
     decode_checkpoint,
@@ -72,7 +73,7 @@ def load_state(loom: Loom, plan: Plan, now: float) -> tuple[State, LoadedUsage]:
     else:
         below, records = NO_USAGE, facts.records if kept is None else loom.records(entity_id)
         is_fork = plan.forked and plan.parent_turn is not None
-        lineage = loom.checked.lineage(plan.parent_turn or "") if is_fork else ()
+        lineage = make_checked(loom).lineage(plan.parent_turn or "") if is_fork else ()
         state = make_fork_state(shape, lineage) if is_fork else State(shape.parent_turn)
     for child in list_children(records):
         below = below + sum_usage_under(loom, child)

@@ -16,7 +16,7 @@ import anyio
 from cantrip_actors.loom import Held
 from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.thread_messages import read_messages
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.view import fold_entity, make_checked
 from cantrip_actors.machine.life import Stage
 from cantrip_actors.machine.project import find_refusal, get_outcome, list_intents
 from cantrip_actors.machine.state import Phase
@@ -148,7 +148,7 @@ class Entity(Generic[Answer_co]):
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
-        tree, loom = self._tree, self._tree.loom.checked
+        tree, loom = self._tree, make_checked(self._tree.loom)
         state = fold_entity(loom, self._id)
         episode = state.episode
         if state.phase is Phase.IDLE and not episode.number:
@@ -539,7 +539,7 @@ class Entity(Generic[Answer_co]):
         a fold took it out of the entity's context. The messages of a fork begin with those of its original. The
         system prompt is not among them. Raises UnknownEntity, RuntimeClosed, LoomError.
         """
-        return await self._tree.in_store(partial(read_messages, self._tree.loom.checked, self._id))
+        return await self._tree.in_store(partial(read_messages, make_checked(self._tree.loom), self._id))
 
     async def spending(self, *, per: Period = "day", zone: str = "UTC") -> list[PeriodUsage]:
         """Return what the entity and everything it spawned has used in each intent, day or month, oldest first.

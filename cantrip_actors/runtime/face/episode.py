@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
+from cantrip_actors.loom.view import make_checked
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
 from cantrip_actors.terms.answer import Answer_co
@@ -105,7 +106,7 @@ async def make_episode(
     cantrip = begun_with if cell is None else cell.plan.cantrip
     if cantrip is None and tree.cantrips.has_typed_answers:
         cantrip = await tree.in_store(partial(_find_cantrip, tree, entity_id))
-    return Episode(entity_id, outcome, lambda turn_id: tree.loom.checked.thread(turn_id, own=True), cantrip)
+    return Episode(entity_id, outcome, lambda turn_id: make_checked(tree.loom).thread(turn_id, own=True), cantrip)
 
 
 def _find_cantrip(tree: Tree, entity_id: str) -> Cantrip | None:

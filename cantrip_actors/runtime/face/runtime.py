@@ -439,7 +439,7 @@ class Runtime:
     def loom(self) -> Loom:
         """The loom: every turn of every entity, readable also after the runtime has closed."""
         tree = self._tree
-        return Loom(tree.store, tree.append_remarks, tenant=self._tenant, in_store=tree.in_store)
+        return Loom(tree.store, tree.append_remarks, tenant=self._tenant, in_store=tree.in_store, checks=True)
 
     @property
     def shown_loom(self) -> Loom:

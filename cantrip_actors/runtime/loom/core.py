@@ -134,7 +134,7 @@ class Core:
         self._opened = _Opened(
             store,
             access,
-            Loom(store, self.append_remarks, in_store=self.in_store, checks=False),
+            Loom(store, self.append_remarks, in_store=self.in_store),
             membership,
             current_token(),
             copy_context(),

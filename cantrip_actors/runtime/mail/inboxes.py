@@ -21,7 +21,7 @@ import msgspec
 
 from cantrip_actors.loom import DamagedLoom, Fenced, Held, Store, Taken
 from cantrip_actors.loom.export.spending import sum_usage_under
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.view import fold_entity, make_checked
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
 from cantrip_actors.machine.state import Phase
@@ -441,9 +441,9 @@ class Inboxes:
     def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:
         """Return the keys whose intents have ended according to the log, each with its outcome or its error.
 
-        The answers of a log that is not what was written are errors.
+        The answers of a log that is not what was written are errors (0171).
         """
-        loom = self._core.loom.checked
+        loom = make_checked(self._core.loom)
         if not loom.has(entity_id):
             return []
         is_over = loom.is_over(entity_id)  # read first, so that the records include the end
