@@ -25,10 +25,18 @@ _OF: Final = "|".join(
     f"(?<={word})" for word in ("api", "api[_-]", "access", "access_", "account", "account_", "private_")
 )
 """The words before `key` that make it a secret; a name is searched by its rarest part."""
+_OF_LONG: Final = "|".join(
+    f"(?<={word}[_-])"
+    for word in (
+        *("admin", "app", "application", "encryption", "fernet", "ingestion", "license", "master", "shared", "signing"),
+        *("storage", "write"),
+    )
+)
+"""Further ones, for values that are not written by hand."""
 
 
 def _row(name: str, word: str, rest: str, *notations: str) -> tuple[str, str, str]:
-    return name, word, rf"(?i:{rest}){_TAIL}(?:{'|'.join(notations)})"
+    return name, word, rf"(?i:(?:{rest}){_TAIL})(?:{'|'.join(notations)})"
 
 
 NAMED: Final = (
@@ -41,6 +49,9 @@ NAMED: Final = (
     _row("secret", "secret", "secret", _QUOTED, _BARE),
     _row("api-key", "key", "(?:(?<=api)|(?<=api[_-]))key", _LONG),
     _row("key", "key", f"(?:{_OF})key", _QUOTED, _BARE),
+    _row("key", "key", f"(?:{_OF_LONG})key", _LONG),
+    _row("secret", "secret", "secret[_-]?key[_-]?base", _LONG),
+    _row("token", "_pat", "_pat", _LONG),
     _row("credential", "credential", "credential", _QUOTED, _BARE),
     ("signature", "sig", rf"(?i:(?<=[?&;-])sig(?:nature)?){_QUERY}"),
     ("key", "key", rf"(?i:(?<=[?&])key){_QUERY}"),

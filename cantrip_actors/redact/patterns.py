@@ -106,6 +106,22 @@ COMMON: tuple[SecretPattern, ...] = (
     _word(
         "azure-secret", "~", r"(?<![A-Za-z0-9_~.-])[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~.-])"
     ),
+    # keys of Azure that name their service behind a plus sign, so that scanners find them
+    _word(
+        "azure-key",
+        "+ASt +ASb +AEh +ABa +AMC +ACR",
+        r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{33,76}\+A(?:St|Sb|Eh|Ba|MC|CR)[A-Za-z0-9+/]{5,6}={0,2}(?![A-Za-z0-9+/])",
+    ),
+    _word("firebase-key", ":APA91b", r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{4,40}:APA91b[A-Za-z0-9_-]{100,}"),
+    _word("deepl-key", ":fx", r"(?<![A-Za-z0-9-])[a-f0-9]{8}(?:-[a-f0-9]{4}){3}-[a-f0-9]{12}:fx(?![A-Za-z0-9])"),
+    _word("mapbox-token", "sk.eyJ tk.eyJ", r"(?<![A-Za-z0-9])[st]k\.eyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}"),
+    _word("workato-token", "wrka", r"(?<![A-Za-z0-9])wrka[a-z]{0,2}-eyJ[A-Za-z0-9_.-]{80,}"),
+    _word("clickup-token", "pk_", r"(?<![A-Za-z0-9])pk_[0-9]{1,12}_[A-Za-z0-9]{32}(?![A-Za-z0-9])"),
+    _word(
+        "authress-key",
+        ".acc- .acc_",
+        r"(?<![A-Za-z0-9])(?:sc|ext|scauth|authress)_[a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][a-z0-9-]{10,32}\.[a-z0-9+/_=-]{30,120}",
+    ),
     _word("discord-hook", "/api/webhooks/", r"discord(?:app)?\.com/api/webhooks/[0-9]{8,20}/([A-Za-z0-9_-]{40,})"),
     _word(
         "discord-token",
@@ -129,8 +145,8 @@ COMMON: tuple[SecretPattern, ...] = (
     _place(
         "authorization",
         "authorization",
-        r"(?i:authorization)[\"']?\s{0,8}[:=](?:\s{0,8}[\"']?(?i:bearer|basic|token|apikey|negotiate)\s{1,8}([^\s\"',;<>\[\]]{6,})"
-        r"|(?<=:)\s{0,8}[\"']?(?!(?i:digest|bearer|basic|token)\b)((?=[A-Za-z._~+/-]{0,200}[0-9])[A-Za-z0-9._~+/=-]{16,})(?!\())",
+        r"(?i:authorization)[\"']?\s{0,8}[:=](?:\s{0,8}[\"']?(?i:bearer|basic|token|apikey|negotiate|ssws|geniekey|bot|key)\s{1,8}([^\s\"',;<>\[\]]{6,})"
+        r"|(?<=:)\s{0,8}[\"']?(?!(?i:digest|bearer|basic|token|ssws|geniekey|bot|key)\b)((?=[A-Za-z._~+/-]{0,200}[0-9])[A-Za-z0-9._~+/=-]{16,})(?!\())",
     ),
     _place(
         "digest",

@@ -61,8 +61,28 @@ WORDY = {
     "discord": "MT" + some(KEY, 22) + "." + some(KEY, 6) + "." + some(KEY, 27),
     "sendgrid": "SG." + some(KEY, 22) + "." + some(KEY, 43),
     "jwt": "eyJ" + some(KEY, 30) + ".eyJ" + some(KEY, 40) + "." + some(KEY, 43),
+    "azure storage": some(KEY, 76) + "+ASt" + some(KEY, 6) + "==",
+    "azure registry": some(KEY, 42) + "+ACRA" + some(KEY, 5),
+    "firebase": "AAAA" + some(KEY, 7) + ":APA91b" + some(KEY, 134),
+    "deepl": f"{some(HEX, 8)}-{some(HEX, 4)}-{some(HEX, 4)}-{some(HEX, 4)}-{some(HEX, 12)}:fx",
+    "mapbox": "sk.eyJ" + some(KEY, 60) + "." + some(KEY, 22),
+    "workato": "wrkaeu-eyJ" + some(KEY, 20) + "." + some(KEY, 40) + "." + some(KEY, 80),
+    "clickup": "pk_12345678_" + some("A-Z0-9", 32),
+    "authress": f"sc_{some('a-z0-9', 10)}.{some('a-z0-9', 4)}.acc-{some('a-z0-9', 12)}.{some('a-z0-9', 40)}",
     "private key": "-----BEGIN " + "EC PRIVATE KEY-----\n" + some(KEY, 64) + "\n-----END EC PRIVATE KEY-----",
 }
+BY_NAME = {
+    **dict.fromkeys(("COHERE_API_KEY", "CLOUDFLARE_API_TOKEN", "AWS_SECRET_ACCESS_KEY", "JIRA_API_TOKEN"), (KEY, 40)),
+    **dict.fromkeys(("MISTRAL_API_KEY", "SEGMENT_WRITE_KEY", "JWT_SECRET", "FASTLY_API_TOKEN"), (KEY, 32)),
+    **dict.fromkeys(("DD_API_KEY", "ALGOLIA_ADMIN_KEY", "TWILIO_AUTH_TOKEN", "RAILS_MASTER_KEY"), (HEX, 32)),
+    **dict.fromkeys(("DD_APP_KEY", "DD_APPLICATION_KEY", "GH_PAT", "SONAR_TOKEN", "DEEPGRAM_API_KEY"), (HEX, 40)),
+    **dict.fromkeys(("ENCRYPTION_KEY", "SECRET_KEY_BASE", "VIRUSTOTAL_API_KEY", "TRELLO_TOKEN"), (HEX, 64)),
+    **dict.fromkeys(("MAILGUN_SIGNING_KEY", "LOGDNA_INGESTION_KEY", "FACEBOOK_APP_SECRET"), (HEX, 32)),
+    **dict.fromkeys(("AZURE_STORAGE_KEY", "INFLUXDB_TOKEN", "DJANGO_SECRET_KEY", "FERNET_KEY"), (KEY, 50)),
+    **dict.fromkeys(("SNYK_TOKEN", "CODECOV_TOKEN", "CONSUL_HTTP_TOKEN", "HEROKU_API_KEY"), (f"{HEX}-", 36)),
+    **dict.fromkeys(("PGPASSWORD", "MYSQL_PWD", "REDIS_PASSWORD"), (KEY, 12)),
+}
+"""Keys without a shape of their own, by the names under which their services document them."""
 VALUE = "hunter2" + some(KEY, 3)
 LONG = some(KEY, 40)
 NAMED = {
@@ -126,7 +146,7 @@ def test_the_corpus_has_enough_formats() -> None:
     assert len({what.split()[0] for what, *_ in CORPUS[: len(WORDS)]}) + len(NAMED) > 130
 
 
-@pytest.mark.rule("X-31")
+@pytest.mark.rule("X-31", "Z-22")
 @pytest.mark.parametrize(("text", "secret"), [c[1:] for c in CORPUS], ids=[c[0] for c in CORPUS])
 def test_an_unregistered_secret_is_found(text: str, secret: str) -> None:
     said = Redactor().text(text)
@@ -141,6 +161,21 @@ def test_an_unregistered_secret_is_found(text: str, secret: str) -> None:
 @pytest.mark.parametrize("key", ["hf_aBcdEfGhJkLmNpQrStUvWxYzAbCdEfGhJk", "gsk_" + "aBcdEfGhJkLmNpQrStUvWxYz" * 2])
 def test_a_key_of_letters_only_is_found_when_its_alphabet_has_no_word_separator(key: str) -> None:
     assert key not in Redactor().text(f"the key is {key}")
+
+
+@pytest.mark.rule("X-31", "Z-22")
+@pytest.mark.parametrize("form", ["%s=%s", "export %s='%s'", '"%s": "%s"', "%s: %s", "-e %s=%s --rm"])
+def test_a_key_without_a_shape_is_found_by_the_name_that_its_service_documents(form: str) -> None:
+    keys = {name: some(*shape) for name, shape in BY_NAME.items()}
+    keys |= {name.lower(): key for name, key in keys.items()}
+    assert [name for name, key in keys.items() if key in Redactor().text(form % (name, key))] == []
+
+
+@pytest.mark.rule("X-31")
+@pytest.mark.parametrize("scheme", ["SSWS", "GenieKey", "Bot", "Key"])
+def test_a_key_in_a_header_with_a_scheme_of_its_service_is_found(scheme: str) -> None:
+    key = some(KEY, 42)
+    assert Redactor().text(f"Authorization: {scheme} {key}") == f"Authorization: {scheme} [redacted:authorization]"
 
 
 @pytest.mark.rule("X-31")
