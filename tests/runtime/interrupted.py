@@ -96,10 +96,12 @@ def run(shape: str, backend: str, url: str) -> None:
     options: dict[str, Any] = {"cantrips": [cantrip]}
 
     async def enter() -> None:
+        write("started")
         async with Runtime.open(url, **options) as runtime:
             await do_work(runtime, kind, cantrip)
 
     async def own() -> None:
+        write("started")
         async with AsyncExitStack() as stack:
             runtime = await Runtime.open(url, **options)
             stack.push_async_callback(runtime.aclose)
@@ -108,7 +110,9 @@ def run(shape: str, backend: str, url: str) -> None:
     ways: dict[str, Callable[[], Awaitable[None]]] = {"entered": enter, "owned": own}
     if opening in ways:
         anyio.run(ways[opening], backend=backend)
-    elif opening == "blocking":
+        return
+    write("started")
+    if opening == "blocking":
         with Runtime.blocking(url, backend=backend, **options) as runtime:
             do_work_blocking(runtime, kind, cantrip)
     else:

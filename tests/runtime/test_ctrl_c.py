@@ -76,7 +76,8 @@ def test_ctrl_c_ends_a_program_as_usual_and_loses_nothing(tmp_path: Path, shape:
         if "ended" not in lines:  # else Python itself was about to end
             assert code == -signal.SIGINT, what
             assert errors.rstrip().endswith("KeyboardInterrupt"), what
-            assert not any(sign in errors for sign in ("never", "ignored", "error    ", "warning ")), what
+            is_ours = "started" in lines  # before it, Python's own event loop was being made
+            assert not (is_ours and any(sign in errors for sign in ("never", "ignored", "error    ", "warning "))), what
         elif code:
             assert code == -signal.SIGINT, what
         if Path(url.partition(":")[2]).exists():
