@@ -41,6 +41,7 @@ from supervisors.errors import (
 )
 from supervisors.events import DeadLetter, Event, EventStream, Reports, Sink
 from supervisors.incarnation import Incarnation, LifePhase
+from supervisors.interrupts import IN_SYSTEM, close_guard, open_guard
 from supervisors.mailbox import Caller
 from supervisors.policy import Strategy
 from supervisors.reasons import ExitReason, Shutdown
@@ -48,6 +49,9 @@ from supervisors.ref import ActorRef, SupervisorRef, identify
 from supervisors.spec import ChildSpec, check_flags, check_shutdown
 from supervisors.supervisor import DynamicSupervisor, Supervisor
 from supervisors.waiting import EventLoop, TimerQueue, find_event_loop, wait_uninterrupted
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
 
 A = TypeVar("A", bound=Actor)
 T = TypeVar("T")
@@ -140,6 +144,7 @@ class ActorSystem:
         if self._is_entered:
             raise SupervisorsError("an ActorSystem is entered once: make a new one for each `async with`")
         self._is_entered = True
+        open_guard()
         self.loop = find_event_loop()
         self.now = self.loop.now
         self.timers = TimerQueue(self.loop)
@@ -147,8 +152,8 @@ class ActorSystem:
         self._opener = self.loop.current_task()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
-        self._ticking = self._group.start_soon(self.timers.run, name=f"{self.root.id} (timers)")
         self._above.open(self._group)
+        self._ticking = self._above.start(self.timers.run(), f"{self.root.id} (timers)")
         top = self.top.begin()
         assert isinstance(top, Incarnation)
         self._top = top
@@ -162,6 +167,14 @@ class ActorSystem:
         return self
 
     async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            await self._leave(exc_type, exc, tb)
+        finally:
+            close_guard()
+
+    async def _leave(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._is_leaving = True
@@ -276,6 +289,10 @@ class _Top(ChildGroup):
 
     task: TaskHandle[None]
 
+    def open(self, group: TaskGroup) -> None:
+        super().open(group)
+        self._context.run(IN_SYSTEM.set, True)
+
     def spawn(self, body: Callable[[Incarnation], Coroutine[Any, Any, None]], child: Incarnation) -> None:
         async def run() -> None:
             try:
@@ -284,8 +301,12 @@ class _Top(ChildGroup):
                 self.system.timers.stop()
                 self.system.on_end()
 
+        self.task = self.start(run(), str(child.child.spec.id))
+
+    def start(self, body: Coroutine[Any, Any, None], name: str) -> TaskHandle[None]:
+        """Start a task in the group."""
         assert self._group is not None
-        self.task = self._group.start_soon(run, name=str(child.child.spec.id))
+        return self._group.create_task(body, name=name, context=self._context.copy())
 
     def note_start(self, child: Incarnation) -> None:
         pass

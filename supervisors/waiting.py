@@ -125,13 +125,17 @@ def find_event_loop() -> EventLoop:
 async def wait_uninterrupted(
     loop: EventLoop, is_done: Callable[[], bool], wait: Callable[[], Awaitable[object]]
 ) -> BaseException | None:
-    """Call `wait` until `is_done`, through every cancellation, even native ones; return the last native one."""
+    """Call `wait` until `is_done`, through every cancellation and Ctrl-C.
+
+    Returns:
+        the last that no cancel scope will raise again: a native cancellation, or trio's `KeyboardInterrupt`.
+    """
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):
         while not is_done():
             try:
                 await wait()
-            except loop.cancelled as error:
+            except (loop.cancelled, KeyboardInterrupt) as error:
                 cancelled = error
     return cancelled
 

@@ -10,9 +10,9 @@ The rules of this file:
 - This store has one connection to write with, one to read with and one to renew leases with. If one is lost, its user
   gets a LoomError, and the next call connects again. An append that failed because the connection was lost may still
   have been committed, if only the server's answer was lost: read the entity again before it continues.
-- A writer waits for another one of its tree only briefly (`WAITING`). A writer that was frozen in the middle of a
-  transaction, or is out of reach, would keep its tree locked for good. The server ends its transaction after `WAITING`
-  seconds without a word from it, and a process that may claim the tree before that ends the writer's connection. The
+- A writer waits for another one of its tree, for 10 s at most. A writer that was frozen in the middle of a transaction,
+  or is out of reach, would keep its tree locked for good. The server ends its transaction after `SILENCE` seconds
+  without a word from it, and a process that may claim the tree ends the writer's connection if the server does not. The
   writer learns of that, and of the loss of its lease, when it continues.
 - Writers of a sealed loom take turns, whatever tree they write for: its head covers all trees.
 - Several looms may share a database, each in a schema of its own: `?schema=name`.
@@ -67,12 +67,20 @@ T = TypeVar("T")
 
 PATIENCE = 10
 """The most seconds that connecting may take."""
+SILENCE = 3.0
+"""Seconds without a word from a writer after which the server ends its transaction."""
+TURN = 0.5
+"""Seconds that a writer waits for another one before it looks whether that is silent, and asks again."""
+TURNS = 20
+"""How often it asks: 10 s in all, far more than any batch and the silence of a frozen writer take."""
 WAITING = 5.0
-"""Seconds that a writer waits for another one of the same tree: far more than any batch takes."""
+"""Seconds that any other statement waits for a lock."""
 LISTEN_CHECK = 0.5
 """Seconds between two checks of whether the thread that listens for hints must stop."""
 SETTING_UP = 0x4C4F4F4D
 """The number of the lock under which tables are made."""
+WRITING = 0x57524954
+"""The number of the lock that shows which of the server's connections are those of writers."""
 POSTING = 0x4D41494C
 """The number of the lock that all posters of mail share."""
 
@@ -110,9 +118,10 @@ class PostgresStore(TableStore):
     blocking = True
     expires = True
     _conflicts = (psycopg.errors.UniqueViolation,)
-    _contended = (psycopg.errors.UniqueViolation, psycopg.errors.LockNotAvailable)
+    _contended = (psycopg.errors.UniqueViolation,)
     _now = "extract(epoch from clock_timestamp())::float8"
-    _until = "clock_timestamp() + make_interval(secs => ?)"
+    # not clock_timestamp(): a renewal that waits for a lock must not count from the end of its wait
+    _until = "statement_timestamp() + make_interval(secs => ?)"
     _lasts = "extract(epoch from until - clock_timestamp())::float8"
     # to_regclass would not see tables that were committed while this transaction waited
     _table_query = "select 1 from pg_catalog.pg_tables where tablename = ? and schemaname = ?"
@@ -153,6 +162,8 @@ class PostgresStore(TableStore):
         self._renewer = Session(self._connect_renewer, self._fail)
         self._writers = 0
         """How often it has connected to write."""
+        self._locking: tuple[Sequence[str], bool] = (), False
+        """The entities whose trees the current transaction locks, and whether it claims them."""
         self._tips: dict[str, _Tip] = {}
         """The last record of each tree that this process has claimed, by its root."""
         self._new_tips: dict[str, _Tip | None] = {}
@@ -168,7 +179,7 @@ class PostgresStore(TableStore):
 
     # ---------------------------------------------------------------------------------------------------------- opening
 
-    def _connect(self, *, writes: bool = False) -> Raw:
+    def _connect(self, *, writes: bool = False, lock_timeout: float = WAITING) -> Raw:
         """Return a new connection; if it `writes`, no timeout of the server cancels its statements (N-74)."""
         try:
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
@@ -179,13 +190,15 @@ class PostgresStore(TableStore):
             if self.is_pooled:
                 connection.prepare_threshold = None
             else:
-                connection.execute(self._compose_settings("set", appends=writes))
+                connection.execute(self._compose_settings("set", writes=writes, lock_timeout=lock_timeout))
+                if writes:
+                    connection.execute("select pg_advisory_lock_shared(%s, 0)", (WRITING,))
         except psycopg.Error as error:
             self._fail("cannot reach", error)
         return connection
 
     def _connect_writer(self) -> Raw:
-        connection = self._connect(writes=True)
+        connection = self._connect(writes=True, lock_timeout=TURN)
         self._writers += 1
         return connection
 
@@ -194,19 +207,22 @@ class PostgresStore(TableStore):
         self._hints_from = connection.info.backend_pid
         return connection
 
-    def _compose_settings(self, how: Literal["set", "set local"], *, appends: bool = False) -> sql.Composed:
-        return sql.SQL("; ").join(self._each_setting(how, appends=appends))
+    def _compose_settings(
+        self, how: Literal["set", "set local"], *, writes: bool = False, lock_timeout: float = WAITING
+    ) -> sql.Composed:
+        return sql.SQL("; ").join(self._each_setting(how, writes=writes, lock_timeout=lock_timeout))
 
-    def _each_setting(self, how: Literal["set", "set local"], *, appends: bool = False) -> list[sql.Composed]:
-        patience = f"{WAITING * 1000:.0f}ms"
-        given = {"search_path": sql.Identifier(self.schema), "lock_timeout": sql.Literal(patience)}
+    def _each_setting(
+        self, how: Literal["set", "set local"], *, writes: bool, lock_timeout: float
+    ) -> list[sql.Composed]:
+        given = {"search_path": sql.Identifier(self.schema), "lock_timeout": _format_time(lock_timeout)}
         given |= {"enable_seqscan": sql.Literal("off"), "jit": sql.Literal("off")}  # whatever the statistics say (N-77)
         if self.durability == "none":
             given["synchronous_commit"] = sql.SQL("off")
-        if appends:  # a cancelled commit that waits for a standby stays, visible but not safe (N-74)
+        if writes:  # a cancelled commit that waits for a standby stays, visible but not safe (N-74)
             given["statement_timeout"] = sql.Literal("0")
-        if appends:  # frees the locks of a writer that was frozen or whose machine vanished
-            given["idle_in_transaction_session_timeout"] = sql.Literal(patience)
+        if writes:  # frees the locks of a writer that was frozen or whose machine vanished
+            given["idle_in_transaction_session_timeout"] = _format_time(SILENCE)
         each = sql.SQL(f"{how} {{}} to {{}}")
         return [each.format(sql.Identifier(name), value) for name, value in given.items()]
 
@@ -270,12 +286,17 @@ class PostgresStore(TableStore):
     # -------------------------------------------------------------------------------------------------------- appending
 
     def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
-        """Do `work` in one transaction. A connection that was lost before its end is replaced, once."""
+        """Do `work` in one transaction. A connection that was lost before its end is replaced, once.
+
+        A transaction that waits long for another one's locks is begun again, so that its caller sees waiting and no
+        error. Meanwhile the server ends the other one, if it was frozen.
+        """
 
         def run(connection: Raw) -> T:
             committing = False
             self._known.forget()
             self._new_tips.clear()
+            self._locking = (), False
             try:
                 with self._begin(connection) as db:
                     done = work(db)
@@ -291,9 +312,18 @@ class PostgresStore(TableStore):
                     self._tips[root] = tip
             return done
 
-        with self._writer.lock:
-            self._check_open("recorded")
-            return self._writer.run("cannot write to", run, *expected)
+        turn = 0
+        while True:
+            turn += 1
+            with self._writer.lock:
+                self._check_open("recorded")
+                try:
+                    return self._writer.run("cannot write to", run, psycopg.errors.LockNotAvailable, *expected)
+                except psycopg.errors.LockNotAvailable as error:
+                    if turn == TURNS:
+                        self._fail("cannot write to", error)
+                    entities, claims = self._locking
+            self._end_silent(entities, claims=claims)
 
     def _check_open(self, what: str) -> None:
         if self._closed:
@@ -303,7 +333,7 @@ class PostgresStore(TableStore):
 
     def _begin(self, connection: Raw) -> AbstractContextManager[Sql]:
         """Return a transaction, which is committed at the end of the block."""
-        settings = self._each_setting("set local", appends=True) if self.is_pooled else ()
+        settings = self._each_setting("set local", writes=True, lock_timeout=TURN) if self.is_pooled else ()
         return Transaction(connection, settings)
 
     def _write(self, db: Connection, made: Plan) -> None:
@@ -350,6 +380,7 @@ class PostgresStore(TableStore):
         super()._drop(db, entity, token)
 
     def _lock(self, db: Connection, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
+        self._locking = entities, claims
         if posts:
             db.execute("select pg_advisory_xact_lock_shared(?, hashtext(current_schema()))", (POSTING,))
         db.execute(_LOCK, (entities,))
@@ -395,18 +426,19 @@ class PostgresStore(TableStore):
             return super().claim(entity_id, owner, ttl, lift=lift, now=now)
         except psycopg.errors.UniqueViolation:
             pass  # another claim at the same moment is visible the second time
-        except psycopg.errors.LockNotAvailable as error:
-            if not self._unlock(entity_id):
-                self._fail("cannot write to", error)
         try:
             return super().claim(entity_id, owner, ttl, lift=lift, now=now)
-        except self._contended as error:
+        except psycopg.errors.UniqueViolation as error:
             self._fail("cannot write to", error)
 
-    def _unlock(self, root: str) -> bool:
-        """Remove the lock of a writer that has been silent for long; return whether there was one."""
-        what = {"waited": WAITING, "root": root}
-        return bool(self._ask(lambda reader: reader.execute(_UNLOCK, what).fetchall()))
+    def _end_silent(self, entities: Sequence[str], *, claims: bool) -> None:
+        """End the connection of a writer that has locked the tree of an entity and is silent, if there is one.
+
+        The server ends a transaction that is idle, but not one that waits for the rest of a pipeline or of a message.
+        Only a process that claims a tree ends a connection that is no writer's of a loom.
+        """
+        what = {"silence": SILENCE, "entities": list(entities), "claims": claims, "writing": WRITING}
+        self._ask(lambda reader: reader.execute(_END_SILENT, what))
 
     def _is_live(self, owner: str, left: float) -> bool:
         return left > 0 and not is_gone(owner)
@@ -599,15 +631,21 @@ union all select 'record', seq, body, 0, null, null, null
 _LOCK = """
 select no from trees where no in (select tree from entities where id = any(?)) order by no for update
 """
-_UNLOCK = """
-select pg_terminate_backend(pid) from pg_locks join pg_stat_activity using (pid)
+_END_SILENT = """
+select pg_terminate_backend(pid) from pg_locks held join pg_stat_activity using (pid)
   where locktype = 'transactionid' and granted and wait_event = 'ClientRead'
-  and xact_start < clock_timestamp() - make_interval(secs => %(waited)s)
+  and state_change < clock_timestamp() - make_interval(secs => %(silence)s)
   and transactionid in (
-    select trees.xmax from trees join entities using (no) where id = %(root)s
-    union all select xmax from leases where entity = %(root)s)
+    select xmax from trees where no in (select tree from entities where id = any(%(entities)s))
+    union all select xmax from leases where entity = any(%(entities)s))
+  and (%(claims)s or exists (
+    select from pg_locks own where own.pid = held.pid and own.locktype = 'advisory' and own.classid = %(writing)s))
 """
 """Ends the connection of a writer that has locked a tree and is silent. A locked row names its transaction."""
+
+
+def _format_time(seconds: float) -> sql.Literal:
+    return sql.Literal(f"{seconds * 1000:.0f}ms")
 
 
 _UNKEEPABLE = re.compile("[\0\ud800-\udfff]")

@@ -83,6 +83,8 @@ from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import Changed
 from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import GateCall
+from cantrip_actors.user_code.attempt import await_user_code, call_user_code
+from cantrip_actors.user_code.threads import run_to_end
 from supervisors import (
     ActorSystem,
     ChildSpec,
@@ -90,9 +92,14 @@ from supervisors import (
     SupervisorRef,
 )
 from supervisors.events import Reports
+from supervisors.interrupts import allow_interrupts, defer_interrupts_in
 from supervisors.ref import identify
 
 _log = get_logger("cantrip_actors.runtime")
+
+defer_interrupts_in("cantrip_actors")
+for function in (await_user_code, call_user_code):
+    allow_interrupts(function)
 
 
 class Tree(Core):
@@ -214,9 +221,7 @@ class Tree(Core):
         """Open the loom and start the tree."""
         if self.was_opened:
             raise RuntimeClosed("a runtime is opened once: make another one with Runtime.open(…)")
-        # opening may read a whole file, so it needs a thread; a loom in memory does not
-        in_memory = self._url.startswith("memory:")
-        store = self.opening() if in_memory else await anyio.to_thread.run_sync(self.opening)
+        store = await self._open_store()
         store.max_waiting = self.limits.max_waiting
         store.quarantine_for = self.limits.quarantine_for
         access = StoreAccess(store)
@@ -241,6 +246,19 @@ class Tree(Core):
         except BaseException:
             await access.close()
             raise
+
+    async def _open_store(self) -> Store:
+        """Return the opened store: opening may read a whole file, so it needs a thread. A loom in memory does not."""
+        if self._url.startswith("memory:"):
+            return self.opening()
+        stores: list[Store] = []
+        try:
+            await run_to_end(lambda: stores.append(self.opening()))
+        except BaseException:
+            for store in stores:
+                store.close()
+            raise
+        return stores[0]
 
     def _join(self, store: Store) -> Membership | None:
         """Return the membership of a runtime that is about to join; None for any other runtime. Raises LoomError."""

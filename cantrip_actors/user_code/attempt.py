@@ -6,8 +6,8 @@ Every exception of user code becomes a value here, including `SystemExit` (argpa
 - the cancellation of the present task, also where other errors came with it in a group;
 - `GeneratorExit` that Python throws into a coroutine that will not be continued;
 - Ctrl-C: a `KeyboardInterrupt` in the main thread is handed to the handler of SIGINT, which ends the program in order,
-  since an interrupt that leaves an actor would end the program in the middle. In any other thread it is the user code's
-  own.
+  since an interrupt that leaves an actor would end the program in the middle. The call then waits for its cancellation,
+  so that no loom has the interrupt as its result. In any other thread it is the user code's own.
 
 One exit is out of reach: if a task that user code has started raises `SystemExit`, asyncio raises it out of the event
 loop before any other task sees it, and so ends the program. Only a task factory for the whole event loop could change
@@ -30,6 +30,10 @@ from cantrip_actors.user_code.threads import run_in_thread
 
 T = TypeVar("T")
 
+ENDING: Final = 1.0
+"""Seconds in which a program that Ctrl-C ends begins to cancel its calls. Another program goes on, as a service that
+drains first does: there the interrupt is an exception like any other."""
+
 LONGEST: Final = 10_000
 """Characters of an exception's message that are used."""
 
@@ -43,19 +47,30 @@ class Failure(NamedTuple):
 async def attempt(work: Callable[[], Awaitable[T]]) -> T | Failure:
     """Await `work()` and return its result, or what it raised."""
     try:
-        return await work()
+        return await await_user_code(work)
     except BaseException as failure:
-        _let_through(failure)
+        if _let_through(failure):
+            await anyio.sleep(ENDING)
         return Failure(failure)
 
 
 def attempt_now(work: Callable[[], T]) -> T | Failure:
     """Call `work()`, which does not wait, and return its result, or what it raised."""
     try:
-        return work()
+        return call_user_code(work)
     except BaseException as failure:
         _let_through(failure)
         return Failure(failure)
+
+
+async def await_user_code(work: Callable[[], Awaitable[T]]) -> T:
+    """Await `work()`. In this frame and those below Ctrl-C may interrupt an actor, because user code may never wait."""
+    return await work()
+
+
+def call_user_code(work: Callable[[], T]) -> T:
+    """Call `work()`, likewise."""
+    return work()
 
 
 class Threads:
@@ -103,8 +118,8 @@ def text_of(exception: BaseException) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _let_through(failure: BaseException) -> None:
-    """Raise an exception that is not the user code's own; see the head of this file."""
+def _let_through(failure: BaseException) -> bool:
+    """Raise an exception that is not the user code's own; see the head of this file. Return whether it is Ctrl-C."""
     if isinstance(failure, GeneratorExit):
         traceback = failure.__traceback__
         if traceback is not None and traceback.tb_next is None:  # thrown in here: no frame of user code raised it
@@ -113,8 +128,8 @@ def _let_through(failure: BaseException) -> None:
         # a failure that left together with the cancellation would survive the scope that takes the cancellation
         if _is_cancellation(leaf):
             raise leaf from None
-    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(failure)):
-        _interrupt()
+    is_interrupt = any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(failure))
+    return is_interrupt and _interrupt()
 
 
 def _is_cancellation(failure: BaseException) -> bool:
@@ -131,15 +146,16 @@ def _is_cancellation(failure: BaseException) -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _interrupt() -> None:
-    """End the program outside this task as after Ctrl-C."""
+def _interrupt() -> bool:
+    """End the program outside this task as after Ctrl-C; return False in a thread, which has no part in that."""
     if threading.current_thread() is not threading.main_thread():
-        return
+        return False
     raise_signal = signal.raise_signal
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
         raise_signal = trio.lowlevel.enable_ki_protection(_raise_signal)  # else it would be raised right here again
     raise_signal(signal.SIGINT)
+    return True
 
 
 def _raise_signal(number: int) -> None:

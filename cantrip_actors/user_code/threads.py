@@ -6,6 +6,7 @@ the grace it leaves the thread behind, and reports that. Work that had not begun
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,6 +61,30 @@ class _Work:
 def _set(event: anyio.Event, token: EventLoopToken) -> None:
     with suppress(RuntimeError):  # the event loop has ended meanwhile
         anyio.from_thread.run_sync(event.set, token=token)
+
+
+async def run_to_end(work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
+    """Return the result of `work`, which runs in a thread. No cancellation ends this before `work` has ended.
+
+    That of a scope is raised later, where the caller waits next. asyncio's own, by which Ctrl-C ends a program, is
+    raised when `work` has ended: nothing may close a store that a thread still uses.
+    """
+    state = _Work()
+
+    def run() -> list[T]:  # as below
+        if not state.begin():
+            return []
+        try:
+            return [work()]
+        finally:
+            state.end()
+
+    try:
+        (result,) = await anyio.to_thread.run_sync(run, limiter=limiter)
+    except anyio.get_cancelled_exc_class():
+        await state.leave(math.inf)
+        raise
+    return result
 
 
 async def run_in_thread(

@@ -23,7 +23,7 @@ import anyio
 from cantrip_actors import Held, Receipt, Runtime
 from cantrip_actors.looms import IntentGiven, Record, open_store, verify_loom
 from conformance.cluster.compare import Account, compare
-from conformance.cluster.worker import TTL, run_worker, worker_cantrip
+from conformance.cluster.worker import TTL, Freezing, run_worker, worker_cantrip
 
 __all__ = ["Round", "play"]
 
@@ -63,13 +63,30 @@ class Nodes:
         self._about = (url, str(ledger))
         self._number = 0
         self.running: list[BaseProcess] = []
+        self._freezing: dict[BaseProcess, Freezing] = {}
 
     def start(self) -> None:
         self._number += 1
         machine = f"machine-{self._number}" if self._number % 2 else ""
-        process = _processes.Process(target=run_worker, args=(*self._about, f"w{self._number}", machine, PACE))
+        freezing = Freezing(_processes.Event(), _processes.Event())
+        about = (*self._about, f"w{self._number}", machine, PACE, freezing)
+        process = _processes.Process(target=run_worker, args=about)
         process.start()
         self.running.append(process)
+        self._freezing[process] = freezing
+
+    async def freeze(self, victim: BaseProcess, chance: random.Random) -> None:
+        """Freeze a node at any moment, or inside a transaction, for half of its ttl, or for longer than that."""
+        assert victim.pid is not None
+        freezing, seconds = self._freezing[victim], chance.choice((0.5, 2, 5)) * TTL
+        if chance.random() < 0.5:
+            freezing.asked.set()
+            await anyio.to_thread.run_sync(freezing.begun.wait, TTL)  # a node without work has no transaction
+            freezing.asked.clear()
+            freezing.begun.clear()
+        os.kill(victim.pid, signal.SIGSTOP)
+        await anyio.sleep(seconds)
+        os.kill(victim.pid, signal.SIGCONT)
 
     def kill(self, victims: list[BaseProcess]) -> None:
         for victim in victims:
@@ -82,12 +99,9 @@ class Nodes:
 async def disturb(nodes: Nodes, chance: random.Random, done: Round) -> None:
     """Freeze or drain a node, or kill one, two or all of them; start others in place of ended ones."""
     victim, what = chance.choice(nodes.running), chance.random()
-    assert victim.pid is not None
     if what < 0.15:
         done.freezes += 1
-        os.kill(victim.pid, signal.SIGSTOP)
-        await anyio.sleep(chance.choice((0.5, 2)) * TTL)
-        os.kill(victim.pid, signal.SIGCONT)
+        await nodes.freeze(victim, chance)
     elif what < 0.25:
         done.drains += 1
         nodes.running.remove(victim)

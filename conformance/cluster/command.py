@@ -2,7 +2,8 @@
 
 Three nodes run in processes of their own and serve long-lived entities, while a client posts intents to them, a tenth
 of them twice. SIGKILL hits one node, two or all of them, at any moment; SIGSTOP freezes one for half of its ttl, or for
-two; SIGTERM drains one. Afterwards every intent must be recorded once, in the order of sending, and no effect twice.
+two or five, at any moment or inside a transaction; SIGTERM drains one. Afterwards every intent must be recorded once,
+in the order of sending, and no effect twice. No sender may get an error.
 
 A round has 100 kills and freezes on a loom of its own. The exit code is 0 only if there were no problems, and 2 if
 there is no server; `CANTRIP_POSTGRES` names one, otherwise one is started. A seed repeats which node gets which

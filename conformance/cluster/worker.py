@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import threading
 from collections.abc import Mapping
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import structlog
@@ -16,7 +18,7 @@ import structlog
 from cantrip_actors import Cantrip, Circle, Invocation, Node, Runtime, gate, scripted
 from cantrip_actors.wards import max_turns
 
-__all__ = ["BEAT", "TTL", "end_with_parent", "run_worker", "worker_cantrip"]
+__all__ = ["BEAT", "TTL", "Freezing", "end_with_parent", "run_worker", "worker_cantrip"]
 
 BEAT: Final = 0.2
 TTL: Final = 1.0
@@ -56,7 +58,29 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def run_worker(url: str, ledger: str, name: str, machine: str, pace: float) -> None:
+class Freezing(NamedTuple):
+    """Two events: the node is asked to freeze inside its next transaction, and is about to."""
+
+    asked: Event
+    begun: Event
+
+
+def freeze_when_asked(runtime: Runtime, freezing: Freezing) -> None:
+    """Freeze this process inside a transaction that has written, and not committed yet, when it is asked to."""
+    store: Any = runtime._tree.store  # noqa: SLF001  # no public name is inside a transaction
+    write = store._write  # noqa: SLF001  # likewise
+
+    def write_and_freeze(db: Any, plan: Any) -> None:
+        write(db, plan)
+        if freezing.asked.is_set():
+            freezing.asked.clear()
+            freezing.begun.set()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    store._write = write_and_freeze  # noqa: SLF001  # likewise
+
+
+def run_worker(url: str, ledger: str, name: str, machine: str, pace: float, freezing: Freezing) -> None:
     """Serve as a node until a signal. With a `machine` it looks like a process of another machine."""
     log = Path(f"{ledger}-{name}.log").open("w", encoding="utf-8")  # noqa: SIM115  # open as long as the process
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
@@ -67,6 +91,7 @@ def run_worker(url: str, ledger: str, name: str, machine: str, pace: float) -> N
     async def serve() -> None:
         node = Node(name, capacity=100, beat=BEAT, ttl=TTL, grace=5, passivate_after=1)
         async with Runtime.open(url, cantrips=[worker_cantrip(ledger, pace)], node=node) as runtime:
+            freeze_when_asked(runtime, freezing)
             await runtime.serve()
 
     anyio.run(serve)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from cantrip_actors.loom import Held, open_store, postgres, this_process, verify_loom
+from cantrip_actors.loom import Held, Mail, open_store, postgres, this_process, verify_loom
 from cantrip_actors.loom.postgres import PostgresStore
 from cantrip_actors.loom.schema import VERSION
 from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
@@ -410,7 +410,7 @@ with open_store(sys.argv[1]) as store:
     ],
 )
 def test_a_frozen_transaction_holds_its_tree_no_longer_than_its_lease(store, monkeypatch, before, after, refused):
-    monkeypatch.setattr(postgres, "WAITING", 0.2)
+    monkeypatch.setattr(postgres, "SILENCE", 0.2)
     store.append(run("e", "t1", ends=False))
     store.close()
     with child(FROZEN.format(before=before, after=after), f"{store._url}&schema={store.schema}") as first:
@@ -425,6 +425,43 @@ def test_a_frozen_transaction_holds_its_tree_no_longer_than_its_lease(store, mon
             assert first.communicate()[0].split() == [refused]
             second.append(turn("e", "t2", "t1", 2), {"e": lease.token})
             assert verify_loom(second).ok
+
+
+@pytest.mark.rule("Z-10")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("pass", "write(db, *rows)", id="before it writes"),
+        pytest.param("write(db, *rows)", "pass", id="in a pipeline"),
+        pytest.param("os.write(db.connection.pgconn.socket, b'P\\0\\0\\1\\0half')", "pass", id="in a message"),
+    ],
+)
+def test_senders_wait_for_a_frozen_transaction_and_get_no_error(store, monkeypatch, before, after):
+    monkeypatch.setattr(postgres, "SILENCE", 0.2)
+    monkeypatch.setattr(postgres, "TURN", 0.1)
+    store.append(run("e", "t1", ends=False))
+    store.close()
+    with child(FROZEN.format(before=before, after=after), f"{store._url}&schema={store.schema}") as first:
+        first.stdout.readline()
+        os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        with PostgresStore(store._url, schema=store.schema) as sender:
+            began = time.monotonic()
+            (row,) = sender.post([Mail(entity_id="e", key="k", kind="intent", body={"intent": "go"}, at=AT)])
+            assert (row.key, time.monotonic() - began < 3) == ("k", True)
+        first.kill()
+
+
+@pytest.mark.rule("Z-10")
+def test_a_renewal_that_waits_for_a_lock_does_not_count_from_the_end_of_its_wait(store, other):
+    store.claim("e", "us", 30)
+    with other.transaction():
+        other.execute("select from holders for update")
+        renewal = threading.Thread(target=store.renew, args=["us", 30])
+        renewal.start()
+        time.sleep(0.6)
+    renewal.join()
+    ((lasts,),) = other.execute("select extract(epoch from until - clock_timestamp())::float8 from holders").fetchall()
+    assert 25 < lasts < 29.5
 
 
 @pytest.mark.rule("LOOM-1")
@@ -484,7 +521,7 @@ def test_an_entity_continues_over_a_new_connection_when_nothing_of_it_is_lost(st
 def test_the_server_ends_a_transaction_whose_writer_says_nothing(store, other, monkeypatch):
     store.append(run("e", "t1", ends=False))
     store.close()
-    monkeypatch.setattr(postgres, "WAITING", 0.2)
+    monkeypatch.setattr(postgres, "SILENCE", 0.2)
     has_locked, may_end = threading.Event(), threading.Event()
 
     def freeze(db):
@@ -511,7 +548,7 @@ def test_the_server_ends_a_transaction_whose_writer_says_nothing(store, other, m
 def test_a_tree_that_stays_locked_is_an_error(store, other, monkeypatch):
     store.append(run("e", "t1", ends=False))
     store.close()
-    monkeypatch.setattr(postgres, "WAITING", 0.2)
+    monkeypatch.setattr(postgres, "TURN", 0.01)
     with PostgresStore(store._url, schema=store.schema) as second, other.transaction():
         other.execute("select from trees for update")
         with pytest.raises(LoomError, match="Another process has been writing there all that time"):

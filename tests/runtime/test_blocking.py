@@ -2,12 +2,16 @@
 
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 
 from cantrip_actors import (
@@ -28,6 +32,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.crystal import Query
 from cantrip_actors.mcp import inproc
+from cantrip_actors.runtime import tree
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
 from cantrip_actors.runtime.face.blocking import BlockingHeldServer, BlockingReceipt, BlockingSubscription
 from cantrip_actors.runtime.face.receipt import Receipt
@@ -369,3 +374,72 @@ def test_several_threads_send_to_one_entity() -> None:
         for thread in threads:
             thread.join(10)
         assert sorted(results) == [f"{n}" for n in range(10)]
+
+
+@pytest.fixture
+def usual_handler() -> Iterator[None]:
+    """Ctrl-C is handled as in a program that Python has just begun."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+@pytest.mark.rule("Z-12")
+@pytest.mark.real_time
+@pytest.mark.usefixtures("usual_handler")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_while_a_blocking_runtime_opens_or_closes_leaves_it_closed(tmp_path, backend: str, monkeypatch) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+
+    def interrupt(work: Any, *args: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        return work(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "open_store", partial(interrupt, tree.open_store))
+        with pytest.raises(KeyboardInterrupt):
+            Runtime.blocking(url, backend=backend)
+    runtime = Runtime.blocking(url, backend=backend)
+    store = runtime._inner._tree.store
+    monkeypatch.setattr(store, "close", partial(interrupt, store.close))
+    with pytest.raises(KeyboardInterrupt):
+        runtime.close()
+    assert not any("cantrip_actors" in thread.name for thread in threading.enumerate())
+    with Runtime.blocking(url, backend=backend) as runtime:
+        assert runtime.cast(quick, "milk").result == "milk"
+
+
+@pytest.mark.rule("Z-12")
+@pytest.mark.real_time
+@pytest.mark.usefixtures("usual_handler")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_cancels_the_blocking_call_that_waits(backend: str) -> None:
+    async def interrupt(context: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        await anyio.sleep(60)
+
+    with Runtime.blocking(backend=backend) as runtime:
+        with pytest.raises(KeyboardInterrupt):
+            runtime.cast(cantrip(scripted(interrupt, record=False)), "go")
+        assert runtime.cast(quick, "milk").result == "milk"
+        assert runtime.drain(10)
+        (first, _) = runtime.loom.entities()
+        assert runtime.loom.state(first) == "cancelled"
+
+
+@pytest.mark.rule("Z-12")
+@pytest.mark.real_time
+@pytest.mark.usefixtures("usual_handler")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_while_a_blocking_stream_begins_does_not_stop_the_runtime_from_closing(backend: str) -> None:
+    class Slow:
+        async def __aenter__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            await anyio.sleep(60)
+
+        async def __aexit__(self, *_: object) -> None:
+            raise AssertionError("it was not entered")
+
+    with Runtime.blocking(backend=backend) as runtime, pytest.raises(KeyboardInterrupt):
+        runtime._portal.enter(Slow()).__enter__()

@@ -20,7 +20,7 @@ from cantrip_actors.crystal.policy.shared import AccountRequest, draw
 from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, mark_gone, postgres
 from cantrip_actors.loom.lease import is_gone
 from cantrip_actors.loom.nodes import NodeInfo
-from cantrip_actors.loom.postgres import WAITING
+from cantrip_actors.loom.postgres import SILENCE
 from cantrip_actors.machine.node import (
     Checked,
     DrainBegan,
@@ -972,7 +972,7 @@ class Simulation:
         for entity, (since, is_locked) in orphans.items():
             for one in self.loaders:
                 began = max(since, self._steady.get(one.owner, math.inf))
-                if now - began > TTL + 2 * BEAT + is_locked * (WAITING + BEAT) and self._may_run(one, entity):
+                if now - began > TTL + 2 * BEAT + is_locked * (SILENCE + BEAT) and self._may_run(one, entity):
                     raise Violation(f"{entity} has had no owner for {now - began:.1f} s, and {one.name} has room")
 
     def _may_run(self, one: Loader, entity: str) -> bool:

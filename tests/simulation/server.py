@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from cantrip_actors.loom.nodes import TABLES
-from cantrip_actors.loom.postgres import WAITING
+from cantrip_actors.loom.postgres import SILENCE, TURN
 from cantrip_actors.loom.schema import write_statements
 from tests.simulation.world import Process, Task, World
 
@@ -74,6 +74,7 @@ class Transaction:
     locks: list[Key] = field(default_factory=list)
     waits_for: Key | None = None
     statement: str = ""
+    statement_began: float = 0.0
     is_over: bool = False
     is_running: bool = False
     """Whether a statement is being carried out."""
@@ -142,6 +143,8 @@ class Server:
         self._rowid = 1 << 40
         self._db = db = sqlite3.connect(":memory:", isolation_level=None)
         db.create_function("clock_timestamp", 0, lambda: world.now)
+        db.create_function("statement_timestamp", 0, lambda: self._statement_began)
+        self._statement_began = 0.0
         for statement in (*write_statements(0, _TYPES).split(";"), *TABLES):
             db.execute(statement)
         if not has_unique_keys:
@@ -222,7 +225,7 @@ class Server:
         entry = who, self.world.current
         lock.waiting.append(entry)
         who.waits_for = key
-        until = self.world.now + WAITING
+        until = self.world.now + TURN
         try:
             while lock.holder is not who and not who.is_over and self.world.now < until:
                 self.world.pause(until - self.world.now)
@@ -284,7 +287,7 @@ class Server:
         if special is not None:
             return special
         statement = _understood(query)
-        who.statement = statement.text
+        who.statement, who.statement_began = statement.text, self.world.now
         if statement.kind == "insert":
             return self._insert(who, statement, values)
         return self._locking(who, statement, values) if statement.locks else self._read(who, statement, values)
@@ -306,7 +309,7 @@ class Server:
         if "pg_catalog.pg_tables" in query or query.startswith("create table"):
             return Cursor([(1,)])
         if "pg_terminate_backend" in query:
-            return Cursor(self._terminate(values["root"]))
+            return Cursor([ended for entity in values["entities"] for ended in self._terminate(entity)])
         return None
 
     def _terminate(self, root: str) -> list[tuple[bool]]:
@@ -319,13 +322,14 @@ class Server:
         ended = []
         for key in keys:
             lock = self._locks.get(("row", *key))
-            if lock is not None and not lock.holder.is_running and lock.holder.began < self.world.now - WAITING:
+            if lock is not None and not lock.holder.is_running and lock.holder.began < self.world.now - SILENCE:
                 lock.holder.session.end()
                 ended.append((True,))
         return ended
 
     def _read(self, who: Transaction, statement: _Statement, values: Sequence[Any]) -> Cursor:
         self._show(who if who.writes else None)
+        self._statement_began = who.statement_began
         cursor = self._db.execute(statement.text, values)
         return Cursor(cursor.fetchall(), cursor.rowcount)
 
@@ -341,6 +345,7 @@ class Server:
             self._show_as_of(who, commits, rows)
         else:
             self._show(who)
+        self._statement_began = who.statement_began
         cursor = self._db.execute(statement.text, values)
         answer = Cursor(cursor.fetchall(), cursor.rowcount)
         if statement.kind != "select":
@@ -357,6 +362,7 @@ class Server:
         while True:
             self._show(who)
             db.execute("savepoint tried")
+            self._statement_began = who.statement_began
             try:
                 row = db.execute(statement.text, values).fetchone()
             except sqlite3.IntegrityError as error:
@@ -532,7 +538,7 @@ class Session:
         """End it if it has been silent in a transaction for long (`idle_in_transaction_session_timeout`)."""
         own = self._transaction
         is_idle = own is not None and not own.is_over and not own.is_running
-        if is_idle and own.idle_since < self.server.world.now - WAITING:
+        if is_idle and own.idle_since < self.server.world.now - SILENCE:
             self.end()
 
     def _wait(self) -> None:

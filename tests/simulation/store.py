@@ -46,7 +46,7 @@ class SimStore(PostgresStore):
         for session in (self._writer, self._reader, self._renewer):
             session.lock = Mutex(process.world)
 
-    def _connect(self, *, writes: bool = False) -> Any:
+    def _connect(self, *, writes: bool = False, lock_timeout: float = 0.0) -> Any:
         if self._process.is_cut or self._server.is_down:
             raise LoomError("cannot reach the server")
         self._note_time(self._server.world.now)

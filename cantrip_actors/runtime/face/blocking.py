@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from importlib import import_module
-from threading import Thread, get_ident
+from threading import Thread, current_thread, get_ident, main_thread
 from types import TracebackType
 from typing import (
     Any,
@@ -90,8 +91,16 @@ class Portal:
     @overload
     def call(self, function: Callable[[Unpack[Arguments]], T], *args: *Arguments) -> T: ...
     def call(self, function: Callable[[Unpack[Arguments]], Any], *args: *Arguments) -> Any:
-        """Call a function in the event loop, and wait for its result."""
-        return self.start(function, *args).result()
+        """Call a function in the event loop, and wait for its result. Ctrl-C cancels the call."""
+        running: Future[Any] | None = None
+        try:
+            with _delay_interrupt():
+                running = self.start(function, *args)
+            return running.result()
+        except KeyboardInterrupt:
+            if running is not None:
+                running.cancel()
+            raise
 
     @overload
     def start(self, function: Callable[[Unpack[Arguments]], Awaitable[T]], *args: *Arguments) -> Future[T]: ...
@@ -117,7 +126,53 @@ class Portal:
 
     def enter(self, context: AbstractAsyncContextManager[T]) -> AbstractContextManager[T]:
         """Return a blocking version of a context manager."""
-        return self._portal.wrap_async_context_manager(context)
+        return _HeldContext(self, context)
+
+
+class _HeldContext(AbstractContextManager[T]):
+    """A blocking version of a context manager: a task of the event loop holds it.
+
+    It is not anyio's `wrap_async_context_manager`. If Ctrl-C interrupts the beginning, that one's task waits for ever,
+    and the end of its portal for that task.
+    """
+
+    def __init__(self, portal: Portal, context: AbstractAsyncContextManager[T]) -> None:
+        self._portal = portal
+        self._context = context
+        self._entered: Future[T] = Future()
+        self._holding: Future[bool | None] | None = None
+        self._left: anyio.Event
+        self._error: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] = (None, None, None)
+
+    async def _hold(self) -> bool | None:
+        self._left = anyio.Event()
+        self._entered.set_result(await self._context.__aenter__())
+        try:
+            await self._left.wait()
+        finally:
+            is_suppressed = await self._context.__aexit__(*self._error)
+        return is_suppressed
+
+    def __enter__(self) -> T:
+        try:
+            with _delay_interrupt():
+                self._holding = self._portal.start(self._hold)
+            wait((cast("Future[Any]", self._entered), self._holding), return_when=FIRST_COMPLETED)
+            if not self._entered.done():
+                self._holding.result()  # it raises
+        except BaseException:
+            if self._holding is not None:
+                self._holding.cancel()
+            raise
+        return self._entered.result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> bool | None:
+        self._error = kind, error, where
+        self._portal.call(self._left.set)
+        assert self._holding is not None, "it is left after it was entered"
+        return self._holding.result()
 
 
 def _start_event_loop(backend: str, opened: ExitStack) -> BlockingPortal:
@@ -142,11 +197,43 @@ def _start_event_loop(backend: str, opened: ExitStack) -> BlockingPortal:
             started.set_exception(error)
 
     thread = Thread(target=run, name="cantrip_actors runtime", daemon=True)
+
+    def end() -> None:
+        if started.exception() is None:
+            portal = started.result()
+            portal.call(portal.stop)
+        thread.join()
+
     thread.start()
-    opened.callback(thread.join)
-    portal = started.result()
-    opened.callback(lambda: portal.call(portal.stop))
-    return portal
+    opened.callback(end)
+    return started.result()
+
+
+@contextmanager
+def _delay_interrupt() -> Iterator[None]:
+    """Raise the `KeyboardInterrupt` of Ctrl-C at the end of the block.
+
+    The block opens or closes something. Between two of its steps, an interrupt would lose what the first had begun. A
+    second Ctrl-C is raised at once.
+    """
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    has_come = False
+
+    def note(*_: object) -> None:
+        nonlocal has_come
+        has_come = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if not has_come:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if has_come:
+            raise KeyboardInterrupt
 
 
 class _Blocking(Generic[S]):
@@ -420,12 +507,15 @@ class BlockingRuntime(_Blocking[Runtime]):
             raise ValueError(f"backend: expected one of {', '.join(map(repr, known))}, got {backend!r}")
         import_module(backend)  # it may not be installed
         managed = Runtime.open(url, **options)
-        with ExitStack() as opened:
-            portal = _start_event_loop(backend, opened)
-            runtime = opened.enter_context(portal.wrap_async_context_manager(managed))
-            made = cls(runtime, Portal(portal), opened.pop_all())
-        atexit.register(made.close)
-        return made
+        with ExitStack() as interrupted:
+            with _delay_interrupt():
+                with ExitStack() as opened:
+                    portal = Portal(_start_event_loop(backend, opened))
+                    runtime = cls(opened.enter_context(portal.enter(managed)), portal, opened.pop_all())
+                atexit.register(runtime.close)
+                interrupted.callback(runtime.close)
+            interrupted.pop_all()
+        return runtime
 
     def close(self) -> None:
         """Close the runtime, as leaving the `with` does; at once if it is closed. Any thread may call it.
@@ -444,8 +534,9 @@ class BlockingRuntime(_Blocking[Runtime]):
         self._inner._check_not_tenant("closing")  # noqa: SLF001  # this is its blocking version
         if self._portal.is_of_this_process:
             self._portal.check_caller()
-            atexit.unregister(self.close)
-            self._opened.pop_all().__exit__(kind, error, where)
+            with _delay_interrupt():
+                atexit.unregister(self.close)
+                self._opened.pop_all().__exit__(kind, error, where)
 
     loom: _Value[Loom] = _Value()
     shown_loom: _Value[Loom] = _Value()

@@ -15,6 +15,8 @@ from typing import Any
 
 import anyio
 
+from supervisors.waiting import find_event_loop, wait_uninterrupted
+
 
 class Owner:
     """A task that enters a context manager on `open` and leaves it on `close`."""
@@ -37,10 +39,9 @@ class Owner:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="cantrip_actors runtime")
         try:
             await self._is_open.wait()
-        except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                self._closes.set()
-                await self._is_over.wait()
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+            self._closes.set()
+            await self._wait_for_end()
             raise
         if self._is_over.is_set():
             self._raise()
@@ -51,9 +52,15 @@ class Owner:
         A caller `from_within`, which leaving cancels and waits for, is cancelled while it waits here.
         """
         self._closes.set()
-        with anyio.CancelScope(shield=not from_within):
+        if from_within:
             await self._is_over.wait()
+        elif (interrupt := await self._wait_for_end()) is not None:
+            raise interrupt
         self._raise()
+
+    async def _wait_for_end(self) -> BaseException | None:
+        """Wait until the runtime has closed; return the interrupt that the caller then raises."""
+        return await wait_uninterrupted(find_event_loop(), self._is_over.is_set, self._is_over.wait)
 
     async def _run(self) -> None:
         try:

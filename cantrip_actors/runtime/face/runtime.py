@@ -98,6 +98,7 @@ from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import WrongTask, inspect
 from supervisors.events import Event
+from supervisors.interrupts import close_guard, open_guard
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.face.blocking import BlockingRuntime
@@ -374,11 +375,16 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         self._check_not_tenant("entering")
-        await self._tree.open()
+        open_guard()
         try:
-            await self._recover_interrupted()
-        except BaseException as error:
-            await self._tree.close(type(error), error, error.__traceback__)
+            await self._tree.open()
+            try:
+                await self._recover_interrupted()
+            except BaseException as error:
+                await self._tree.close(type(error), error, error.__traceback__)
+                raise
+        except BaseException:
+            close_guard()
             raise
         return self
 
@@ -393,6 +399,8 @@ class Runtime:
                 "which still runs: open it with `runtime = await Runtime.open(…)`, and close it from any task with "
                 "`await runtime.aclose()`"
             ) from wrong
+        finally:
+            close_guard()
 
     @property
     def cluster(self) -> Cluster:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import anyio
 
 from cantrip_actors.loom.store import Postponed, Store
+from cantrip_actors.user_code.threads import run_to_end
 
 T = TypeVar("T")
 
@@ -78,6 +79,6 @@ class StoreAccess:
     async def _run(self, work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
         self._at_work += 1
         try:
-            return await anyio.to_thread.run_sync(work, limiter=limiter)
+            return await run_to_end(work, limiter)
         finally:
             self._at_work -= 1
