@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import anyio
-import httpx
 
 from cantrip_actors.http.token import Token
 from cantrip_actors.records.tenant import check_tenant
@@ -27,6 +27,9 @@ from cantrip_actors.terms.bounds import DEEPEST, is_deeper
 from cantrip_actors.terms.errors import CantripError
 from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.secure_url import is_secure_url
+
+if TYPE_CHECKING:
+    import httpx
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 SKEW: Final = 30.0
@@ -178,6 +181,8 @@ class _Keys:
 
 async def _fetch_keys(issuer: Issuer) -> list[Mapping[str, Any]]:
     """Return the keys that a server publishes. Raises IssuerUnreachable."""
+    import httpx  # a service without authorization servers needs it for nothing
+
     try:
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
             with anyio.fail_after(PATIENCE):
@@ -193,6 +198,8 @@ async def _fetch_keys(issuer: Issuer) -> list[Mapping[str, Any]]:
 
 async def _find_keys_url(client: httpx.AsyncClient, issuer: str) -> str:
     """Return where a server says that its keys are. Raises ValueError, httpx.HTTPError."""
+    import httpx
+
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     places = [  # OpenID Connect appends its path, RFC 8414 inserts it
@@ -218,7 +225,7 @@ async def _find_keys_url(client: httpx.AsyncClient, issuer: str) -> str:
 async def _fetch(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
     """Return a JSON object. Raises ValueError, httpx.HTTPError."""
     async with client.stream("GET", url, headers={"accept": "application/json"}) as answer:
-        if answer.status_code != httpx.codes.OK:
+        if answer.status_code != HTTPStatus.OK:
             raise ValueError(f"{url} answers {answer.status_code}")
         body = b""
         async for part in answer.aiter_bytes():
