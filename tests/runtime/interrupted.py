@@ -167,7 +167,8 @@ async def check_loom(shape: str, url: str, acknowledged: list[list[str]]) -> Non
                     assert words[-1] == "worked"
             for intent in INTENTS:  # what was under way continues, and has no interrupt as its result
                 assert (await desk.send(intent, key=intent)).result == "worked"
-            assert (await runtime.cast(cantrip, "go", key="cast")).result == "worked"
+            episode = await runtime.cast(cantrip, "go", key="cast")
+            assert episode.result == "worked", (episode, runtime.loom.records(episode.entity_id))
         taken = [record.intent for record in runtime.loom.records(desk.id) if hasattr(record, "intent")]
         assert sorted(intent for intent in taken if intent) == [*INTENTS]
 
