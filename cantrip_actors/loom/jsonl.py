@@ -359,10 +359,10 @@ class JsonlStore(MemoryStore):
             file, end, last = self._file, self._file.end, self._end.follow(lines)
             first = self._encode_first_line(last, head or self._head)
             try:
-                file.append(data if end else first + data)
-                if end and head is not None:
+                file.append(data if end else self._encode_first_line(self._end, self._head) + data)
+                if head is not None:
                     file.overwrite(first)
-                elif end and self._has_end:
+                elif self._has_end or not end:
                     file.note(first)
             except OSError as error:
                 if file.end != end:

@@ -138,8 +138,6 @@ REFUSED: dict[str, Look] = {
     "abandon": lambda w, id: w.other.abandon(id),
     "forget": lambda w, id: w.other.forget(id),
     "loom.ancestry": lambda w, id: w.other.loom.ancestry(id),
-    "loom.checked": lambda w, id: w.other.loom.checked.turns(id),
-    "loom.unchecked": lambda w, id: w.other.loom.unchecked.turns(id),
     "loom.header": lambda w, id: w.other.loom.header(id),
     "loom.header_in_force": lambda w, id: w.other.loom.header_in_force(id),
     "loom.records": lambda w, id: w.other.loom.records(id),
