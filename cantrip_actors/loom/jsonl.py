@@ -239,9 +239,10 @@ class JsonlStore(MemoryStore):
             _log.warning("loom.acknowledged_missing", path=self.where, missing=lost, hint=hint)
 
     def faults(self) -> Iterator[str]:
-        """Yield what of the acknowledged lines is missing."""
+        """Yield what of the acknowledged lines is missing, and where the stored mail contradicts the lines."""
         if lost := self._ends.describe_lost():
             yield f"acknowledged records are missing: {lost}"
+        yield from super().faults()
 
     def _add_journal_line(self, number: int, line: JournalLine) -> None:
         row = line.row
