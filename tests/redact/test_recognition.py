@@ -83,6 +83,7 @@ BY_NAME = {
     **dict.fromkeys(("PGPASSWORD", "MYSQL_PWD", "REDIS_PASSWORD"), (KEY, 12)),
 }
 """Keys without a shape of their own, by the names under which their services document them."""
+NAMED_KEYS = {name: some(*shape) for name, shape in BY_NAME.items()}
 VALUE = "hunter2" + some(KEY, 3)
 LONG = some(KEY, 40)
 NAMED = {
@@ -166,8 +167,7 @@ def test_a_key_of_letters_only_is_found_when_its_alphabet_has_no_word_separator(
 @pytest.mark.rule("X-31", "Z-22")
 @pytest.mark.parametrize("form", ["%s=%s", "export %s='%s'", '"%s": "%s"', "%s: %s", "-e %s=%s --rm"])
 def test_a_key_without_a_shape_is_found_by_the_name_that_its_service_documents(form: str) -> None:
-    keys = {name: some(*shape) for name, shape in BY_NAME.items()}
-    keys |= {name.lower(): key for name, key in keys.items()}
+    keys = NAMED_KEYS | {name.lower(): key for name, key in NAMED_KEYS.items()}
     assert [name for name, key in keys.items() if key in Redactor().text(form % (name, key))] == []
 
 

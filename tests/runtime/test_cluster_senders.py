@@ -18,6 +18,7 @@ from cantrip_actors import (
     GateCall,
     Injected,
     InvalidIntent,
+    Loom,
     LoomError,
     NoAnswer,
     Runtime,
@@ -269,14 +270,14 @@ async def test_a_story_reads_the_loom_once_for_events_that_arrive_together(
         await keeper.send("two")
         await keeper.send("three")
         reads = 0
-        records_since = runtime.loom.records_since
+        records_since = Loom.records_since
 
         def count(*given: Any) -> Any:
             nonlocal reads
             reads += 1
             return records_since(*given)
 
-        monkeypatch.setattr(runtime.loom, "records_since", count)
+        monkeypatch.setattr(Loom, "records_since", count)
         assert [(await anext(story)).sequence for _ in range(2)] == [2, 3]
         with anyio.move_on_after(0.4):  # shorter than the interval of polls
             await anext(story)
@@ -289,14 +290,14 @@ async def test_each_turn_of_a_story_goes_to_one_of_the_tasks_that_iterate_it(mon
     async with Runtime.open("memory:") as runtime:
         keeper = await runtime.invoke(answering(delay=0), "1", name="keeper")
         story = keeper.story()
-        records_since = runtime.loom.records_since
+        records_since = Loom.records_since
 
         def read_slowly(*given: Any) -> Any:
             found = records_since(*given)
             time.sleep(0.05)
             return found
 
-        monkeypatch.setattr(runtime.loom, "records_since", read_slowly)
+        monkeypatch.setattr(Loom, "records_since", read_slowly)
         monkeypatch.setattr(runtime._tree.store, "blocking", True, raising=False)
         seen: list[int] = []
 
