@@ -291,12 +291,14 @@ class Beginnings:
                 await cell.wait_until_begun()
                 if cell.error is not None and not await tree.in_store(partial(tree.loom.has, cell.entity_id)):
                     raise tree.guard.redact_error(cell.error)
-        except anyio.get_cancelled_exc_class():  # the caller gets no handle, and the name must be free again
-            with anyio.CancelScope(shield=True):
-                await entity.stop()
-            raise
-        if released is not None:
-            released.set()
+        except anyio.get_cancelled_exc_class():
+            if identity.key is None:  # the caller gets no handle, and the name must be free again
+                with anyio.CancelScope(shield=True):
+                    await entity.stop()
+            raise  # what has a key stays: Ctrl-C under asyncio passes the shield around it
+        finally:
+            if released is not None:
+                released.set()
         return entity
 
     def _expect_first(self, cell: Cell) -> Waiter | None:
