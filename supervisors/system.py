@@ -145,6 +145,14 @@ class ActorSystem:
             raise SupervisorsError("an ActorSystem is entered once: make a new one for each `async with`")
         self._is_entered = True
         open_guard()
+        try:
+            await self._enter()
+        except BaseException:
+            close_guard()
+            raise
+        return self
+
+    async def _enter(self) -> None:
         self.loop = find_event_loop()
         self.now = self.loop.now
         self.timers = TimerQueue(self.loop)
@@ -162,9 +170,8 @@ class ActorSystem:
             self.loop, lambda: top.phase is not LifePhase.STARTING, partial(top.reach, LifePhase.UP)
         )
         if cancelled is not None:  # natively: nothing else would close the group
-            await self.__aexit__(type(cancelled), cancelled, cancelled.__traceback__)
+            await self._leave(type(cancelled), cancelled, cancelled.__traceback__)
             raise cancelled
-        return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None

@@ -270,7 +270,7 @@ def _read_texts(value: object) -> frozenset[str]:
     """Return the texts of a claim: a list, or one text with blanks between them."""
     if isinstance(value, str):
         return frozenset(value.split())
-    return frozenset(one for one in value if isinstance(one, str)) if isinstance(value, list) else frozenset()
+    return frozenset(text for text in value if isinstance(text, str)) if isinstance(value, list) else frozenset()
 
 
 def _read_time(value: object) -> datetime | None:

@@ -31,7 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
@@ -145,7 +145,7 @@ class SqliteStore(TableStore):
         """The next number of a record and of a mail; 0: not known."""
         self._no_news = (-1, 0)  # data_version, and the latest mail's number at that version
         self._owners = set()
-        connect = lambda: self._connect(write_ahead.PATIENCE)  # noqa: E731
+        connect = partial(self._connect, write_ahead.PATIENCE)
         self._wal = WalCheckpoints(connect, self._writing, AcknowledgedFile(self.path))
         self._readers = Readers(self._connect, lambda: PATIENCE)
         self._closed = False

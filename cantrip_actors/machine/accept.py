@@ -228,7 +228,8 @@ def _compact(plan: Plan, state: State, live: Transient, moment: Moment, event: C
 
 
 def _undo(plan: Plan, state: State, live: Transient, moment: Moment, event: Undo) -> list[Record]:  # noqa: ARG001
-    return [Undone(plan.entity_id, state.episode.first, state.sequence, moment.at, event.key, event.sender)]
+    first, last = state.episode.first - state.inherited, state.sequence - state.inherited
+    return [Undone(plan.entity_id, first, last, moment.at, event.key, event.sender)]
 
 
 def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: Observed) -> list[Record]:

@@ -276,7 +276,7 @@ class Episode(msgspec.Struct):
     number: int = 0
     """How many intents the entity was given, this one included."""
     first: int = 1
-    """The number of its first turn."""
+    """The number of its first turn, those that a fork has inherited included."""
     key: str | None = None
     """The key of the mail that brought the intent."""
     utterances: int = 0

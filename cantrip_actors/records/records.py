@@ -439,7 +439,7 @@ class Folded(_Record, frozen=True, tag="fold"):
 class Undone(_Record, frozen=True, tag="undone"):
     """The entity is back before its last intent: the records since then are in force no longer (`undone.py`).
 
-    They include the turns `first` … `last`; if there is none, `last` is less than `first`. `key` and `sender` are those
+    They include the turns `first` … `last`; without any turn, `last` is less than `first`. `key` and `sender` are those
     of the mail that this record takes.
     """
 

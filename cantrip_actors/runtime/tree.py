@@ -98,8 +98,8 @@ from supervisors.ref import identify
 _log = get_logger("cantrip_actors.runtime")
 
 defer_interrupts_in("cantrip_actors")
-for function in (await_user_code, call_user_code):
-    allow_interrupts(function)
+allow_interrupts(await_user_code)
+allow_interrupts(call_user_code)
 
 
 class Tree(Core):

@@ -31,8 +31,8 @@ from cantrip_actors.user_code.threads import run_in_thread
 T = TypeVar("T")
 
 ENDING: Final = 1.0
-"""Seconds in which a program that Ctrl-C ends begins to cancel its calls. Another program goes on, as a service that
-drains first does: there the interrupt is an exception like any other."""
+"""Seconds in which a program that Ctrl-C ends begins to cancel its calls. Another program continues, as a service
+that drains first does: there the interrupt is an exception like any other."""
 
 LONGEST: Final = 10_000
 """Characters of an exception's message that are used."""

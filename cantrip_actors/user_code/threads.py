@@ -31,14 +31,21 @@ class _Work:
         self._has_begun = self._has_ended = self._is_left = False
         self._notify: Callable[[], None] | None = None
 
-    def begin(self) -> bool:
-        """Note in the thread that the work begins; return False if its caller has left before."""
+    def run(self, work: Callable[[], T]) -> list[T]:
+        """Do the work in the thread, and return its result; nothing if its caller has left before.
+
+        The result is in a list: trio takes a bare coroutine that comes back from a thread for a mistake.
+        """
         with self._lock:
             self._has_begun = not self._is_left
-            return self._has_begun
+            if self._is_left:
+                return []
+        try:
+            return [work()]
+        finally:
+            self._end()
 
-    def end(self) -> None:
-        """Note in the thread that the work has ended."""
+    def _end(self) -> None:
         with self._lock:
             self._has_ended = True
             notify = self._notify
@@ -71,16 +78,8 @@ async def run_to_end(work: Callable[[], T], limiter: anyio.CapacityLimiter | Non
     """
     state = _Work()
 
-    def run() -> list[T]:  # as below
-        if not state.begin():
-            return []
-        try:
-            return [work()]
-        finally:
-            state.end()
-
     try:
-        (result,) = await anyio.to_thread.run_sync(run, limiter=limiter)
+        (result,) = await anyio.to_thread.run_sync(state.run, work, limiter=limiter)
     except anyio.get_cancelled_exc_class():
         await state.leave(math.inf)
         raise
@@ -106,16 +105,8 @@ async def run_in_thread(
     """
     state = _Work()
 
-    def run() -> list[T]:  # in a list: trio takes a bare coroutine that comes back from a thread for a mistake
-        if not state.begin():
-            return []
-        try:
-            return [work()]
-        finally:
-            state.end()
-
     try:
-        (result,) = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
+        (result,) = await anyio.to_thread.run_sync(state.run, work, abandon_on_cancel=True, limiter=limiter)
     except anyio.get_cancelled_exc_class():
         interrupt()
         if not await state.leave(GRACE if grace is None else grace):

@@ -37,7 +37,7 @@ STEPS = {
     "the end of a schedule": lambda store: store.replace_timer(schedule("first"), None),
     "a submission": lambda store: store.add_submission(ROW),
 }
-"""What is acknowledged last."""
+"""The change that is acknowledged last."""
 
 
 def copy_files(path, folder):

@@ -18,6 +18,7 @@ from cantrip_actors import (
     Runtime,
     scripted,
 )
+from cantrip_actors.machine.project import drop_undone, get_committed_turn
 from cantrip_actors.terms.messages import Usage
 from cantrip_actors.testing import Crash, Process, run_with_crashes
 from cantrip_actors.wards import max_turns
@@ -57,6 +58,26 @@ class TestUndo:
             assert [turn.sequence for turn in runtime.loom.turns(entity.id) if turn.undone] == [3, 4, 5, 6]
             pages = [runtime.loom.list_turns(entity.id, after=after, limit=3) for after in (0, 3, 6)]
             assert [turn.sequence for page in pages for turn in page if turn.undone] == [3, 4, 5, 6]
+
+    @pytest.mark.parametrize("steps", ["u", "su", "suu", "susu", "suussu", "ssuusus", "sfu", "sfsuu", "suuu"])
+    async def test_the_turns_that_are_marked_are_those_that_the_context_does_not_have(self, steps: str) -> None:
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(cantrip(answer), "begin", name="n")
+            await entity.episode()
+            for number, step in enumerate(steps):
+                if step == "s":
+                    await entity.send(f"intent {number}")
+                elif step == "u":
+                    await entity.undo()
+                else:
+                    newest = runtime.loom.turns(entity.id)[-1].id
+                    entity = await runtime.start_fork(newest, intent="fork", lasting=True)
+                    await entity.episode()
+            turns, records = runtime.loom.turns(entity.id), drop_undone(runtime.loom.records(entity.id))
+            in_force = {get_committed_turn(record) for record in records} - {None}
+            assert {turn.id for turn in turns if not turn.undone} == in_force
+            pages = [runtime.loom.list_turns(entity.id, after=turn.sequence - 1, limit=1) for turn in turns]
+            assert [turn for page in pages for turn in page] == turns
 
     async def test_an_undone_branch_can_be_forked(self) -> None:
         async with Runtime.open("memory:") as runtime:

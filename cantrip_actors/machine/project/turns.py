@@ -117,7 +117,7 @@ def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
 
 
 def find_turn_in_force(turns: Sequence[Turn]) -> Turn | None:
-    """Return the last of these turns of an entity that was not undone; None if there is none."""
+    """Return the last of these turns of an entity that was not undone; None if all were."""
     return next((turn for turn in reversed(turns) if not turn.undone), None)
 
 

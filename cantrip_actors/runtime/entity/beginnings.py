@@ -295,7 +295,7 @@ class Beginnings:
             if identity.key is None:  # the caller gets no handle, and the name must be free again
                 with anyio.CancelScope(shield=True):
                     await entity.stop()
-            raise  # what has a key stays: Ctrl-C under asyncio passes the shield around it
+            raise  # an entity with a key stays: Ctrl-C under asyncio passes the shield around its beginning
         finally:
             if released is not None:
                 released.set()
