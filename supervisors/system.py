@@ -144,12 +144,11 @@ class ActorSystem:
         if self._is_entered:
             raise SupervisorsError("an ActorSystem is entered once: make a new one for each `async with`")
         self._is_entered = True
-        open_guard()
-        try:
+        with contextlib.ExitStack() as failed:
+            open_guard()
+            failed.callback(close_guard)
             await self._enter()
-        except BaseException:
-            close_guard()
-            raise
+            failed.pop_all()  # `__aexit__` closes it
         return self
 
     async def _enter(self) -> None:
