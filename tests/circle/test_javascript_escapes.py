@@ -79,16 +79,20 @@ def opened(limits: ProgramLimits = LIMITS) -> Sandbox:
     return sandbox
 
 
-def attempt(sandbox: Sandbox, code: str) -> tuple[Stepped, str]:
-    """Return how a program ends, and everything that is visible of it."""
-    step = sandbox.begin(code)
-    seen = [repr(step)]
-    while isinstance(step, Suspended):
+def run(sandbox: Sandbox, code: str) -> list[Stepped]:
+    """Return the steps of a program with answered gates; the last is how it ends."""
+    steps = [sandbox.begin(code)]
+    while isinstance(step := steps[-1], Suspended):
         assert step.gate == "peek"
         assert isinstance(step.args, dict)
-        step = sandbox.answer(step, Answer("ok"))
-        seen.append(repr(step))
-    return step, "\n".join(seen)
+        steps.append(sandbox.answer(step, Answer("ok")))
+    return steps
+
+
+def attempt(sandbox: Sandbox, code: str) -> tuple[Stepped, str]:
+    """Return how a program ends, and everything that is visible of it."""
+    steps = run(sandbox, code)
+    return steps[-1], "\n".join(map(repr, steps))
 
 
 def outcome(step: Stepped) -> str:
@@ -161,7 +165,7 @@ def test_every_program_ends_and_leaves_the_sandbox_usable(one):
 async def late_by(hearts: Hearts, code: str) -> float:
     """How late a heart beat while the program ran in a thread."""
     sandbox = await to_thread.run_sync(partial(opened, ProgramLimits(seconds=0.03, gate_calls=10)))
-    late = await hearts.late_by(partial(to_thread.run_sync, attempt, sandbox, code))
+    late = await hearts.late_by(partial(to_thread.run_sync, run, sandbox, code))
     sandbox.close()
     return late
 

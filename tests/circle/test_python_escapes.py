@@ -86,14 +86,18 @@ def opened(limits: ProgramLimits = LIMITS) -> Sandbox:
     return sandbox
 
 
+def run(sandbox: Sandbox, code: str) -> list[Stepped]:
+    """Return the steps of a program with answered gates; the last is how it ends."""
+    steps = [sandbox.begin(code)]
+    while isinstance(step := steps[-1], Suspended):
+        steps.append(sandbox.answer(step, Answer("ok", closed=step.gate == "done")))
+    return steps
+
+
 def attempt(sandbox: Sandbox, code: str) -> tuple[Stepped, str]:
     """Return how a program with answered gates ends, and everything that is visible of it."""
-    step = sandbox.begin(code)
-    seen = [repr(step)]
-    while isinstance(step, Suspended):
-        step = sandbox.answer(step, Answer("ok", closed=step.gate == "done"))
-        seen.append(repr(step))
-    return step, "\n".join(seen) + repr(sandbox.dump())
+    steps = run(sandbox, code)
+    return steps[-1], "\n".join(map(repr, steps)) + repr(sandbox.dump())
 
 
 def outcome(step: Stepped) -> str:
@@ -126,14 +130,22 @@ def test_no_program_escapes_and_every_program_ends(one: Attempt, host: Host):
     assert unhurried(sandbox, "kept") == Finished("as it was")
 
 
+def run_and_dump(sandbox: Sandbox, code: str) -> None:
+    run(sandbox, code)
+    sandbox.dump()
+
+
 async def late_by(hearts: Hearts, *codes: str) -> float:
-    """How late a heart beat while the programs ran in threads, at the same time."""
+    """How late a heart beat while the programs ran in threads, at the same time.
+
+    Nothing writes what they answer as text: Python does that to three million letters in one go, which delays the loop.
+    """
 
     async def run_all() -> None:
         async with anyio.create_task_group() as programs:
             for code in codes:  # opening one may wait for a new worker, so it is done in a thread, as the runtime does
                 sandbox = await to_thread.run_sync(opened, ProgramLimits(seconds=0.03, gate_calls=10))
-                programs.start_soon(to_thread.run_sync, attempt, sandbox, code)
+                programs.start_soon(to_thread.run_sync, run_and_dump, sandbox, code)
 
     return await hearts.late_by(run_all)
 

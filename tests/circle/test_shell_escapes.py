@@ -74,16 +74,20 @@ def opened(jail: JailName, limits: ProgramLimits) -> ShellSandbox:
     return sandbox
 
 
-def attempt(sandbox: ShellSandbox, code: str) -> tuple[Stepped, str]:
-    """Return how a program ends, and everything that is visible of it."""
-    step = sandbox.begin(code)
-    seen = [repr(step)]
-    while isinstance(step, Suspended):
+def run(sandbox: ShellSandbox, code: str) -> list[Stepped]:
+    """Return the steps of a program with answered gates; the last is how it ends."""
+    steps = [sandbox.begin(code)]
+    while isinstance(step := steps[-1], Suspended):
         assert step.gate == "peek"
         assert set(step.args) <= {"path", "other", "__class__"}
-        step = sandbox.answer(step, Answer("ok"))
-        seen.append(repr(step))
-    return step, "\n".join(seen)
+        steps.append(sandbox.answer(step, Answer("ok")))
+    return steps
+
+
+def attempt(sandbox: ShellSandbox, code: str) -> tuple[Stepped, str]:
+    """Return how a program ends, and everything that is visible of it."""
+    steps = run(sandbox, code)
+    return steps[-1], "\n".join(map(repr, steps))
 
 
 class Host:
@@ -214,7 +218,7 @@ def test_every_program_ends_and_leaves_the_shell_usable(code, jail):
 async def late_by(hearts: Hearts, code: str, jail: JailName) -> float:
     """How late a heart beat while the program ran in a thread."""
     sandbox = await to_thread.run_sync(opened, jail, ProgramLimits(seconds=0.1, gate_calls=10))
-    late = await hearts.late_by(partial(to_thread.run_sync, attempt, sandbox, code))
+    late = await hearts.late_by(partial(to_thread.run_sync, run, sandbox, code))
     await to_thread.run_sync(sandbox.close)
     return late
 
