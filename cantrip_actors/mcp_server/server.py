@@ -21,7 +21,7 @@ from cantrip_actors.mcp_server.callers import CallerRefused, McpCaller
 from cantrip_actors.mcp_server.calls import ToolCallRun, work_of_state
 from cantrip_actors.mcp_server.resources import TEMPLATES, list_resources, read_resource
 from cantrip_actors.mcp_server.tasks import RequestContext, has_tasks, serve_tasks
-from cantrip_actors.mcp_server.tools import Offer, offers_of
+from cantrip_actors.mcp_server.tools import Offer, make_prompt, offers_of, prompts_of
 from cantrip_actors.mcp_server.work import ToolWork, UnknownWork, error_result
 from cantrip_actors.runtime.events.instrument import Instrument, Served
 
@@ -37,7 +37,7 @@ INSTRUCTIONS: Final = (
 )
 
 METHODS: Final = frozenset(
-    {"initialize", "ping", "server/discover", "tools/list", "tools/call", "prompts/list"}
+    {"initialize", "ping", "server/discover", "tools/list", "tools/call", "prompts/list", "prompts/get"}
     | {"resources/list", "resources/templates/list", "resources/read", "tasks/get", "tasks/update", "tasks/cancel"}
 )
 """Methods that are counted by their names; a client may send any text."""
@@ -66,6 +66,7 @@ def make_server(
         on_list_resource_templates=handlers.list_templates,
         on_read_resource=handlers.read_resource,
         on_list_prompts=handlers.list_prompts,
+        on_get_prompt=handlers.get_prompt,
     )
     serve_tasks(server, find)
     security = RequestStateSecurity(
@@ -127,9 +128,21 @@ class _Handlers:
         cursor = None if params is None else params.cursor
         return await to_thread.run_sync(list_resources, self._find(context), cursor)
 
-    async def list_prompts(self, _context: RequestContext, _params: Any) -> types.ListPromptsResult:
-        """Return no prompts: clients ask for them even if a server does not announce any."""
-        return types.ListPromptsResult(prompts=[])
+    async def list_prompts(self, context: RequestContext, _params: Any) -> types.ListPromptsResult:
+        """Return the prompts that a person may pick."""
+        return types.ListPromptsResult(prompts=list(self._list_prompts(context).values()))
+
+    def _list_prompts(self, context: RequestContext) -> dict[str, types.Prompt]:
+        return prompts_of(self._list_offered(self._find(context)).values())
+
+    async def get_prompt(self, context: RequestContext, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        """Return the message of a prompt."""
+        if params.name not in self._list_prompts(context):
+            raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name[:200]}")
+        intent = (params.arguments or {}).get("intent", "")
+        if not intent.strip():
+            raise MCPError(types.INVALID_PARAMS, f"{params.name[:200]}: the argument intent is missing")
+        return make_prompt(params.name, intent)
 
     async def list_templates(self, _context: RequestContext, _params: Any) -> types.ListResourceTemplatesResult:
         """Return the forms of the URIs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -79,9 +79,39 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
                 description=(purpose + _build_description(name, cantrip))[:DESCRIPTION],
                 input_schema=arguments.model_json_schema(),
                 output_schema=_build_output_schema(cantrip),
+                annotations=_build_annotations(cantrip),
             )
             offers[called] = Offer(name, kind, arguments, scope, tool)  # type: ignore[arg-type]  # the keys of _KINDS
     return offers
+
+
+def _build_annotations(cantrip: Cantrip) -> types.ToolAnnotations:
+    """Return the hints for clients: a tool only reads if every gate of its cantrip does."""
+    gates = [gate for gate in cantrip.circle.open_gates.values() if gate.kind == "function"]
+    is_safe = cantrip.circle.medium == "tools" and not cantrip.circle.servers and all(gate.read_only for gate in gates)
+    is_open = bool(cantrip.circle.risks["way_out"] or cantrip.circle.risks["untrusted_content"])
+    return types.ToolAnnotations(read_only_hint=is_safe, open_world_hint=is_open)
+
+
+def prompts_of(offers: Iterable[Offer]) -> dict[str, types.Prompt]:
+    """Return a prompt for each tool that begins an entity, by its name: a person picks it and writes the intent."""
+    fields = CastArguments.model_json_schema()["properties"]
+    return {
+        offer.tool.name: types.Prompt(
+            name=offer.tool.name,
+            description=offer.tool.description,
+            arguments=[types.PromptArgument(name="intent", description=fields["intent"]["description"], required=True)],
+        )
+        for offer in offers
+        if offer.kind == "cast"
+    }
+
+
+def make_prompt(name: str, intent: str) -> types.GetPromptResult:
+    """Return the message of a prompt, which has the client's model call the tool."""
+    text = f"Call the tool {name} with exactly this intent, and report its result:\n\n{intent}"
+    message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+    return types.GetPromptResult(messages=[message])
 
 
 def _build_description(name: str, cantrip: Cantrip) -> str:
