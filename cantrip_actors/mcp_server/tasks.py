@@ -97,9 +97,12 @@ def serve_tasks(server: Server[Any], find: Callable[[RequestContext], McpCaller]
         def look() -> dict[str, Any]:
             work = ToolWork.find(caller, params.task_id)
             status = _find_status(work)
-            if status == "input_required" and not asks:  # another door has to decide
+            is_elsewhere = status == "input_required" and not asks  # another door has to decide
+            if is_elsewhere:
                 status = "working"
             task: dict[str, Any] = {"resultType": "complete", **_build_task(work, status)}
+            if is_elsewhere:
+                task["statusMessage"] = work.describe_wait()
             if status == "input_required":
                 forms = forms_of(caller, work.requests())
                 shown = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}
