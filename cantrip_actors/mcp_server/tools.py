@@ -40,6 +40,24 @@ class ForkArguments(_ToolArguments):
     at: str = Field(min_length=1, description="The id of a turn; or that of an entity, for its last turn.")
 
 
+class ContinueArguments(BaseModel):
+    """Arguments of `continue`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(min_length=1, description="The `id` in `waits` of the earlier result.")
+
+
+CONTINUE: Final = "continue"
+"""The tool that returns the result of a call which waited for a person."""
+
+CONTINUE_TOOL: Final = types.Tool(
+    name=CONTINUE,
+    description="Return the result of an earlier call that waited for a person. If it still waits, say so again.",
+    input_schema=ContinueArguments.model_json_schema(),
+    annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+)
+
 _KINDS: Final[Mapping[str, tuple[type[_ToolArguments], str, str, str]]] = {
     "cast": (CastArguments, "", "", "cast"),
     "send": (
@@ -70,6 +88,10 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
     for name, cantrip in cantrips.items():
         for kind, (arguments, ending, purpose, scope) in _KINDS.items():
             called = re.sub(r"[^A-Za-z0-9._-]", "_", name)[: LONGEST - len(ending)] + ending
+            if called == CONTINUE:
+                raise InvalidCantrip(
+                    f'"{name}" would make a tool called "{CONTINUE}", which every server has: rename it'
+                )
             if called in offers:
                 raise InvalidCantrip(
                     f'"{offers[called].cantrip}" and "{name}" both make a tool called "{called}": rename one of them'
@@ -134,8 +156,10 @@ def _build_output_schema(cantrip: Cantrip) -> dict[str, Any]:
             "turns": {"type": "integer"},
             "tokens": {"type": "integer"},
             "cost": {"type": "number", "description": "In US dollars, the entity's children included."},
+            "waits": {"type": "object", "description": "In place of a result: the requests that a person decides."},
         },
-        "required": ["result", "entity_id", "turns", "tokens", "cost"],
+        "required": ["entity_id", "turns", "tokens", "cost"],
+        "anyOf": [{"required": ["result"]}, {"required": ["waits"]}],
     }
     return {**schema, "$defs": definitions} if definitions else schema
 

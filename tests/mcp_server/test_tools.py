@@ -23,7 +23,7 @@ pytestmark = pytest.mark.parametrize("era", ERAS)
 async def test_tools_are_listed_in_a_fixed_order_and_may_be_cached(era: str) -> None:
     async with connected(era, [helper("b"), helper("a")]) as (client, _):
         listed = await client.list_tools()
-        assert [tool.name for tool in listed.tools] == ["b", "b_send", "b_fork", "a", "a_send", "a_fork"]
+        assert [tool.name for tool in listed.tools] == ["b", "b_send", "b_fork", "a", "a_send", "a_fork", "continue"]
         if era != "legacy":
             assert (listed.ttl_ms, listed.cache_scope) == (60_000, "private")
         tool = listed.tools[0]
