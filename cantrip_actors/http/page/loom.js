@@ -1,6 +1,6 @@
 // The loom: entities as a tree, with children and forks below what they came from.
 
-import { ago, button, h, money, number, plain, setAttr, setText, sign, span, standingOf } from "./dom.js";
+import { ago, button, h, money, number, plain, setAttr, setText, sign, standingOf } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 

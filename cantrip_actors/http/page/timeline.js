@@ -1,7 +1,7 @@
 // One entity: its thread of turns, oldest first, what hangs from them, and the turn that runs, as it grows.
 
 import { api } from "./api.js";
-import { $, ago, asText, button, clock, code, h, linkTo, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, values, write } from "./dom.js";
+import { ago, asText, button, clock, code, h, linkTo, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, values, write } from "./dom.js";
 import { title } from "./model.js";
 
 const PAGE = 100; // events that are read at once
@@ -131,8 +131,8 @@ export class Timeline {
     switch (event) {
       case "entity": case "intent":
         return h("li", { class: "step said" }, h("span", { class: "knot" }, sign("star")), h("div", { class: "card said" },
-          h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], h("time", { class: "dim" }, clock(Date.parse(data.began ?? data.at)))), prose(String(data.intent ?? ""))));
-      case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], prose(data.text), data.at);
+          h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], h("time", { class: "dim" }, clock(Date.parse(data.began ?? data.at)))), prose(String(data.intent ?? "")), (data.images ?? []).map(picture)));
+      case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], [prose(data.text), (data.images ?? []).map(picture)], data.at);
       case "request": return line("hand", "ask", data.kind === "question" ? "asks a person" : ["asks before ", h("code", null, plain(data.gate))], data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.asked_at);
       case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
         [h("b", null, { allow: "approved", deny: "denied", answer: "answered" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
