@@ -22,7 +22,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.http.shapes import outcome_shape
 from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
-from cantrip_actors.records.records import IntentGiven, Record, Steered
+from cantrip_actors.records.records import Record
 from cantrip_actors.stream.reading import EventId, EventLog, format_instant
 from cantrip_actors.terms.file import File
 
@@ -61,8 +61,8 @@ def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEv
             kind = DURABLE.get(type(event))
             if kind is not None:
                 is_further = isinstance(event, EntityStartedEvent) and event.is_further
-                images = record.images if isinstance(record, (IntentGiven, Steered)) else ()
-                yield DurableEvent(find_id(event), "intent" if is_further else kind, event, log.turn, images)
+                sent = getattr(record, "images", ())  # of an intent or a message; those of a turn are in the turn
+                yield DurableEvent(find_id(event), "intent" if is_further else kind, event, log.turn, sent)
 
 
 def find_id(event: EntityEvent) -> EventId:
