@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import anthropic
 import instructor
 import openai
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
@@ -19,9 +18,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import NativeOutput, ToolOutput
-from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 URL, TOKEN = os.environ["SERVICE_URL"], os.environ["SERVICE_TOKEN"]
