@@ -225,7 +225,8 @@ class Gate:
                 f"gate {self.name}: the function of a deferred gate is never called, so it takes no dependency and no "
                 "GateCall: give it the parameters of the entity's call alone"
             )
-        dependencies = {"expires": check_expires(f"gate {self.name}", expires)}
+        checked = check_expires(f"gate {self.name}", expires)
+        dependencies = {} if checked is None else {"expires": checked}
         return replace(
             self, kind="deferred", function=None, blocking=False, injected=("expires",), dependencies=dependencies
         )
