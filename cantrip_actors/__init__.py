@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
     from cantrip_actors.runtime.entity.upgrades import Move
     from cantrip_actors.runtime.events.events import Subscription
-    from cantrip_actors.runtime.face.receipt import NoAnswer, Receipt
     from cantrip_actors.runtime.face.run import EpisodeRun
+    from cantrip_actors.runtime.face.work import NoAnswer, Receipt, Work
     from cantrip_actors.runtime.nodes.membership import Node
     from cantrip_actors.runtime.people.request import Request
     from cantrip_actors.runtime.people.requests import RequestFeed
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.circle import Circle
     from cantrip_actors.terms.companion import Companion, Here, Pinned
     from cantrip_actors.terms.crystal import Crystal
+    from cantrip_actors.terms.episode_scope import EpisodeScope
     from cantrip_actors.terms.errors import (
         AlreadyDecided,
         AskCycle,
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
         Stranded,
         Truncated,
         Unavailable,
+        UnfinishedWork,
         UnknownEntity,
         UnknownRequest,
         Withdrawn,
@@ -135,7 +137,6 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.queue import Queue
     from cantrip_actors.terms.retry import Retry
     from cantrip_actors.terms.risk import LethalTrifecta
-    from cantrip_actors.terms.work import Work
     from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 
 __all__ = [
@@ -168,6 +169,7 @@ __all__ = [
     "Episode",
     "EpisodeEndedEvent",
     "EpisodeRun",
+    "EpisodeScope",
     "Fence",
     "File",
     "FinalResponseEvent",
@@ -248,6 +250,7 @@ __all__ = [
     "TurnMetadata",
     "Unavailable",
     "UndoneEvent",
+    "UnfinishedWork",
     "UnknownEntity",
     "UnknownRequest",
     "Usage",
@@ -320,6 +323,7 @@ _HOMES = {
         "Stranded",
         "Truncated",
         "Unavailable",
+        "UnfinishedWork",
         "UnknownEntity",
         "UnknownRequest",
         "Withdrawn",
@@ -327,7 +331,7 @@ _HOMES = {
     "cantrip_actors.terms.model_input": ("ModelInput",),
     "cantrip_actors.terms.period": ("PeriodUsage",),
     "cantrip_actors.terms.provided": ("PROVIDED",),
-    "cantrip_actors.terms.work": ("Work",),
+    "cantrip_actors.terms.episode_scope": ("EpisodeScope",),
     "cantrip_actors.terms.gate": ("Gate",),
     "cantrip_actors.terms.gate_function": ("Injected", "gate"),
     "cantrip_actors.stream.events": (
@@ -396,8 +400,8 @@ _HOMES = {
     ),
     "cantrip_actors.runtime.events.events": ("Subscription",),
     "cantrip_actors.runtime.nodes.membership": ("Node",),
-    "cantrip_actors.runtime.face.receipt": ("NoAnswer", "Receipt"),
     "cantrip_actors.runtime.face.run": ("EpisodeRun",),
+    "cantrip_actors.runtime.face.work": ("NoAnswer", "Receipt", "Work"),
     "cantrip_actors.runtime.people.request": ("Request",),
     "cantrip_actors.runtime.people.requests": ("RequestFeed",),
     "cantrip_actors.runtime.time.schedules": ("Schedule",),

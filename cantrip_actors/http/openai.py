@@ -19,11 +19,11 @@ import anyio
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File, Receipt
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, File, Work
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, find_object_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
-from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
+from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.openai_encoders import (
     ChatEncoder,
@@ -38,10 +38,9 @@ from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
 from cantrip_actors.http.table import ApiRoute
-from cantrip_actors.machine.project import find_episode, find_turn_in_force, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
-from cantrip_actors.runtime.face.receipt import MailState
+from cantrip_actors.runtime.face.work import MailState
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
@@ -278,59 +277,50 @@ def _apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:
 
 
 class _Run(NamedTuple):
-    """A running episode: its entity, how to wait for it, and its stream."""
+    """A running episode, and its stream."""
 
-    id: str
-    entity: Entity
-    receipt: Receipt | None
-    """That of its intent; None for the first one of an entity."""
+    work: Work
     outputs: UpsertSubscription
-
-    async def episode(self) -> Episode:
-        """Wait for it."""
-        return await (self.entity if self.receipt is None else self.receipt).episode()
 
     async def outcome(self, call: HttpCall) -> Outcome:
         """Return how it ended, from the loom."""
-        loom = call.runtime.shown_loom
-        _, _, key = self.id.partition(".")
-        episode_outcome = await call.read(lambda: find_episode(loom.records(self.entity.id), key, loom.subtree_usage))
-        if episode_outcome is None:
-            raise EntityEnded(f"entity {self.entity.id} has no end of this episode")
-        return episode_outcome
+        outcome = await call.read(partial(self.work.find_outcome, redacted=True))
+        if outcome is None:
+            raise EntityEnded(f"entity {self.work.entity_id} has no end of this episode")
+        return outcome
 
 
-async def _send(call: HttpCall, entity: Entity, chat_input: _Asked, *, with_context: bool) -> _Run:
+async def _send(call: HttpCall, entity: Entity, post: Callable[[], Awaitable[Work]]) -> _Run:
     check_scope(call.token, "send")
     key = call.key
     if key is None or not await call.read(lambda: call.runtime.has_mail(entity.id, key)):
         await call.service.limiter.check_cost(call.token)
     outputs = call.service.growth.subscribe(entity.id, snapshot=False)
-    context = chat_input.context if with_context else None
-    receipt = await entity.post(chat_input.intent, context=context, key=call.key, by=call.token.sender)
-    return _Run(f"{entity.id}.{receipt.key}", entity, receipt, outputs)
+    return _Run(await post(), outputs)
 
 
-async def _start(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> _Run:
+async def _send_to_named(call: HttpCall, model: str, intent: Any) -> _Run:
+    entity = await call.read(lambda: _find_named(call, model))
+    return await _send(call, entity, partial(entity.post, intent, key=call.key, by=call.token.sender))
+
+
+async def _start(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Run:
     check_scope(call.token, "cast")
-    entity, _ = await begin_once(call, begin)
-    return _Run(entity.id, entity, None, call.service.growth.subscribe(entity.id))
+    work, _ = await begin_once(call, begin)
+    return _Run(work, call.service.growth.subscribe(work.entity_id))
 
 
 async def _leave(call: HttpCall, run: _Run) -> None:
     """Cancel an episode whose client has gone, unless its result can be retrieved later."""
     if call.key is None and not (isinstance(call.body, models.ResponseBody) and call.body.background):
         with anyio.CancelScope(shield=True):
-            if run.receipt is None:
-                await run.entity.stop(HUNG_UP, by=call.token.sender)
-            else:
-                await run.receipt.cancel(HUNG_UP, by=call.token.sender)
+            await hang_up(call, run.work)
 
 
 async def _find_outcome(call: HttpCall, run: _Run) -> Outcome | None:
     """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
     with closing(run.outputs):
-        ended = await call.wait_for(run.episode, partial(_leave, call, run))
+        ended = await call.wait_for(run.work.result, partial(_leave, call, run))
     return None if ended is None else await run.outcome(call)
 
 
@@ -351,7 +341,7 @@ def _stream(
 
     async def wait() -> None:
         try:
-            await run.episode()
+            await run.work.result()
         except CantripError as error:
             failed.append(error)
         run.outputs.close()
@@ -377,7 +367,7 @@ async def _follow_events(
         except StopAsyncIteration:
             pass
         except FellBehind:  # then the answer comes whole
-            await run.episode()
+            await run.work.result()
         problem = problem_of(failed[0]) if failed else None
         if problem is None:
             try:
@@ -406,12 +396,11 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     created = int(time.time())
     with _reserve_stream(call, is_stream=body.stream) as stack:
         if cantrip is None:
-            entity = await call.read(lambda: _find_named(call, body.model))
-            run = await _send(call, entity, chat_input, with_context=False)
+            run = await _send_to_named(call, body.model, chat_input.intent)
         else:
             start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
-            run = await _start(call, partial(start, key=call.key, by=call.token.sender))
-        id = f"chatcmpl-{run.id}"
+            run = await _start(call, partial(begin_work, start, key=call.key, by=call.token.sender))
+        id = f"chatcmpl-{run.work.id}"
         if body.stream:
             with_usage = bool((body.stream_options or {}).get("include_usage"))
             encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=form)
@@ -436,7 +425,7 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     chat_input = _parse_messages(call, messages, "input")
     with _reserve_stream(call, is_stream=body.stream) as stack:
         run = await _continue(call, body, cantrip, chat_input)
-        id, created = ID + run.id, int(time.time())
+        id, created = ID + run.work.id, int(time.time())
         if body.stream:
             response_encoder = ResponseEncoder(id, body.model, created, body.previous_response_id, form)
             return _stream(call, run, response_encoder, stack.pop_all().close)
@@ -452,53 +441,32 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
 
 
 async def _continue(call: HttpCall, body: models.ResponseBody, cantrip: Cantrip | None, chat_input: _Asked) -> _Run:
-    who: dict[str, Any] = {"key": call.key, "by": call.token.sender}
-    previous = body.previous_response_id
-    if cantrip is None and previous is None:
-        entity = await call.read(lambda: _find_named(call, body.model))
-        return await _send(call, entity, chat_input, with_context=False)
-    if previous is None:
-        assert cantrip is not None, "the model is a cantrip"
-        return await _start(
-            call, partial(call.runtime.invoke, cantrip, chat_input.intent, context=chat_input.context, **who)
+    intent, previous = chat_input.intent, body.previous_response_id
+    given: dict[str, Any] = {"context": chat_input.context, "key": call.key, "by": call.token.sender}
+    if previous is not None:
+        work = await call.read(lambda: _find_response(call, previous))
+        post = partial(work.continue_with, intent, cantrip=cantrip, **given)
+        return await (
+            _send(call, work.entity, post) if await call.read(lambda: _sends(call, work)) else _start(call, post)
         )
-    origin = await call.read(lambda: _find_continuation(call, previous))
-    if isinstance(origin, Entity):
-        return await _send(call, origin, chat_input, with_context=True)
-    fork = partial(
-        call.runtime.start_fork, origin, intent=chat_input.intent, context=chat_input.context, cantrip=cantrip
-    )
-    return await _start(call, partial(fork, **who))
+    if cantrip is None:
+        return await _send_to_named(call, body.model, intent)
+    return await _start(call, partial(begin_work, call.runtime.invoke, cantrip, intent, **given))
 
 
-def _find_continuation(call: HttpCall, previous: str) -> Entity | str:
-    """Return the entity that continues from a response, or the turn to fork from if it has newer turns or has ended.
-
-    Raises Problem 404 and 409.
-    """
-    entity_id, key = _find_response(call, previous)
-    loom = call.runtime.loom
-    ended = find_episode(loom.records(entity_id), key)
-    if ended is None or ended.last_turn is None:
-        raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id")
-    turn = find_turn_in_force(loom.turns(entity_id))
-    is_newest = turn is not None and turn.id == ended.last_turn
-    if is_newest and loom.header(entity_id).lasting and not loom.is_over(entity_id):
-        return call.runtime.get_entity(entity_id)
-    return call.whole_turn_id(ended.last_turn)
+def _sends(call: HttpCall, work: Work) -> bool:
+    """Return whether a response continues by a further intent. Raises Problem 409."""
+    if call.runtime.loom.is_forgotten(work.entity_id):
+        raise Problem(409, "forgotten", "the content of the previous response was erased")
+    return work.takes_more
 
 
-def _find_response(call: HttpCall, id: str) -> tuple[str, str]:
-    """Return the entity of a response and the key of its intent. Raises Problem 404."""
-    entity_id, _, key = id.removeprefix(ID).partition(".")
-    loom = call.runtime.loom
-    if not (id.startswith(ID) and loom.has(entity_id) and call.sees(entity_id)):
+def _find_response(call: HttpCall, id: str) -> Work:
+    """Return the work on a response. Raises Problem 404."""
+    work = call.runtime.work(id.removeprefix(ID)) if id.startswith(ID) else None
+    if work is None or not call.sees(work.entity_id):
         raise Problem(404, "not_found", "no response has this id")
-    if not any((intent.key or "") == key for intent in list_intents(loom.records(entity_id))) and not (
-        key and call.runtime.has_mail(entity_id, key)
-    ):
-        raise Problem(404, "not_found", "no response has this id")
-    return entity_id, key
+    return work
 
 
 def _build_response(
@@ -515,21 +483,19 @@ async def get_response(call: HttpCall) -> JsonAnswer:
 
 
 def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
-    entity_id, key = _find_response(call, id)
-    loom = call.runtime.shown_loom
-    header, records = loom.header(entity_id), loom.records(entity_id)
+    work = _find_response(call, id)
+    header = call.runtime.shown_loom.header(work.entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
-    outcome = find_episode(records, key, loom.subtree_usage)
+    outcome = work.find_outcome(redacted=True)
     if outcome is not None:
         return dict(call.redact_for_token(_build_response(id, model, created, outcome)))
-    status = _STATUSES[call.runtime.receipt(entity_id, key).state]
-    return response_object(id, model, created, status, [])
+    return response_object(id, model, created, _STATUSES[work.state], [])
 
 
 async def cancel_response(call: HttpCall) -> JsonAnswer:
     """Withdraw the intent of a response, or interrupt its episode."""
-    receipt = await call.read(lambda: call.runtime.receipt(*_find_response(call, call.path["id"])))
-    await receipt.cancel(now=True, by=call.token.sender)
+    work = await call.read(lambda: _find_response(call, call.path["id"]))
+    await work.cancel(now=True, by=call.token.sender)
     return await get_response(call)
 
 

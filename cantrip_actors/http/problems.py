@@ -25,7 +25,7 @@ from cantrip_actors.dispatch import (
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.face.receipt import NoAnswer
+from cantrip_actors.runtime.face.work import NoAnswer
 from cantrip_actors.terms.errors import (
     AlreadyDecided,
     AskCycle,
@@ -45,6 +45,7 @@ from cantrip_actors.terms.errors import (
     ProviderError,
     RuntimeClosed,
     Stranded,
+    UnfinishedWork,
     UnknownEntity,
     UnknownRequest,
     Withdrawn,
@@ -112,6 +113,7 @@ _ROWS: Final = (
     _ErrorRow(AlreadyDecided, 409, "already-decided"),
     _ErrorRow(AskCycle, 409, "ask-cycle"),
     _ErrorRow(Withdrawn, 409, "withdrawn"),
+    _ErrorRow(UnfinishedWork, 409, "unfinished"),
     _ErrorRow(UnknownEntity, 404, "unknown-entity", detail="no entity has this id or name"),
     _ErrorRow(UnknownRequest, 404, "unknown-request", detail="no request has this id: GET /api/v1/requests lists them"),
     _ErrorRow(InboxFull, 429, "inbox-full", later=True),

@@ -75,13 +75,13 @@ from cantrip_actors.runtime.time.scheduler import Casts, Scheduler, SchedulerAct
 from cantrip_actors.stream.events import DeltaEvent, EntityEvent, ServerChangedEvent
 from cantrip_actors.stream.reading import EpisodeEnd, read_events
 from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.errors import (
     LoomError,
     RuntimeClosed,
 )
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import Changed
-from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code.attempt import await_user_code, call_user_code
 from cantrip_actors.user_code.threads import run_to_end

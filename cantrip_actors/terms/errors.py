@@ -195,6 +195,14 @@ class Truncated(CantripError):
         self.summary = summary
 
 
+class UnfinishedWork(CantripError):
+    """The episode of a piece of work has not ended, or ended without a turn, so nothing can continue from its end."""
+
+    def __init__(self, work: str) -> None:
+        super().__init__(f"work {work} has no end to continue from: wait for its result first")
+        self.work = work
+
+
 class Withdrawn(CantripError):
     """The intent was withdrawn while it waited in the inbox: its entity never saw it.
 

@@ -41,8 +41,8 @@ from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
-from cantrip_actors.runtime.entity.beginnings import Beginning, Beginnings
-from cantrip_actors.runtime.entity.cells import NEVER_BEGAN, make_begin
+from cantrip_actors.runtime.entity.beginnings import Beginnings, check_cantrip
+from cantrip_actors.runtime.entity.cells import NEVER_BEGAN
 from cantrip_actors.runtime.entity.model_inputs import find_model_input
 from cantrip_actors.runtime.entity.upgrades import Move, Upgrade
 from cantrip_actors.runtime.events.context_variables import ASKER
@@ -52,9 +52,9 @@ from cantrip_actors.runtime.face.batch import cast_all
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
 from cantrip_actors.runtime.face.owner import Owner
-from cantrip_actors.runtime.face.receipt import Receipt
 from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
 from cantrip_actors.runtime.face.system import System, read_system
+from cantrip_actors.runtime.face.work import Work
 from cantrip_actors.runtime.loom.core import Limits
 from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.nodes.cluster import Cluster
@@ -63,7 +63,7 @@ from cantrip_actors.runtime.nodes.node import serve
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.people.requests import Remember, RequestFeed, RequestSource
 from cantrip_actors.runtime.time.schedules import Schedule, Schedules
-from cantrip_actors.runtime.time.submissions import Submission, find_submission, list_submissions, submit
+from cantrip_actors.runtime.time.submissions import SUBMITTED, Submission, find_submission, list_submissions, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.events import EntityEvent
 from cantrip_actors.terms.answer import Answer_co
@@ -79,6 +79,7 @@ from cantrip_actors.terms.arguments import (
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal, check_crystal
+from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.errors import (
     CantripError,
     InvalidCantrip,
@@ -94,7 +95,6 @@ from cantrip_actors.terms.model_input import ModelInput
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
-from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import WrongTask, inspect
 from supervisors.events import Event
@@ -190,10 +190,11 @@ class Runtime:
         raises CantripUnknown. `would_adopt` lists the moves.
 
         `dependencies` is a function, sync or async, that returns the dependencies of an entity's gates by their names,
-        for a `Work`: `lambda work: {"user": work.sender}`. It is called for each episode, in the process that runs it,
-        after a crash and a takeover, too, and for works of one `scope` once while the entity is loaded. What it returns
-        replaces what the circle has. A name that no gate takes is ignored. It may raise `Unavailable`. Without it, an
-        entity whose dependencies no cantrip here has waits, and its callers get DependenciesUnknown (docs/service.md).
+        for an `EpisodeScope`: `lambda episode: {"user": episode.sender}`. It is called for each episode, in the process
+        that runs it, after a crash and a takeover, too, and for episodes of one `scope` once while the entity is
+        loaded. What it returns replaces what the circle has. A name that no gate takes is ignored. It may raise
+        `Unavailable`. Without it, an entity whose dependencies no cantrip here has waits, and its callers get
+        DependenciesUnknown (docs/service.md).
 
         `secrets` (texts, or names with texts), the keys of crystals, and gate dependencies with names such as `token`
         are redacted in every event, stream, error and log line, and so are texts that look like a common kind of key.
@@ -274,10 +275,15 @@ class Runtime:
         )
         expected = "the URL of a loom, as in sqlite:loom.db, or a path"
         check(isinstance(url, (str, os.PathLike)), "url", expected, url, LoomError)
-        check(dependencies is None or callable(dependencies), "dependencies", "a function of a Work", dependencies)
+        check(
+            dependencies is None or callable(dependencies),
+            "dependencies",
+            "a function of an EpisodeScope",
+            dependencies,
+        )
         check_url(os.fspath(url))
         check_kind("cantrips", cantrips, Iterable, "a list of cantrips", InvalidCantrip)
-        offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
+        offered = [check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
         kept_for = parse_retention(retention)
         limits = Limits(
@@ -473,9 +479,9 @@ class Runtime:
 
         A loom on a server may take long to answer. `work` then runs in a thread of the runtime's own, and delays no
         entity: `state = await runtime.read(lambda: runtime.loom.state(entity_id))`. Any other loom is read at once,
-        without a thread. `work` may call `loom`, `find`, `entity`, `get_entity`, `receipt`, `begun_with`, `has_mail`,
-        `requests()`, `schedules`, `interrupted` and `would_adopt`, and read the properties of what they return; it
-        subscribes to nothing, and changes nothing.
+        without a thread. `work` may call `loom`, `find`, `entity`, `get_entity`, `Runtime.work`, `get_work`, `receipt`,
+        `begun_with`, `has_mail`, `requests()`, `schedules`, `interrupted` and `would_adopt`, and read the properties of
+        what they return; it subscribes to nothing, and changes nothing.
         """
         check(callable(work), "read", "a function without parameters", work)
         return await self._tree.in_store(work)
@@ -545,7 +551,9 @@ class Runtime:
         if the crystal breaks its contract or a provider fails for good; LoomError if the loom cannot write;
         EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, key, by, on_close))
+        entity = await self._beginnings.begin(
+            self._beginnings.make("cast", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "")
+        )
         return await (entity.result() if key is None else entity.episode())
 
     async def batch(
@@ -559,7 +567,7 @@ class Runtime:
 
         Raises InvalidCantrip if the crystal's provider takes no batches.
         """
-        _check_cantrip("batch", cantrip)
+        check_cantrip("batch", cantrip)
         check_kind("intents", intents, Iterable, "a list of intents", InvalidIntent)
         return await cast_all(self.cast, cantrip, intents, key, by)
 
@@ -579,7 +587,7 @@ class Runtime:
 
         `key`, `by` and `on_close` as for `cast`.
         """
-        what = self._make_beginning("start", cantrip, intent, context, key, by, on_close)
+        what = self._beginnings.make("start", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "")
         return await self._beginnings.begin(what, waits=True)
 
     def stream(
@@ -616,7 +624,7 @@ class Runtime:
             entity_id = after.entity_id
             entity = await self._tree.in_store(lambda: self.get_entity(entity_id))
             return await entity._follow_episode_at(after.event)  # noqa: SLF001  # of the same face
-        beginning = self._make_beginning("stream", cantrip, intent, context, key, by, None)
+        beginning = self._beginnings.make("stream", cantrip, intent, context, key, by, None, tenant=self._tenant or "")
         entity = await self._beginnings.begin(beginning, waits=True)
         return entity._follow_beginning()  # noqa: SLF001  # of the same face
 
@@ -686,7 +694,9 @@ class Runtime:
         in any process that opens the loom. `key` and `by` as for `cast`. A long-lived entity always stays when its
         runtime closes. Raises as `cast`, InvalidIntent if the name is invalid, and NameTaken if it is taken.
         """
-        what = self._make_beginning("invoke", cantrip, intent, context, key, by, on_close, lasting=True, name=name)
+        what = self._beginnings.make(
+            "invoke", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "", lasting=True, name=name
+        )
         return await self._beginnings.begin(what, waits=True)
 
     async def ensure(self, name: str, cantrip: Cantrip[Answer_co]) -> Entity[Answer_co]:
@@ -699,37 +709,7 @@ class Runtime:
 
         Raises InvalidIntent for an invalid name, InvalidCantrip, LoomError, RuntimeClosed.
         """
-        return await self._beginnings.ensure(name, _check_cantrip("ensure", cantrip), self._tenant or "")
-
-    def _make_beginning(
-        self,
-        what: str,
-        cantrip: Cantrip,
-        intent: Said,
-        context: Any,
-        key: str | None,
-        by: str,
-        on_close: OnClose | None,
-        **facts: Any,
-    ) -> Beginning:
-        """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
-        check_texts(by=by)
-        if on_close is not None:
-            check_choice("on_close", on_close, get_args(OnClose))
-        always_stays = key is not None or facts.get("lasting", False)
-        if on_close == "end" and always_stays:
-            raise ValueError(
-                'on_close: expected "keep" or nothing, got "end": a long-lived entity and one that begins with a key '
-                "stay in the loom when the runtime closes"
-            )
-        begin = make_begin(intent, context, sender=by or None)
-        self._tree.launcher.check_files(_check_cantrip(what, cantrip), begin.images)
-        if key is not None:
-            check_name("key", key)
-        if on_close is None and not always_stays and self._tree.limits.on_close == "keep":
-            on_close = "keep"  # also for a later process that was opened without it
-        facts = {"tenant": self._tenant or "", "on_close": None if always_stays else on_close, **facts}
-        return Beginning(cantrip, begin, self._beginnings.make_identity(key, **facts))
+        return await self._beginnings.ensure(name, check_cantrip("ensure", cantrip), self._tenant or "")
 
     def id_of_key(self, key: str) -> str:
         """Return the id of the entity that begins, or has begun, with a key of `cast`, `start`, `invoke` or `fork`."""
@@ -791,11 +771,33 @@ class Runtime:
         """
         return [move for move in self._tree.list_moves() if self._tree.belongs_to_tenant(move.entity_id, self._tenant)]
 
-    def receipt(self, entity: HasId | str, key: str) -> Receipt:
-        """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
+    def work(self, work_id: str) -> Work | None:
+        """Return the work with that `id`, which this process or another one began, sent or submitted; None if unknown.
 
-        "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels. It reads the loom
-        in the calling thread: see `read`.
+        It waits, shows events, cancels, withdraws and continues: see `Work`. It reads the loom in the calling thread:
+        see `read`. Raises LoomError for an id that is not a text.
+        """
+        check_texts(LoomError, work=work_id)
+        if work_id.startswith(SUBMITTED):
+            submission = Submission(self._tree, self._beginnings, work_id[len(SUBMITTED) :], self._tenant or "")
+            return submission if submission.is_known else None
+        entity_id, _, key = work_id.partition(".")
+        if self.find(entity_id) is None:
+            return None
+        work = Work(self._tree, entity_id, key)
+        return work if work.id == work_id and work.is_known else None
+
+    def get_work(self, work_id: str) -> Work:
+        """Return the work with that id as `work` does; raise UnknownEntity for an unknown id."""
+        work = self.work(work_id)
+        if work is None:
+            raise UnknownEntity(work_id, f"the work {work_id!r} is not in this loom")
+        return work
+
+    def receipt(self, entity: HasId | str, key: str) -> Work:
+        """Return an intent that was posted or sent with `key`, by this process or another.
+
+        "" is the key of the first intent, which was not sent. It reads the loom in the calling thread: see `read`.
 
         `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key, and for the key of a
         control message.
@@ -803,9 +805,9 @@ class Runtime:
         check_texts(LoomError, key=key)
         entity_id = self._find_id(entity)
         self.loom.header(entity_id)
-        receipt = Receipt(self._tree, entity_id, key)
-        receipt.check()
-        return receipt
+        work = Work(self._tree, entity_id, key)
+        work.check()
+        return work
 
     def has_mail(self, entity: HasId | str, key: str) -> bool:
         """Return whether mail of any kind was posted to an entity with `key`, and the key is still kept.
@@ -839,8 +841,8 @@ class Runtime:
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, on_close)
-        entity = await self._beginnings.begin(what)
+        begin = partial(self._beginnings.fork, self.loom, turn_id, intent, crystal, cantrip)
+        entity = await begin(context, key, by, on_close, waits=False)
         return await (entity.result() if key is None else entity.episode())
 
     async def start_fork(
@@ -861,30 +863,8 @@ class Runtime:
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
         check_kind("lasting", lasting, bool, "True or False")
-        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, on_close, lasting=lasting)
-        return await self._beginnings.begin(what, waits=True)
-
-    async def _make_fork(
-        self,
-        turn_id: str,
-        intent: Said,
-        crystal: Crystal | str | None,
-        cantrip: Cantrip | None,
-        context: Any,
-        key: str | None,
-        by: str,
-        on_close: OnClose | None,
-        *,
-        lasting: bool = False,
-    ) -> Beginning:
-        loom = self.loom
-        tenant = await self._tree.in_store(lambda: loom.header(loom.owner(turn_id)).tenant)
-        if cantrip is None:
-            cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
-        elif crystal is not None:
-            cantrip = cantrip.with_crystal(crystal)
-        facts = {"tenant": tenant, "parent_turn": turn_id, "forked": True, "lasting": lasting}
-        return self._make_beginning("fork", cantrip, intent, context, key, by, on_close, **facts)
+        begin = partial(self._beginnings.fork, self.loom, turn_id, intent, crystal, cantrip)
+        return await begin(context, key, by, on_close, lasting=lasting)
 
     # Listings
 
@@ -1296,11 +1276,6 @@ def _explain_unclear(tree: Tree, facts: EntityFacts) -> str:
     except LoomError as problem:
         return str(problem)
     return "it had dependencies that no cantrip of this process has: resume it with cantrip=…"
-
-
-def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
-    check_kind(what, cantrip, Cantrip, "a Cantrip", InvalidCantrip)
-    return cantrip
 
 
 def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
