@@ -19,7 +19,7 @@ import anyio
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, File, Work
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, File, UnfinishedWork, Work
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, find_object_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
@@ -458,7 +458,10 @@ def _sends(call: HttpCall, work: Work) -> bool:
     """Return whether a response continues by a further intent. Raises Problem 409."""
     if call.runtime.loom.is_forgotten(work.entity_id):
         raise Problem(409, "forgotten", "the content of the previous response was erased")
-    return work.takes_more
+    try:
+        return work.takes_more
+    except UnfinishedWork as error:
+        raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id") from error
 
 
 def _find_response(call: HttpCall, id: str) -> Work:

@@ -10,6 +10,7 @@ import pytest
 from cantrip_actors import (
     Cantrip,
     Circle,
+    EntityEndedEvent,
     EntityStartedEvent,
     EpisodeEndedEvent,
     InvalidIntent,
@@ -75,7 +76,7 @@ async def test_work_is_found_by_its_id_in_a_later_process_with_its_state_its_eve
         assert (await work.result()).result == "hello"
         events = [event async for event in work.events()]
         assert isinstance(events[0], EntityStartedEvent)
-        assert isinstance(events[-1], EpisodeEndedEvent) or events[-1].type == "entity_ended"
+        assert isinstance(events[-1], EpisodeEndedEvent | EntityEndedEvent)
     async with Runtime.open(url) as other:
         same = other.work(work.id)
         assert same is not None
