@@ -72,20 +72,19 @@ ROWS: dict[str, Row] = {
     ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(
-        "terms own_files redact records machine stream loom crystal circle runtime recipes dispatch"
+        "terms own_files redact records stream loom crystal circle runtime recipes dispatch"
         " cantrip_actors cluster observe http acp mcp mcp_server",
         f"{COMMON} click httpx rich typer yaml starlette",
     ),
     "cantrip_actors.http": _row(
-        "terms own_files redact records machine stream loom runtime dispatch observe mcp_server cantrip_actors"
-        " supervisors",
+        "terms own_files redact records stream loom runtime dispatch observe mcp_server cantrip_actors supervisors",
         f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),
     "cantrip_actors.acp": _row(
-        "terms own_files redact records machine stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
+        "terms own_files redact records stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
     ),
     "cantrip_actors.mcp_server": _row(
-        "terms redact records machine stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
+        "terms redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
     FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these import what a user imports.

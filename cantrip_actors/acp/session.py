@@ -24,12 +24,12 @@ from cantrip_actors import (
     Entity,
     EntityEnded,
     Episode,
-    Receipt,
     Request,
     Runtime,
     StepCompleteEvent,
     UnknownRequest,
     Withdrawn,
+    Work,
 )
 from cantrip_actors.acp.editor import Editor
 from cantrip_actors.acp.jsonrpc import INTERNAL_ERROR, PeerGone, RequestError
@@ -53,7 +53,6 @@ from cantrip_actors.acp.updates import (
     tool_update,
 )
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.machine.project import find_first_intent, find_turn_in_force
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
@@ -188,27 +187,27 @@ class EditorSession:
             return "cancelled"
         await pump.finish(episode)
         await self._tell_usage()
-        records = await self.runtime.read(lambda: self.runtime.loom.records(episode.entity_id))
-        return stop_reason(episode, records)
+        metadata = await self.runtime.read(lambda: self.runtime.loom.last_metadata(episode.entity_id))
+        return stop_reason(episode, metadata)
 
     async def _give(self, prompt: EditorPrompt, cancels: int) -> Episode | None:
         """Give the entity the prompt as its intent; return the episode, None if the intent was withdrawn."""
-        receipt, episode = await self._begin(prompt), None
+        work, episode = await self._begin(prompt), None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._cancel_if_asked, receipt, cancels)
+            tasks.start_soon(self._cancel_if_asked, work, cancels)
             with suppress(Withdrawn):
-                episode = await receipt.episode()
+                episode = await work.result()
             tasks.cancel_scope.cancel()
         return episode
 
-    async def _cancel_if_asked(self, receipt: Receipt, cancels: int) -> None:
+    async def _cancel_if_asked(self, work: Work, cancels: int) -> None:
         """Withdraw the intent of a prompt, or interrupt its episode, once the prompt is cancelled."""
         while self._cancels <= cancels:
             await self._cancelled.wait()
-        await receipt.cancel("cancelled in the editor", now=True, by=self.by)
+        await work.cancel("cancelled in the editor", now=True, by=self.by)
 
-    async def _begin(self, prompt: EditorPrompt) -> Receipt:
-        """Give the entity the prompt, or begin it with the prompt; return the receipt of the intent."""
+    async def _begin(self, prompt: EditorPrompt) -> Work:
+        """Give the entity the prompt, or begin it with the prompt; return its work."""
         context = prompt.context
         cantrip, self._folds = self.cantrip(), False
         if self._fork_at:
@@ -222,7 +221,7 @@ class EditorSession:
                 key=_make_fork_key(self.key, self._forks),
                 by=self.by,
             )
-            return await self.runtime.read(lambda: self.runtime.receipt(entity, ""))
+            return entity.work
         if self._fork_at == "" or not await self._read_has_begun():
             self._fork_at = None
             roots = [str(root) for root in self._editor.roots]
@@ -233,7 +232,7 @@ class EditorSession:
                 key=_make_fork_key(self.key, self._forks),
                 by=self.by,
             )
-            return await self.runtime.read(lambda: self.runtime.receipt(entity, ""))
+            return entity.work
         entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=cantrip))
         return await entity.post(prompt.intent, context=context or None, by=self.by)
 
@@ -318,7 +317,7 @@ class EditorSession:
     def thread(self) -> list[Any]:
         """Return the turns of the session, including those before its forks."""
         loom = self.runtime.loom
-        turn = find_turn_in_force(loom.turns(self.entity_id)) if self.has_begun else None
+        turn = loom.last_turn(self.entity_id) if self.has_begun else None
         return [] if turn is None else loom.thread(turn.id)
 
     # Going back
@@ -477,7 +476,7 @@ def list_entities(runtime: Runtime, key: str) -> list[Entity]:
 
 def workspace_of(runtime: Runtime, entity_id: str) -> Sequence[str]:
     """Return the folders that a session began with. Reads the loom."""
-    first_intent = find_first_intent(runtime.loom.records(entity_id))
+    first_intent = runtime.loom.first_intent(entity_id)
     context = None if first_intent is None else first_intent.context
     roots = context.get("workspace") if isinstance(context, Mapping) else None
     return [str(root) for root in roots] if isinstance(roots, Sequence) else []

@@ -19,10 +19,8 @@ from cantrip_actors import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from cantrip_actors.machine.project import find_last_metadata
 from cantrip_actors.observe import ToolCallUpsert
 from cantrip_actors.observe.segments import Piece
-from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.redact.visible import NARROWEST, escape, show_call, show_name
 from cantrip_actors.terms.messages import as_text
@@ -211,12 +209,12 @@ def program_of(turn: Turn, medium: str) -> Iterator[Update]:
         yield _finish_call(call, turn.observation, is_error=False)
 
 
-def stop_reason(episode: Episode, records: Sequence[Record]) -> str:
-    """Return why an episode stopped, in the protocol's words."""
+def stop_reason(episode: Episode, metadata: Mapping[str, Any]) -> str:
+    """Return why an episode stopped, in the protocol's words; `metadata` is the provider's of its last answer."""
     if episode.reason in ("interrupted", "cancelled", "abandoned", "parent_ended"):
         return "cancelled"
     if episode.terminated:
-        why = find_last_metadata(records).get("stop_reason")
+        why = metadata.get("stop_reason")
         return "refusal" if why in ("refusal", "content_filter") else "end_turn"
     if episode.reason == "budget" or episode.ward in ("max_tokens", "max_cost"):
         return "max_tokens"

@@ -8,11 +8,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cantrip_actors import Cantrip, Episode, Loom, Message, ModelInput, Request, Usage
-from cantrip_actors.loom import QuarantineRow
+from cantrip_actors.loom import QuarantineRow, State
 from cantrip_actors.loom.export.thread import build_image_fields
-from cantrip_actors.loom.view import fold_entity
-from cantrip_actors.machine.project import get_outcome, get_status
-from cantrip_actors.machine.state import State
+from cantrip_actors.loom.standing import read_standing
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.outcome import Outcome
 
@@ -87,8 +85,7 @@ def _build_header(loom: Loom, header: Header, state: State) -> dict[str, Any]:
         "forked": header.forked,
         "depth": header.depth,
         "began": header.at,
-        # of the same moment as its episode, which may end meanwhile
-        "state": "forgotten" if loom.is_forgotten(header.entity_id) else get_status(state, lasting=header.lasting),
+        "state": state,
         "over": loom.is_over(header.entity_id),
     }
 
@@ -110,28 +107,28 @@ def entity_shape(
     """
     entity_id = header.entity_id
     quarantine = quarantines.get(entity_id)
-    first, state = loom.first_intent(entity_id), fold_entity(loom, entity_id)
+    first = loom.first_intent(entity_id)
+    standing = read_standing(loom, entity_id, below=requests is not None)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
     shape = {
-        **_build_header(loom, header, state),
+        **_build_header(loom, header, standing.state),
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
-        "turns": state.sequence - state.inherited,
-        "gates": sorted(state.gates),
-        "errors": sum(state.gates.values()),
+        "turns": standing.turns,
+        "gates": list(standing.gates),
+        "errors": standing.errors,
         "interrupted": is_interrupted or quarantine is not None,
         "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
-        "usage": usage_shape(state.usage),
+        "usage": usage_shape(standing.usage),
     }
     if requests is None:
         return shape
-    below = loom.usage_below(entity_id)
-    outcome = get_outcome(state, below)
+    outcome = standing.outcome
     return {
         **shape,
         "by": None if first is None else first.sender,
         "requests": [request_shape(request) for request in requests],
-        "subtree_usage": usage_shape(state.usage + below),
+        "subtree_usage": usage_shape(standing.subtree_usage),
         "episode": None if outcome is None else outcome_shape(entity_id, outcome),
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -38,7 +38,9 @@ from cantrip_actors.machine.project import (
     collect_rewards,
     find_first_intent,
     find_header_in_force,
+    find_last_metadata,
     find_open_request,
+    find_turn_in_force,
     fold_log,
     get_committed_turn,
     get_header,
@@ -46,6 +48,7 @@ from cantrip_actors.machine.project import (
     get_time,
     get_turn_number,
     has_undone,
+    list_intents,
     read_turns,
     split_asides,
 )
@@ -272,6 +275,10 @@ class Loom:
         """
         return list(read_turns(self.records(entity_id)))
 
+    def last_turn(self, entity_id: str) -> Turn | None:
+        """Return the last turn of an entity that was not undone; None if it has none."""
+        return find_turn_in_force(self.turns(entity_id))
+
     def list_turns(self, entity_id: str, *, after: int = 0, limit: int = 50) -> list[Turn]:
         """Return the next turns of an entity after that sequence, as in `turns`.
 
@@ -369,6 +376,14 @@ class Loom:
         first = find_first_intent(self._read(entity_id, limit=2))
         is_elsewhere = first is None and self.has(entity_id) and self.header(entity_id).waits
         return find_first_intent(self._read(entity_id)) if is_elsewhere else first
+
+    def intents(self, entity_id: str) -> list[IntentGiven]:
+        """Return the intents that an entity has taken, in order."""
+        return list_intents(self.records(entity_id))
+
+    def last_metadata(self, entity_id: str) -> Mapping[str, Any]:
+        """Return what the provider says of an entity's newest answer, such as its `stop_reason`."""
+        return find_last_metadata(self.records(entity_id))
 
     def state(self, entity_id: str) -> State:
         """Return "active", "waiting" for a person, "idle" for a long-lived entity that waits for an intent, or how the
