@@ -10,7 +10,7 @@ from typing import Any, Final
 from cantrip_actors import Cantrip, Episode, Loom, Message, ModelInput, Request, Usage
 from cantrip_actors.loom import QuarantineRow, State
 from cantrip_actors.loom.export.thread import build_image_fields
-from cantrip_actors.loom.standing import read_standing
+from cantrip_actors.loom.overview import read_overview
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.outcome import Outcome
 
@@ -108,27 +108,27 @@ def entity_shape(
     entity_id = header.entity_id
     quarantine = quarantines.get(entity_id)
     first = loom.first_intent(entity_id)
-    standing = read_standing(loom, entity_id, below=requests is not None)
+    overview = read_overview(loom, entity_id, below=requests is not None)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
     shape = {
-        **_build_header(loom, header, standing.state),
+        **_build_header(loom, header, overview.state),
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
-        "turns": standing.turns,
-        "gates": list(standing.gates),
-        "errors": standing.errors,
+        "turns": overview.turns,
+        "gates": list(overview.gates),
+        "errors": overview.errors,
         "interrupted": is_interrupted or quarantine is not None,
         "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
-        "usage": usage_shape(standing.usage),
+        "usage": usage_shape(overview.usage),
     }
     if requests is None:
         return shape
-    outcome = standing.outcome
+    outcome = overview.outcome
     return {
         **shape,
         "by": None if first is None else first.sender,
         "requests": [request_shape(request) for request in requests],
-        "subtree_usage": usage_shape(standing.subtree_usage),
+        "subtree_usage": usage_shape(overview.subtree_usage),
         "episode": None if outcome is None else outcome_shape(entity_id, outcome),
     }
 

@@ -10,7 +10,7 @@ from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.outcome import Outcome
 
 
-class EntityStanding(NamedTuple):
+class EntityOverview(NamedTuple):
     """The state of an entity, its own turns, gates, errors of gates and usage, and how its last episode ended."""
 
     state: State
@@ -22,11 +22,11 @@ class EntityStanding(NamedTuple):
     outcome: Outcome | None
 
 
-def read_standing(loom: Loom, entity_id: str, *, below: bool = True) -> EntityStanding:
+def read_overview(loom: Loom, entity_id: str, *, below: bool = True) -> EntityOverview:
     """Return how an entity stands; without `below` its outcome and `subtree_usage` leave out its children."""
     header, state = loom.header(entity_id), fold_entity(loom, entity_id)
     used_below = loom.usage_below(entity_id) if below else NO_USAGE
-    return EntityStanding(
+    return EntityOverview(
         "forgotten" if loom.is_forgotten(entity_id) else get_status(state, lasting=header.lasting),
         state.sequence - state.inherited,
         tuple(sorted(state.gates)),
