@@ -170,10 +170,12 @@ class ToolWork:
         """Return the open requests to people of the entity and of those below it."""
         runtime = self._runtime
         found = [one for below in runtime.loom.subtree(self.work.entity_id) for one in runtime.requests(entity=below)]
-        return sorted(found, key=lambda request: request.asked_at)
+        return sorted((one for one in found if one.kind != "deferred"), key=lambda request: request.asked_at)
 
     def concerns(self, request: Request) -> bool:
-        """Return whether a request is of this entity, or of one below it."""
+        """Return whether a request to a person is of this entity, or of one below it."""
+        if request.kind == "deferred":
+            return False  # a program delivers the result
         return request.entity is not None and self.work.entity_id in self._runtime.loom.ancestry(request.entity)
 
     async def cancel(self, reason: str) -> None:
