@@ -242,7 +242,7 @@ ELSEWHERE = {
         "loom",
         "add_request_source",
     ),
-    *("batch", "submit"),
+    *("batch", "submit", "set_allowance"),
     *("loom.tenant",),
 }
 """Methods with a test of their own below, and methods that make something new."""
