@@ -21,9 +21,10 @@ from cantrip_actors import (
     UndoneEvent,
 )
 from cantrip_actors.http.shapes import outcome_shape
-from cantrip_actors.loom.export.thread import build_turn_fields
+from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.reading import EventId, EventLog, format_instant
+from cantrip_actors.terms.file import File
 
 DURABLE: Final[dict[type[EntityEvent], str]] = {
     EntityStartedEvent: "entity",
@@ -49,6 +50,8 @@ class DurableEvent(NamedTuple):
     event: EntityEvent
     turn: Turn | None
     """The whole turn that a `turn` completes."""
+    images: tuple[File, ...] = ()
+    """The images of an intent, or of a message that steers."""
 
 
 def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEvent]:
@@ -58,7 +61,8 @@ def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEv
             kind = DURABLE.get(type(event))
             if kind is not None:
                 is_further = isinstance(event, EntityStartedEvent) and event.is_further
-                yield DurableEvent(find_id(event), "intent" if is_further else kind, event, log.turn)
+                sent = getattr(record, "images", ())  # of an intent or a message; those of a turn are in the turn
+                yield DurableEvent(find_id(event), "intent" if is_further else kind, event, log.turn, sent)
 
 
 def find_id(event: EntityEvent) -> EventId:
@@ -83,12 +87,13 @@ def build_data(durable: DurableEvent) -> dict[str, Any]:
     event, entity_id, at = durable.event, durable.event.entity_id, format_instant(durable.event.at)
     sender = getattr(event, "by", "")
     by = {"by": sender} if sender else {}
+    images = {"images": list(map(build_image_fields, durable.images))} if durable.images else {}
     match event:
         case StepCompleteEvent():
             assert durable.turn is not None, "a turn is complete when it is committed"
             return _build_turn(durable.turn)
         case EntityStartedEvent():
-            return {"id": entity_id, **_build_beginning(event, at), **by}
+            return {"id": entity_id, **_build_beginning(event, at), **images, **by}
         case RequestedEvent():
             return _build_request(event, at)
         case DecidedEvent():
@@ -100,7 +105,7 @@ def build_data(durable: DurableEvent) -> dict[str, Any]:
             return {"id": entity_id, "state": state, **outcome_shape(entity_id, event.outcome), "at": at, **by}
         case _:
             fields = {name: getattr(event, name) for name in _PLAIN[type(event)]}
-            return {"id": entity_id, **fields, "at": at, **by}
+            return {"id": entity_id, **fields, **images, "at": at, **by}
 
 
 def _build_beginning(event: EntityStartedEvent, at: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class McpCaller:
     `by` names it in records, and `door` names the door that vouches for it. `allows` says whether it has a scope
     (`cantrip_actors.http.tokens`). `starting` raises Refused if it may not begin another entity now; it yields a
     function that counts the one that it begins in the block.
+    `page` is the address of the live page, where people decide requests; None if there is none.
     """
 
     runtime: Runtime
@@ -40,6 +41,7 @@ class McpCaller:
     door: str = ""
     allows: Callable[[str], bool] = _allow
     starting: Callable[[], AbstractAsyncContextManager[Callable[[str], None]]] = _skip_count
+    page: str | None = None
 
     async def read(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which reads the loom, as `Runtime.read`."""
