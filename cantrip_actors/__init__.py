@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.crystal import Crystal
     from cantrip_actors.terms.episode_scope import EpisodeScope
     from cantrip_actors.terms.errors import (
+        AllowanceSpent,
         AlreadyDecided,
         AskCycle,
         CantripError,
@@ -141,6 +142,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROVIDED",
+    "AllowanceSpent",
     "AlreadyDecided",
     "AskCycle",
     "AttemptFailedEvent",
@@ -299,6 +301,7 @@ _HOMES = {
         "Pinned",
     ),
     "cantrip_actors.terms.errors": (
+        "AllowanceSpent",
         "AlreadyDecided",
         "AskCycle",
         "CantripError",

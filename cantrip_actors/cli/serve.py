@@ -15,6 +15,7 @@ from cantrip_actors.cli.command import (
     FirstCommand,
     IfUnattended,
     Loop,
+    MaxCostPerDay,
     UnattendedMode,
     Url,
     examples,
@@ -98,6 +99,7 @@ def run(
     debug_dump: Annotated[
         bool, typer.Option("--debug-dump", help="Write the actors and the tasks to standard error at SIGUSR2.")
     ] = False,
+    max_cost_per_day: MaxCostPerDay = None,
     unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
@@ -131,6 +133,7 @@ def run(
             system_messages="refuse" if refuse_system else "data",
             grace=grace,
             limits=limits,
+            max_cost_per_day=max_cost_per_day,
             dispatches=dispatches,
             crash_dir=crash_dir,
             debug_dump=debug_dump,

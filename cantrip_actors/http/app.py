@@ -112,7 +112,7 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
     request.state.token = token
     check_scope(token, row.scope)
     service.limiter.count_request(token)
-    runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)
+    runtime = service.runtime_of(token)
     path = {name: unquote(value) for name, value in request.path_params.items()}  # the guard left slashes encoded
     call = HttpCall(service, token, runtime, request, path)
     parameters = request.query_params

@@ -63,9 +63,13 @@ async def submit(call: HttpCall) -> JsonAnswer:
     _check_wait(call, body.wait)
     find_cantrip(call, body.cantrip)
     async with nullcontext() if call.key is None else call.service.key_lock(f"{call.token.tenant or ''}\0{call.key}"):
-        await call.service.limiter.check_cost(call.token)
         submission = await call.runtime.submit(
-            body.cantrip, check_intent(body.intent), key=call.key, priority=body.priority, queue=body.queue
+            body.cantrip,
+            check_intent(body.intent),
+            key=call.key,
+            priority=body.priority,
+            queue=body.queue,
+            by=call.token.sender,
         )
     headers = {"location": f"{ENTITIES}/{submission.entity_id}", **({} if submission.is_new else REPLAYED)}
     ended = await _wait(call, submission, headers, cancels=False)
@@ -308,8 +312,6 @@ async def send(call: HttpCall) -> JsonAnswer:
 
     entity, is_replay = await call.read(look)
     intent = intent_of(body)
-    if not is_replay:
-        await call.service.limiter.check_cost(call.token)
     receipt = await entity.post(intent, context=body.context, key=call.key, by=call.token.sender)
     headers = {
         "location": f"{ENTITIES}/{entity.id}/receipts/{quote(receipt.key, safe='')}",

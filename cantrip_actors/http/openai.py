@@ -302,9 +302,6 @@ class _Run(NamedTuple):
 async def send_intent(call: HttpCall, entity: Entity, post: Callable[[], Awaitable[Work]]) -> _Run:
     """Send an intent to an entity. Raises Problem 403."""
     check_scope(call.token, "send")
-    key = call.key
-    if key is None or not await call.read(lambda: call.runtime.has_mail(entity.id, key)):
-        await call.service.limiter.check_cost(call.token)
     outputs = call.service.growth.subscribe(entity.id, snapshot=False)
     return _Run(await post(), outputs)
 

@@ -27,6 +27,7 @@ from cantrip_actors.records.codec import dump_json
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.face.work import NoAnswer
 from cantrip_actors.terms.errors import (
+    AllowanceSpent,
     AlreadyDecided,
     AskCycle,
     CantripError,
@@ -135,6 +136,10 @@ def problem_of(error: CantripError) -> Problem:
     wait = getattr(error, "retry_after", None)
     if isinstance(error, ProviderError) and isinstance(wait, (int, float)):  # a breaker is open, or a limit is met
         return Problem(503, "provider-busy", str(error), headers={"retry-after": str(max(1, math.ceil(wait)))}, **more)
+    if isinstance(error, AllowanceSpent):
+        detail = f"{'this token' if error.by else 'the service'} may have a cost of ${error.most:g} a {error.per}"
+        later = {"retry-after": str(math.ceil(error.retry_after))}
+        return Problem(429, "too-many", detail, headers=later, limit=f"cost_per_{error.per}")
     if isinstance(error, AlreadyDecided):
         more |= {"decision": error.decision, "by": error.by, "at": error.at, "note": error.note}
     if isinstance(error, Held) and error.holder is not None:

@@ -71,7 +71,6 @@ class ToolWork:
         runtime, cantrip = caller.runtime, caller.cantrips[offer.cantrip]
         intent, context, by = arguments.intent, arguments.context or None, caller.by
         if isinstance(arguments, SendArguments) and arguments.entity_id:
-            await caller.check_cost()
             entity = await caller.read(partial(_find_entity, caller, arguments.entity_id, offer))
             return cls(caller, await entity.post(intent, context=context, by=by))
         caller.check("cast")

@@ -61,6 +61,7 @@ from cantrip_actors.runtime.entity.registry import RegistryActor
 from cantrip_actors.runtime.entity.upgrades import Upgrade
 from cantrip_actors.runtime.events.events import Bus, Watchers
 from cantrip_actors.runtime.events.instrument import Instrument
+from cantrip_actors.runtime.loom.allowances import Allowances
 from cantrip_actors.runtime.loom.core import NOT_OPEN, Core, Limits
 from cantrip_actors.runtime.loom.guard import Guard, GuardedLogger
 from cantrip_actors.runtime.loom.loom_writer import Forget, LoomWriter
@@ -144,6 +145,7 @@ class Tree(Core):
         self.tool_servers = ToolServers(
             self._report_progress, self.requests.elicitations.elicit, self._report_change, self._report_fact
         )
+        self.allowances = Allowances(self)
         self.scheduler = Scheduler(self, self.inboxes, make_casts(self), queues)
         self.environment = Environment(
             core=self,

@@ -757,3 +757,14 @@ async def test_a_server_that_does_not_start_is_an_error_of_the_prompt() -> None:
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=servers))["sessionId"]
         with pytest.raises(Refused, match="server my_tools: cannot start it: No such file"):
             await editor.prompt(session, "go")
+
+
+@pytest.mark.rule("W-02")
+async def test_a_prompt_is_refused_once_the_allowance_of_the_runtime_is_spent() -> None:
+    recipe = helper()
+    async with Runtime.open(cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        runtime.set_allowance(0.0)
+        session = await new(editor)
+        with pytest.raises(Refused, match=r"may have a cost of \$0 a day, which is spent"):
+            await editor.prompt(session, "go")
+        assert runtime.loom.entities() == []

@@ -153,7 +153,8 @@ class Beginnings:
             return await scheduler.find_submission(row.id) == row
 
         identity = self.make_identity(make_submission_key(row.key), row.tenant, queue=row.queue)
-        await self._begin_once(Beginning(cantrip, Begin(row.intent, trace=row.trace), identity, is_wanted))
+        begin = Begin(row.intent, sender=row.sender or None, trace=row.trace)
+        await self._begin_once(Beginning(cantrip, begin, identity, is_wanted))
 
     async def ensure(self, name: str, cantrip: Cantrip, tenant: str) -> Entity:
         """Return the long-lived entity of that name; make one that waits for its first intent if there is none.
@@ -324,6 +325,9 @@ class Beginnings:
         return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)
 
     async def _launch(self, beginning: Beginning, *, waits: bool) -> Entity:
+        allowances = self._tree.allowances
+        if allowances.is_used and beginning.is_wanted is None:  # a submission was checked when it was made
+            await allowances.check(beginning.identity.tenant, beginning.begin.sender or "")
         if beginning.cantrip.circle.is_complete:
             return await self._launch_complete(beginning, waits=waits)
         async with self._tree.tool_servers.complete(beginning.cantrip) as cantrip:

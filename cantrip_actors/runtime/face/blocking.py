@@ -600,6 +600,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     batch = _call_blocking(Runtime.batch)
     start = _wrap_result(BlockingEntity, Runtime.start)
     stream = _wrap_result(BlockingEpisodeRun, Runtime.stream)
+    set_allowance = _call_in_loop(Runtime.set_allowance)
     submit = _wrap_result(BlockingSubmission, Runtime.submit)
     submission = _wrap_result(_wrap_submission, Runtime.submission)
     get_submission = _wrap_result(BlockingSubmission, Runtime.get_submission)

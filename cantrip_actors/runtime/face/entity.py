@@ -232,6 +232,8 @@ class Entity(Generic[Answer_co]):
         tree.check_accepting()
         _check_sent(key, by)
         await self._make_loadable(key, waits=waits)
+        if tree.allowances.is_used:
+            await self._check_allowance(key, by)
         if cell is not None:
             if not cell.plan.lasting:
                 raise InvalidIntent(
@@ -242,6 +244,13 @@ class Entity(Generic[Answer_co]):
         return tree.inboxes.make_intent(
             self._id, begin.intent, begin.context, begin.images, key=key, sender=by, cantrip=self._cantrip
         )
+
+    async def _check_allowance(self, key: str | None, by: str) -> None:
+        """Raise AllowanceSpent if the sender has spent what it may; a repeated send is not new work."""
+        tree = self._tree
+        if key is None or not await tree.in_store(lambda: self._make_work(key).is_known):
+            header = await tree.in_store(partial(tree.loom.header, self._id))
+            await tree.allowances.check(header.tenant, by)
 
     async def _make_loadable(self, key: str | None, *, waits: bool = True) -> None:
         """Check that some process can run the long-lived entity, if it is not loaded here.

@@ -55,6 +55,7 @@ from cantrip_actors.runtime.face.owner import Owner
 from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
 from cantrip_actors.runtime.face.system import System, read_system
 from cantrip_actors.runtime.face.work import Work
+from cantrip_actors.runtime.loom.allowances import AllowancePeriod
 from cantrip_actors.runtime.loom.core import Limits
 from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.nodes.cluster import Cluster
@@ -75,6 +76,7 @@ from cantrip_actors.terms.arguments import (
     check_name,
     check_seconds,
     check_texts,
+    is_finite,
 )
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
@@ -628,8 +630,31 @@ class Runtime:
         entity = await self._beginnings.begin(beginning, waits=True)
         return entity._follow_beginning()  # noqa: SLF001  # of the same face
 
+    def set_allowance(self, most: float | None, *, by: str | None = None, per: AllowancePeriod = "day") -> None:
+        """Set how much a caller may spend in a day or a month, in US dollars, before it can begin no new work.
+
+        `by` is the sender of the intents, as in `cast`; without it the allowance is for all callers together: of the
+        tenant, if this runtime is one of `tenant`, else of the loom. The spending is that of the loom: it includes
+        other processes and what entities spawned. Days and months are those of UTC. None removes the allowance. It
+        holds for this runtime, while it is open.
+
+        Once it is spent, casts, sends, forks and submissions raise AllowanceSpent at every door. Episodes under way
+        continue, and so do schedules and repeated calls with a key. Raises ValueError for another amount or period.
+        """
+        check(most is None or is_finite(most, 0), "most", "a finite number of US dollars >= 0, or None", most)
+        check_kind("by", by, str | None, "a text, or None")
+        check_choice("per", per, get_args(AllowancePeriod))
+        self._tree.allowances.set(most, self._tenant, by, per)
+
     async def submit(
-        self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0, queue: str = ""
+        self,
+        cantrip: str,
+        intent: str,
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        queue: str = "",
+        by: str = "",
     ) -> Submission:
         """Submit a cast of the cantrip with that name to any node; return when the submission is durable.
 
@@ -639,7 +664,7 @@ class Runtime:
         `key` it is cast once: a repeated call with the same content, from any process, finds the same entity.
 
         With a `queue` the submission waits there, and begins when the bounds of that queue allow. A queue belongs to
-        the whole loom, also if a tenant names it.
+        the whole loom, also if a tenant names it. `by` is as for `cast`.
 
         Raises InvalidIntent (also for another priority, and for a queue that no runtime was opened with), KeyUsed for
         other content or another queue with that key, QueueFull if too many wait that would begin before it,
@@ -654,6 +679,7 @@ class Runtime:
             tenant=self._tenant or "",
             priority=priority,
             queue=queue,
+            by=by,
         )
 
     async def submissions(self, *, after: str | None = None, limit: int = 50) -> Page[Submission]:

@@ -123,10 +123,12 @@ async def submit(
     tenant: str,
     priority: int,
     queue: str,
+    by: str,
 ) -> Submission:
     """Make a submission, or find the one with that key. Raises as `Runtime.submit`."""
     tree.check_accepting()
     check_name("cantrip", name)
+    check_texts(by=by)
     if key is not None:
         check_name("key", key)
     check_kind("submit", intent, str, "an intent that is a text", InvalidIntent)
@@ -139,13 +141,22 @@ async def submit(
     at = round(tree.read_time_of_day(), 3)
     row = tree.guard.redact_submission(
         SubmissionRow(
-            key=key, cantrip=name, intent=text, at=at, priority=priority, tenant=tenant, queue=queue, trace=trace
+            key=key,
+            cantrip=name,
+            intent=text,
+            at=at,
+            priority=priority,
+            tenant=tenant,
+            queue=queue,
+            sender=by,
+            trace=trace,
         )
     )
     submission = Submission(tree, beginnings, key, tenant)
     old = await tree.scheduler.find_submission(row.id)
     has_begun = await _has_begun(tree, submission.entity_id)
     if old is None and not has_begun:
+        await tree.allowances.check(tenant, by)
         await tree.scheduler.check_room(row, most)
         submission.is_new = await tree.scheduler.submit(row)
         if not submission.is_new:
