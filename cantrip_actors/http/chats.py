@@ -248,8 +248,6 @@ async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: b
         if regenerates:
             await entity.undo(by=token.sender)
             key = call.key
-        if key is None or not await call.read(lambda: runtime.has_mail(entity.id, key)):
-            await service.limiter.check_cost(token)
         return await entity.post(intent.said, key=key, by=token.sender)
 
 

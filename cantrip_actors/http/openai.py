@@ -466,7 +466,9 @@ async def _continue(call: HttpCall, body: models.ResponseBody, cantrip: Cantrip 
         work = await call.read(lambda: _find_response(call, previous))
         post = partial(work.continue_with, intent, cantrip=cantrip, **given)
         return await (
-            send_intent(call, work.entity, post) if await call.read(lambda: _sends(call, work)) else start_run(call, post)
+            send_intent(call, work.entity, post)
+            if await call.read(lambda: _sends(call, work))
+            else start_run(call, post)
         )
     if cantrip is None:
         return await send_to_named(call, body.model, intent)
