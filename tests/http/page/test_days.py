@@ -69,3 +69,28 @@ def test_the_search_finds_texts_of_turns_and_opens_the_turn(chrome: Any, searche
         until(lambda: page.evaluate(ROWS) == [])
         page.fill("#loom input", "")
         until(lambda: len(page.evaluate(ROWS)) >= 2)
+
+
+def test_a_link_to_an_old_turn_shows_the_turns_around_it_and_leads_on(chrome: Any, searched: Live) -> None:
+    body = {"cantrip": "echo", "intent": "turns 49 0", "name": "counter"}
+    entity = searched.call(searched.on.post, "entities", body)["entity_id"]
+    for _ in range(3):
+        searched.call(searched.on.post, f"entities/{entity}/send", {"intent": "turns 49 0", "wait": 60})
+    with opened(chrome, url=searched.link()) as page:
+        page.evaluate("id => { location.hash = `#/e/${id}/t/5` }", entity)
+        page.wait_for_selector('#main article[data-sequence="5"]:focus')
+        numbers = "[...document.querySelectorAll('#main article.turn')].map(one => Number(one.dataset.sequence))"
+        assert 150 not in page.evaluate(numbers)
+        page.click('#main button:has-text("Show later turns")')
+        until(lambda: len(page.evaluate(numbers)) > 100)
+        shown = page.evaluate(numbers)
+        assert shown == list(range(1, len(shown) + 1))
+        searched.call(searched.on.post, f"entities/{entity}/send", {"intent": "hello", "wait": 60})  # stays where it is
+        assert page.evaluate(numbers) == shown
+        later = page.locator('#main button:has-text("Show later turns"):visible')
+        for _ in range(5):
+            count = len(page.evaluate(numbers))
+            if later.count():
+                later.click()
+                until(lambda count=count: len(page.evaluate(numbers)) > count)  # type: ignore[misc]
+        until(lambda: page.evaluate(numbers)[-1] == searched.call(searched.on.get, f"entities/{entity}")["turns"])
