@@ -65,7 +65,7 @@ def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEv
                 yield DurableEvent(find_id(event), "intent" if is_further else kind, event, log.turn, sent)
 
 
-class StoryPage(NamedTuple):
+class EventPage(NamedTuple):
     """Events of a log, oldest first, and how many are before and after them."""
 
     events: list[DurableEvent]
@@ -75,7 +75,7 @@ class StoryPage(NamedTuple):
 
 def read_page(
     records: Iterable[Record], limit: int, before: EventId | None, after: EventId | None, turn: int | None
-) -> StoryPage:
+) -> EventPage:
     """Return `limit` durable events of a log: around a turn, or after or before an event, or the newest."""
     events = list(read_durable(EventLog(), records))
     if turn is not None:
@@ -88,7 +88,7 @@ def read_page(
     else:
         end = len(events) if before is None else sum(durable.id < before for durable in events)
         start = max(0, end - limit)
-    return StoryPage(events[start:end], start, len(events) - end)
+    return EventPage(events[start:end], start, len(events) - end)
 
 
 def find_id(event: EntityEvent) -> EventId:

@@ -89,9 +89,8 @@ export class Timeline {
   async reload() {
     const id = this.id;
     if (!id) return;
-    if (this.#later) return; // a reader of earlier turns stays there
     const told = await this.#read();
-    if (id !== this.id) return;
+    if (id !== this.id || this.#later) return; // a reader of earlier turns stays there
     const first = told.items[0];
     if (first && this.#keys.length && order(first.id) > order(this.#keys.at(-1))) this.#clear(); // a gap: what is older is read again
     if (!this.#keys.length) this.#earlier = told.earlier;
