@@ -570,6 +570,15 @@ class OverviewJson(BaseModel):
     live: dict[str, Any] | None = None
 
 
+class FrameJson(BaseModel):
+    """A frame of a traceback."""
+
+    file: str
+    line: int | None
+    function: str
+    text: str
+
+
 class CrashReportJson(BaseModel):
     """An unexpected end of an actor."""
 
@@ -585,6 +594,7 @@ class CrashReportJson(BaseModel):
     call: str | None = Field(default=None, description="The type of a call that it had in hand.")
     exception: str | None = None
     traceback: str | None = None
+    frames: list[FrameJson] | None = Field(default=None, description="The traceback as data, outermost frame first.")
     entity: str | None = None
 
 

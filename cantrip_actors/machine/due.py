@@ -174,6 +174,7 @@ def _due_request(
     why = "" if ask is None or ask.when is None else live.why
     if ask is None or why is None:
         return None
+    why = "\n".join(filter(None, (why, gate.hints)))
     known = state.remembered.get(call.gate, {}).get(why)
     if known is None:
         return _make_request(plan, state, live, moment, call, ask.expires, why, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,13 +12,18 @@ from mcp import types
 from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Receipt, Request
 from cantrip_actors.machine.project import find_episode, find_outcome, find_turn_in_force, get_time
 from cantrip_actors.mcp_server.callers import McpCaller
-from cantrip_actors.mcp_server.tools import CastArguments, ForkArguments, Offer, SendArguments
+from cantrip_actors.mcp_server.tools import CONTINUE, CastArguments, ForkArguments, Offer, SendArguments
 from cantrip_actors.terms.image import select_pictures
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
 
 CANCELLED: Final = frozenset({"cancelled", "interrupted", "abandoned", "parent_ended"})
 """The reasons of cancelled episodes."""
+
+
+_COLUMNS: Final = 400
+_ROWS: Final = 60
+"""The size of a request in a result."""
 
 
 class UnknownWork(CantripError, KeyError):
@@ -153,6 +159,37 @@ class ToolWork:
             if (data := image.base64()) is not None
         ]
         return types.CallToolResult(content=content, structured_content=facts)
+
+    @property
+    def _link(self) -> str | None:
+        page = self._caller.page
+        return None if page is None else f"{page}#/e/{self.entity.id}"
+
+    def describe_wait(self) -> str:
+        """Return where a person decides the requests that this work waits for. Reads the loom."""
+        places = [f"`cantrip requests {request.id}`" for request in self.requests()]
+        return f"waits for a person: {', '.join(places if self._link is None else [self._link, *places])}"
+
+    def waiting_result(self, requests: Sequence[Request]) -> types.CallToolResult:
+        """Return the result of a call that waits for a person whom its client cannot ask. Reads the loom."""
+        link = self._link
+        waits = {
+            "for": "a person",
+            "id": self.id,
+            "requests": [
+                {"id": request.id, "kind": request.kind, "gate": request.gate, "text": self._redact(request.text)}
+                for request in requests
+            ],
+            **({} if link is None else {"link": link}),
+        }
+        facts = {name: value for name, value in self._facts(None).items() if name != "result"}
+        asks = [line for request in requests for line in request.render(columns=_COLUMNS, rows=_ROWS)]
+        text = (
+            f"This call {self.describe_wait()}. Tell your user to decide it there, then call the tool {CONTINUE} "
+            f'with id="{self.id}" for the result.\n'
+        )
+        content = types.TextContent(type="text", text=text + self._redact("\n".join(asks)))
+        return types.CallToolResult(content=[content], structured_content={**facts, "waits": waits})
 
     def _facts(self, outcome: Outcome | None) -> dict[str, Any]:
         loom, entity_id = self._caller.loom, self.entity.id

@@ -113,6 +113,8 @@ class Gate:
     """How failed attempts of the function are retried; None if they are not."""
     max_shown: int | None = None
     """Characters of one result that a query shows; None for a quarter of the model's window, at most 100,000."""
+    hints: str = field(default="", repr=False, compare=False)
+    """What its server says of it to a person who decides about a call."""
 
     def __post_init__(self) -> None:
         for flag in ("ephemeral", "idempotent", "read_only", "blocking"):

@@ -938,20 +938,23 @@ class Runtime:
     @overload
     def requests(self, *, follow: Literal[False] = False, entity: HasId | str | None = None) -> list[Request]: ...
     @overload
-    def requests(self, *, follow: Literal[True]) -> RequestFeed: ...
-    def requests(self, *, follow: bool = False, entity: HasId | str | None = None) -> list[Request] | RequestFeed:
+    def requests(self, *, follow: Literal[True], attend: bool = True) -> RequestFeed: ...
+    def requests(
+        self, *, follow: bool = False, attend: bool = True, entity: HasId | str | None = None
+    ) -> list[Request] | RequestFeed:
         """Return the requests that wait for a person, of all entities in the loom, the oldest first.
 
         With an `entity` only its own; that costs the same however many others wait. With `follow`, return a feed: the
         open ones, then each new one, also of other processes that write the loom
-        (`async for request in runtime.requests(follow=True)`). A list is read from the loom in the calling thread, as
+        (`async for request in runtime.requests(follow=True)`). While a feed is open, requests count as attended; with
+        `attend=False` they do not, because nobody is asked. A list is read from the loom in the calling thread, as
         by `interrupted`; a feed reads it in another. Raises RuntimeClosed.
         """
         check_kind("follow", follow, bool, "True or False")
         requests = self._tree.requests
         if follow:
             self._tree.check_open()
-            return requests.follow(self._tenant)
+            return requests.follow(self._tenant, attend=attend)
         self._tree.check_not_closed()  # a list needs no event loop: `read` makes it in a thread
         if entity is not None:
             return requests.open_of(self._find_id(entity))

@@ -61,7 +61,8 @@ class RequestSource(Protocol):
 class RequestFeed(Follower[Request]):
     """The open requests, then each new one: `async for request in runtime.requests(follow=True)`.
 
-    While a feed is open, requests count as attended. Close it, or leave its `async with`, to stop following.
+    While a feed is open, requests count as attended, unless it was opened with `attend=False`. Close it, or leave its
+    `async with`, to stop following.
     """
 
     def __init__(self, requests: Requests, bus: Bus, tenant: str | None = None) -> None:
@@ -131,10 +132,11 @@ class Requests:
         """The number of feeds in this process that follow requests."""
         return len(self._feeds)
 
-    def follow(self, tenant: str | None = None) -> RequestFeed:
-        """Return a feed of open and new requests, of all tenants or of one."""
+    def follow(self, tenant: str | None = None, *, attend: bool = True) -> RequestFeed:
+        """Return a feed of open and new requests, of all tenants or of one; they count as attended with `attend`."""
         feed = RequestFeed(self, self._bus, tenant)
-        self._feeds.add(feed)
+        if attend:
+            self._feeds.add(feed)
         return feed
 
     def forget(self, feed: RequestFeed) -> None:
