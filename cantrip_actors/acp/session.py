@@ -405,7 +405,7 @@ class EditorSession:
 
     async def ask_user(self, request: Request) -> None:
         """Send a request to the editor's user and record the decision; without an answer the request stays open."""
-        if request.id in self._asked:
+        if request.id in self._asked or request.kind == "deferred":  # a program delivers the result, not the user
             return
         self._asked.add(request.id)
         try:

@@ -209,7 +209,7 @@ class ToolWork:
         """Return the open requests to people of the entity and of those below it."""
         runtime = self._runtime
         found = [one for below in runtime.loom.subtree(self.entity.id) for one in runtime.requests(entity=below)]
-        return sorted(found, key=lambda request: request.asked_at)
+        return sorted((one for one in found if one.kind != "deferred"), key=lambda request: request.asked_at)
 
     def count_turns_before(self) -> int:
         """Return the number of the last turn that the entity made before this work, or until now."""
@@ -217,7 +217,9 @@ class ToolWork:
         return turns[-1].sequence if turns else 0
 
     def concerns(self, request: Request) -> bool:
-        """Return whether a request is of this entity, or of one below it."""
+        """Return whether a request to a person is of this entity, or of one below it."""
+        if request.kind == "deferred":
+            return False  # a program delivers the result
         return request.entity is not None and self.entity.id in self._runtime.loom.ancestry(request.entity)
 
     async def cancel(self, reason: str) -> None:

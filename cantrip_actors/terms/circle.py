@@ -384,6 +384,8 @@ def _find_gate(part: str | Gate | Callable[..., Any]) -> Gate:
         check(callable(part), "gate", "a name, a gate or an annotated function", part, InvalidCantrip)
         part = gate(part)
     if part.name in DELEGATION or part.name == "done":
+        if part.kind == "deferred":
+            raise InvalidCantrip(f"gate {part.name}: the runtime carries it out, so it cannot be deferred: rename it")
         kind: Literal["delegate", "done"] = "delegate" if part.name in DELEGATION else "done"
         part = part if part.kind == kind else replace(part, kind=kind)
     return part.ready()

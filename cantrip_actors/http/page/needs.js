@@ -3,7 +3,7 @@
 import { ago, button, h, linkTo, moment, money, number, pill, plain, setText, sign, span, standingOf, time } from "./dom.js";
 import { crashReport, entityOf } from "./actors.js";
 import { title } from "./model.js";
-import { askPerson } from "./request.js";
+import { askPerson, nameOf } from "./request.js";
 
 export class NeedsPane {
   #cards = new Map();
@@ -78,7 +78,7 @@ export class NeedsPane {
     return entity ? h("a", { href: linkTo(id), dir: "auto" }, title(entity)) : h("span", null, "a dispatch");
   }
   #request(one) {
-    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": one.kind === "question" ? "Question" : `Approve ${plain(one.gate)}?` });
+    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": nameOf(one) });
     card.append(h("p", { class: "top" }, sign("hand"), this.#who(one.entity), h("span", { class: "dim", "data-at": String(Date.parse(one.asked_at)) }, ago(Date.parse(one.asked_at)))));
     askPerson(card, one, this);
     return card;

@@ -1,6 +1,8 @@
 // A request to a person: what it is about, and the form that decides it. The pane of requests and the timeline both show it.
 
-import { asText, button, h, setText, values, write } from "./dom.js";
+import { asText, button, h, plain, setText, values, write } from "./dom.js";
+
+export const nameOf = (one) => (one.kind === "question" ? "Question" : one.kind === "deferred" ? `Result of ${plain(one.gate)}` : `Approve ${plain(one.gate)}?`);
 
 // Append a request to its card. `can` says what the token allows, `act.decide` sends the decision.
 export function askPerson(card, one, { can, act }) {
@@ -9,6 +11,7 @@ export function askPerson(card, one, { can, act }) {
   const fail = (text) => { error.hidden = false; setText(error, text); };
   const send = (body) => act.decide(one, body).catch((problem) => fail(problem.message));
   if (one.kind === "question") card.append(write(h("p", { class: "what", dir: "auto" }), one.text ?? ""), may ? answerForm(one, send) : "", error);
+  else if (one.kind === "deferred") card.append(h("p", { class: "what" }, "waits for the result of ", write(h("code", { class: "gate" }), one.gate)), ...values(one.args), may ? resultForm(send) : "", error);
   else card.append(one.text ? write(h("p", { class: "why", dir: "auto" }), one.text) : "", h("p", { class: "what" }, write(h("code", { class: "gate" }), one.gate)), ...approval(card, one, may, send, fail), error);
 }
 
@@ -16,6 +19,12 @@ function answerForm(one, send) {
   const answer = h("textarea", { rows: "2", "aria-label": "Your answer", placeholder: "Your answer" });
   return h("form", { onsubmit: (event) => { event.preventDefault(); send({ answer: parsed(answer.value, one.schema) }); } }, answer,
     h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), button({ onclick: () => send({ decision: "deny" }) }, "Decline")));
+}
+
+function resultForm(send) {
+  const result = h("textarea", { rows: "2", "aria-label": "Its result", placeholder: "Its result: text or JSON" });
+  return h("form", { onsubmit: (event) => { event.preventDefault(); send({ result: parsed(result.value, { type: "any" }) }); } }, result,
+    h("div", { class: "row2" }, h("button", { class: "main" }, "Deliver"), button({ onclick: () => send({ error: result.value || "no result can be had" }) }, "It failed")));
 }
 
 function approval(card, one, may, send, fail) {

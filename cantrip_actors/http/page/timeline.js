@@ -5,7 +5,7 @@ import { attachButton } from "./attach.js";
 import { ago, asText, button, code, day, h, linkTo, money, number, picture, pill, plain, plural, setAttr, setText, sign, span, standing, standingOf, time, values, write } from "./dom.js";
 import { prose } from "./markdown.js";
 import { title } from "./model.js";
-import { askPerson } from "./request.js";
+import { askPerson, nameOf } from "./request.js";
 
 const PAGE = 100; // events that are read at once
 const MOST = 600; // events that are kept while it follows the newest
@@ -191,7 +191,7 @@ export class Timeline {
       case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], [prose(data.text), (data.images ?? []).map(picture)], data.at);
       case "request": return this.#request(data, line);
       case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
-        [h("b", null, { allow: "approved", deny: "denied", answer: "answered" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
+        [h("b", null, { allow: "approved", deny: "denied", answer: "answered", error: "reported as failed" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
       case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
         h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, time(Date.parse(data.at))), prose(data.marker)));
       case "undo": return this.#undo(data, line, by);
@@ -203,10 +203,11 @@ export class Timeline {
   }
   // A request that is open can be decided here, too; afterwards its arguments stay.
   #request(data, line) {
-    const heading = data.kind === "question" ? "asks a person" : ["asks before ", write(h("code", null), data.gate)];
-    if (!this.model.requests.has(data.id)) return line("hand", "ask", heading, [data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.kind === "question" ? "" : values(data.args)], data.asked_at);
-    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": data.kind === "question" ? "Question" : `Approve ${plain(data.gate)}?` },
-      h("p", { class: "say" }, data.kind === "question" ? heading : "asks a person first", time(Date.parse(data.asked_at))));
+    const gate = () => write(h("code", null), data.gate), isQuestion = data.kind === "question";
+    const heading = isQuestion ? "asks a person" : data.kind === "deferred" ? ["waits for the result of ", gate()] : ["asks before ", gate()];
+    if (!this.model.requests.has(data.id)) return line("hand", "ask", heading, [data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", isQuestion ? "" : values(data.args)], data.asked_at);
+    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": nameOf(data) },
+      h("p", { class: "say" }, data.kind === "approval" ? "asks a person first" : heading, time(Date.parse(data.asked_at))));
     askPerson(card, data, this);
     return h("li", { class: "step ask open", "data-request": data.id }, h("span", { class: "knot" }, sign("hand")), card);
   }

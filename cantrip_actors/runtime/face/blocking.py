@@ -592,6 +592,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     crystals = _call_blocking(Runtime.crystals)
     drain = _call_blocking(Runtime.drain)
     decide = _call_blocking(Runtime.decide)
+    deliver = _call_blocking(Runtime.deliver)
     schedule = _wrap_result(BlockingSchedule, Runtime.schedule)
     schedules = _wrap_result(_wrap_schedules, Runtime.schedules)
     find = _wrap_result(_wrap_found, Runtime.find)

@@ -1014,6 +1014,30 @@ class Runtime:
             tenant=self._tenant,
         )
 
+    async def deliver(
+        self,
+        call_id: str,
+        result: Any = None,
+        *,
+        error: str | None = None,
+        by: str = "program",
+        door: str = "",
+        key: str | None = None,
+    ) -> None:
+        """Deliver the result of a deferred call, `@gate(deferred=True)`. It is durable when this returns.
+
+        `call_id` is the id of the request that `requests()` lists. Any process that opens the loom may deliver, whether
+        or not it knows the entity's cantrip. `result` is what a gate may return: a JSON value, a dataclass, a pydantic
+        model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door` and `key` are as
+        in `decide`.
+
+        Raises UnknownRequest; AlreadyDecided, with the first delivery, for a call that has a result or has expired;
+        InvalidDecision for a call that is not deferred and for an invalid result; InboxFull, LoomError, RuntimeClosed.
+        """
+        check_texts(InvalidDecision, call_id=call_id, door=door)
+        self._tree.check_open()
+        await self._tree.requests.deliver(call_id, result, error=error, by=by, door=door, key=key, tenant=self._tenant)
+
     def add_request_source(self, source: RequestSource) -> None:
         """Add a source of requests that are not records of entities, to list and decide them. `Dispatcher` adds one."""
         check_kind("source", source, RequestSource, "an object with has, open and decide, and a hash")
