@@ -69,15 +69,20 @@ export const span = (s) => {
   return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
 };
 export const ago = (at) => { const s = (Date.now() - at) / 1000; return s < 1 ? "now" : s < 60 ? `${Math.floor(s)} s` : span(s); };
-export const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
+// Each format is made once: making one takes longer than a row of a list may.
+const format = (options) => new Intl.DateTimeFormat("en-GB", options);
+const CLOCK = format({ timeStyle: "medium" }), SHORT_CLOCK = format({ timeStyle: "short" }), WHOLE = format({ dateStyle: "full", timeStyle: "medium" });
 const DAY = { weekday: "long", day: "numeric", month: "long" }, DATE = { day: "numeric", month: "short" };
-const yearOf = (at) => (new Date(at).getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" });
-const isSameDay = (one, other) => new Date(one).toDateString() === new Date(other).toDateString();
+const DAYS = [format({ ...DAY, year: "numeric" }), format(DAY)], DATES = [format({ ...DATE, year: "numeric" }), format(DATE)];
+const inYear = ([other, same], date) => (date.getFullYear() === new Date().getFullYear() ? same : other).format(date);
+const midnight = (daysAgo) => { const now = new Date(); return new Date(now.getFullYear(), now.getMonth(), now.getDate() - daysAgo).getTime(); };
+const isToday = (at) => at >= midnight(0) && at < midnight(-1);
+export const clock = (at) => CLOCK.format(at);
 // The day of a moment: "Today", "Yesterday", "Thursday 26 November".
-export const day = (at) => (isSameDay(at, Date.now()) ? "Today" : isSameDay(at, Date.now() - 864e5) ? "Yesterday" : new Date(at).toLocaleDateString("en-GB", { ...DAY, ...yearOf(at) }));
-// A moment: the time of a moment of today, with its date if it was earlier.
-export const moment = (at) => (isSameDay(at, Date.now()) ? clock(at) : `${new Date(at).toLocaleDateString("en-GB", { ...DATE, ...yearOf(at) })}, ${clock(at).slice(0, 5)}`);
-export const time = (at) => h("time", { class: "dim", datetime: new Date(at).toISOString(), title: new Date(at).toLocaleString("en-GB", { dateStyle: "full", timeStyle: "medium" }) }, moment(at));
+export const day = (at) => (isToday(at) ? "Today" : at >= midnight(1) && at < midnight(0) ? "Yesterday" : inYear(DAYS, new Date(at)));
+// A moment: the time of a moment of today, with its date if it was on another day.
+export const moment = (at) => (isToday(at) ? clock(at) : `${inYear(DATES, new Date(at))}, ${SHORT_CLOCK.format(at)}`);
+export const time = (at) => h("time", { class: "dim", datetime: new Date(at).toISOString(), title: WHOLE.format(at) }, moment(at));
 export const short = (id) => String(id).slice(-6);
 
 // ----------------------------------------------------------------------------------------------------------------- texts

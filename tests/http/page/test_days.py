@@ -81,7 +81,7 @@ def test_the_search_finds_texts_of_turns_and_opens_the_turn(chrome: Any, searche
 def test_a_link_to_an_old_turn_shows_the_turns_around_it_and_leads_on(chrome: Any, searched: Live) -> None:
     body = {"cantrip": "counter", "intent": "count", "name": "counter"}
     entity = searched.call(searched.on.post, "entities", body)["entity_id"]
-    until(lambda: searched.call(searched.on.get, f"entities/{entity}")["state"] == "idle")
+    until(lambda: searched.call(searched.on.get, f"entities/{entity}")["state"] == "idle", seconds=120)
     with opened(chrome, url=searched.link()) as page:
         page.evaluate("id => { location.hash = `#/e/${id}/t/5` }", entity)
         page.wait_for_selector('#main article[data-sequence="5"]:focus')
