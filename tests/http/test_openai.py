@@ -364,14 +364,12 @@ async def test_one_tool_that_the_client_demands_is_called_with_the_answer(choice
 async def test_a_form_that_the_answers_do_not_have_is_refused() -> None:
     said = {"model": "billing", "messages": [{"role": "user", "content": "bill"}]}
     other = {**Invoice.model_json_schema(), "required": ["total", "lines", "due"]}
-    tool = {"type": "function", "function": {"name": "pay", "parameters": Invoice.model_json_schema()}}
     async with served([billing()]) as on:
         for more, param in (
             (
                 {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": other}}},
                 "response_format",
             ),
-            ({"tools": [tool, tool], "tool_choice": "required"}, "tools[1]"),
             ({"modalities": ["text", "audio"]}, "modalities"),
         ):
             error = (await on.post("/v1/chat/completions", {**said, **more}, 400))["error"]
