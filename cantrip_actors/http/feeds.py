@@ -51,7 +51,7 @@ BYTES: Final = 8 << 20
 """The maximum size of a ring."""
 REMEMBERED: Final = 10_000
 AT_A_TIME: Final = 16
-PAUSE: Final = 0.005
+PAUSE: Final = 0.001
 """Readers woken together, and seconds until the next group is woken."""
 AT_ONCE: Final = 512
 """Records read without a pause."""
