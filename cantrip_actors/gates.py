@@ -5,6 +5,7 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 """
 
 from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
+from cantrip_actors.circle.gates.skills import make_skill_gate
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.own_gates import ASK, COMPACT, POST, QUESTION, RECALL, WAKE_ME
@@ -28,6 +29,7 @@ __all__ = [
     "read",
     "recall",
     "search",
+    "skills",
     "standard",
     "wake_me",
     "wrap",
@@ -40,3 +42,4 @@ post = POST
 wake_me = WAKE_ME
 question = QUESTION
 recall = RECALL
+skills = make_skill_gate

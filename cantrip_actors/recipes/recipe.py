@@ -51,11 +51,11 @@ def load_recipe(path: str | os.PathLike[str]) -> Cantrip:
     return cantrip
 
 
-_SHORT: Final = ("system", "gates", "max_turns")
+_SHORT: Final = ("system", "gates", "max_turns", "skills")
 """The short forms of `call` and `circle`."""
 _KEYS: Final = (*(field.name for field in fields(Cantrip) if field.init), *_SHORT, "root")
 _ANSWERS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
-_CIRCLE_KEYS: Final = ("gates", "wards", "medium", "jail")
+_CIRCLE_KEYS: Final = ("gates", "wards", "medium", "jail", "skills")
 _SCRIPTED_KINDS: Final = {"usage": dict, "name": str, "context_window": int}
 _GATE_KINDS: Final = {
     **dict.fromkeys(("ephemeral", "idempotent", "read_only", "blocking"), bool),
@@ -98,6 +98,7 @@ class _RecipeReader(RecipeReader):
             "system": str,
             "gates": list,
             "max_turns": int,
+            "skills": str,
             "answer": str,
         }
         parts = self.keep_typed(self.keep_known(data, _KEYS, (), ""), kinds, ())
@@ -128,7 +129,9 @@ class _RecipeReader(RecipeReader):
         if "max_turns" in parts:
             with self.at(("max_turns",)):
                 parse({"max_turns": parts["max_turns"]})
-        gates = {"gates": self._gates(parts["gates"], ("gates",))} if "gates" in parts else {}
+        gates: dict[str, Any] = {"gates": self._gates(parts["gates"], ("gates",))} if "gates" in parts else {}
+        if "skills" in parts:
+            gates["skills"] = self._check_folder(parts["skills"], ("skills",))
         return gates | ({"answer": self._answer(parts["answer"])} if "answer" in parts else {})
 
     # ------------------------------------------------------------------------------------------------------- crystals
@@ -216,10 +219,11 @@ class _RecipeReader(RecipeReader):
             Circle(medium=chosen)
         with self.at(("circle", "jail") if "jail" in circle else ("circle",)):
             Circle(medium=chosen if chosen == "shell" else "tools", jail=circle.get("jail"))
+        skills = self._check_folder(circle["skills"], ("circle", "skills")) if "skills" in circle else None
         if len(self.mistakes) == before:
-            with self.at(("circle",)):
+            with self.at(("circle", "skills") if "skills" in circle else ("circle",)):
                 usable = [gate for gate in gates if gate is not None]
-                return Circle(usable, wards or [], chosen, jail=circle.get("jail"))
+                return Circle(usable, wards or [], chosen, jail=circle.get("jail"), skills=skills)
         return None
 
     def _gates(self, items: Sequence[Any], where: RecipePath) -> list[Gate | Wrap | ToolServer | None]:
@@ -355,19 +359,20 @@ class _RecipeReader(RecipeReader):
             sys.path.insert(0, folder)
 
     def _check_folder(self, path: Any, where: RecipePath) -> Path | None:
+        key = where[-1]
         if not isinstance(path, str):
-            self.wrong(where, f"root: expected a folder's path, got {describe(path)}")
+            self.wrong(where, f"{key}: expected a folder's path, got {describe(path)}")
             return None
         try:
             folder = find_path(self.folder, path)
-            what = "" if folder.is_dir() else "is no folder" if folder.exists() else "does not exist"
+            fault = "" if folder.is_dir() else "is no folder" if folder.exists() else "does not exist"
         except OSError as error:  # a name that is too long
-            self.wrong(where, f"root: expected the path of a folder, got {shorten(path)}: {error.strerror}")
+            self.wrong(where, f"{key}: expected the path of a folder, got {shorten(path)}: {error.strerror}")
             return None
         except InvalidCantrip as error:
-            self.wrong(where, f"root: {error}")
+            self.wrong(where, f"{key}: {error}")
             return None
-        if what:
-            self.wrong(where, f'root: "{path}" {what} (looked at {folder}; paths are relative to the recipe)')
+        if fault:
+            self.wrong(where, f'{key}: "{path}" {fault} (looked at {folder}; paths are relative to the recipe)')
             return None
         return folder

@@ -46,8 +46,8 @@ class Cantrip(Generic[Answer_co]):
     `Annotated` type with a validator. `done` then asks for an answer of that type, only `done` ends the entity, and the
     entity corrects a wrong answer. `Episode.result` is a value of that type.
 
-    There are short forms: `system="…"` for `call=Call(system_prompt="…")`; `gates=[…]` and `max_turns=8` for
-    `circle=Circle(["done", …], [max_turns(8)])`, to which `done` is added.
+    There are short forms: `system="…"` for `call=Call(system_prompt="…")`; `gates=[…]`, `max_turns=8` and
+    `skills="skills/"` for `circle=Circle(["done", …], [max_turns(8)], skills="skills/")`, to which `done` is added.
 
     Raises InvalidCantrip, with the name of the part, if a part is missing or wrong, or given in both forms.
     """
@@ -86,6 +86,7 @@ class Cantrip(Generic[Answer_co]):
         system: str | None = None,
         gates: Iterable[GatePart] | None = None,
         max_turns: int | None = None,
+        skills: str | PurePath | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -106,6 +107,7 @@ class Cantrip(Generic[Answer_co]):
         system: str | None = None,
         gates: Iterable[GatePart] | None = None,
         max_turns: int | None = None,
+        skills: str | PurePath | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -125,11 +127,12 @@ class Cantrip(Generic[Answer_co]):
         system: str | None = None,
         gates: Iterable[GatePart] | None = None,
         max_turns: int | None = None,
+        skills: str | PurePath | None = None,
     ) -> None:
         if crystal is None:
             raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
         call = _complete_call(call, system)
-        circle = _complete_circle(circle, gates, max_turns)
+        circle = _complete_circle(circle, gates, max_turns, skills)
         if circle is None:
             raise InvalidCantrip(
                 "cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)]), "
@@ -298,14 +301,18 @@ def _complete_call(call: Call | None, system: str | None) -> Call | None:
     return Call(system_prompt=system)
 
 
-def _complete_circle(circle: Circle | None, gates: Iterable[GatePart] | None, turns: int | None) -> Circle | None:
+def _complete_circle(
+    circle: Circle | None, gates: Iterable[GatePart] | None, turns: int | None, skills: str | PurePath | None
+) -> Circle | None:
     """Return the circle, or the one that its short forms stand for."""
-    if gates is None and turns is None:
+    short = next(
+        (name for name, part in (("gates", gates), ("max_turns", turns), ("skills", skills)) if part is not None), None
+    )
+    if short is None:
         return circle
     if circle is not None:
-        short = "gates" if gates is not None else "max_turns"
         raise InvalidCantrip(f"cantrip: {short} is short for a part of circle=Circle(…): give one of them, not both")
-    return Circle(gates or (), () if turns is None else [max_turns(turns)]).with_done()
+    return Circle(gates or (), () if turns is None else [max_turns(turns)], skills=skills).with_done()
 
 
 def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> None:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
@@ -23,6 +24,7 @@ from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 from cantrip_actors.terms.own_gates import DELEGATION, DONE
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
+from cantrip_actors.terms.skill import make_skill_gate
 from cantrip_actors.terms.tool_server import Calls, ListedTools, ToolServer, ToolServerError, make_gates
 from cantrip_actors.terms.value import replace_fields, set_fields
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
@@ -47,7 +49,9 @@ class Circle:
     Results of `wrap` are given among the gates. A `companion` accompanies the entity, not its children. `jail` names
     the mechanism that has to confine the shells of medium="shell"; the default is the strongest that the machine has.
     An entity is refused before it starts if its machine lacks that mechanism. A `ToolServer` among the gates adds a
-    gate for each of its tools, which are listed when an entity is made.
+    gate for each of its tools, which are listed when an entity is made. `skills` is a folder with a folder for each
+    skill, in the open format of SKILL.md; it adds a gate `skill`, which shows their names and descriptions and reads
+    them.
 
     Raises InvalidCantrip for unknown gates (also in `remove_gate`), wards or media, for two gates of one name, for a
     gate whose dependency is missing (CIRCLE-10), and for a ward on programs in a circle without programs. Warns with
@@ -73,6 +77,7 @@ class Circle:
         companion: Companion | None = None,
         jail: JailName | None = None,
         servers: Iterable[ToolServer] = (),
+        skills: str | PurePath | None = None,
     ) -> None:
         for what, value in (("gates", gates), ("wards", wards), ("servers", servers)):
             expected = "a list, as in Circle(gates=['done'], wards=[max_turns(50)])"
@@ -86,6 +91,9 @@ class Circle:
             check_kind("circle: servers", server, ToolServer, "servers of tools, as from mcp.http(…)", InvalidCantrip)
         parts = [*servers, *gates]
         own = [part for part in parts if not isinstance(part, ToolServer)]
+        if skills is not None:
+            roots = [part.dependencies["root"] for part in own if isinstance(part, Gate) and _has_folder(part)]
+            own.append(make_skill_gate(skills, roots))
         tool_servers = tuple(part for part in parts if isinstance(part, ToolServer))
         _check_names("servers of tools", [server.name for server in tool_servers])
         tool_servers = tuple(server.with_wraps(part for part in own if server.is_for(part)) for server in tool_servers)

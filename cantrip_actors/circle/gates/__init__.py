@@ -1,1 +1,1 @@
-"""The standard gates: files, `fetch` and `echo`. Importing `cantrip_actors.circle` registers them by name."""
+"""The standard gates: files, skills, `fetch` and `echo`. Importing `cantrip_actors.circle` registers them by name."""
