@@ -23,6 +23,7 @@ from cantrip_actors import (
 from cantrip_actors.http.shapes import outcome_shape
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.records.records import Record
+from cantrip_actors.runtime.events.loom_log import LoomEvent
 from cantrip_actors.stream.reading import EventId, EventLog, format_instant
 
 DURABLE: Final[dict[type[EntityEvent], str]] = {
@@ -49,16 +50,36 @@ class DurableEvent(NamedTuple):
     event: EntityEvent
     turn: Turn | None
     """The whole turn that a `turn` completes."""
+    own_id: str = ""
+    """In the stream of all entities, the id in the stream of its entity."""
+
+    @property
+    def full_id(self) -> str:
+        """The id that a reader gets: in the stream of all entities with that in the stream of its entity."""
+        return f"{self.id}:{self.own_id}" if self.own_id else str(self.id)
 
 
 def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEvent]:
     """Yield the durable events of the next records of a log."""
     for record in records:
         for event in log.add(record):
-            kind = DURABLE.get(type(event))
+            kind = find_kind(event)
             if kind is not None:
-                is_further = isinstance(event, EntityStartedEvent) and event.is_further
-                yield DurableEvent(find_id(event), "intent" if is_further else kind, event, log.turn)
+                yield DurableEvent(find_id(event), kind, event, log.turn)
+
+
+def select_durable(events: Iterable[LoomEvent]) -> Iterator[DurableEvent]:
+    """Yield those of a loom's events that a stream shows with an id."""
+    for position, event, turn in events:
+        kind = find_kind(event)
+        if kind is not None:
+            yield DurableEvent(position, kind, event, turn, event.id)
+
+
+def find_kind(event: EntityEvent) -> str | None:
+    """Return the kind under which a stream shows an event with its id; None if it does not."""
+    is_further = isinstance(event, EntityStartedEvent) and event.is_further
+    return "intent" if is_further else DURABLE.get(type(event))
 
 
 def find_id(event: EntityEvent) -> EventId:

@@ -48,6 +48,7 @@ from cantrip_actors.runtime.entity.upgrades import Move, Upgrade
 from cantrip_actors.runtime.events.context_variables import ASKER
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.instrument import Instrument
+from cantrip_actors.runtime.events.loom_feed import LoomFeed
 from cantrip_actors.runtime.face.batch import cast_all
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
@@ -66,6 +67,7 @@ from cantrip_actors.runtime.time.schedules import Schedule, Schedules
 from cantrip_actors.runtime.time.submissions import Submission, find_submission, list_submissions, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.events import EntityEvent
+from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import (
     check,
@@ -1022,14 +1024,31 @@ class Runtime:
         *,
         entity: str | None = None,
         deltas: bool = False,
-    ) -> Subscription:
+        after: str | None = None,
+    ) -> Subscription | LoomFeed:
         """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only.
 
         With `entity`, an id, only to those of that entity, from now on. With `deltas` the pieces of answers
         (`StreamedEvent`) are among the events. This reads nothing of the loom.
+
+        With `after`, the `id` of an event that was read in this way, or "0" for the beginning of the loom, the recorded
+        events come from the loom: each once and in order, whichever process runs the entity, and with an id that is the
+        same in every process. So a reader continues after the last event that it handled. `Entity.events(after=…)` does
+        the same for one entity, with ids of its own. Raises InvalidIntent for a text that is no id.
         """
         check(wanted is None or callable(wanted), "wanted", "a function of an event", wanted)
         check_kind("entity", entity, str | None, "the id of an entity")
+        if after is not None:
+            begin = EventId.parse(after) if isinstance(after, str) else None
+            check(begin is not None, "events: after", "the id of an event, or '0'", after, InvalidIntent)
+            check(
+                entity is None and not deltas,
+                "events: after",
+                "neither entity nor deltas with it",
+                after,
+                InvalidIntent,
+            )
+            return LoomFeed(self._tree, self.loom, begin or EventId(), wanted)
         own = wanted if self._tenant is None else self._select_own(wanted)
         return self._tree.bus.subscribe(own, entity_id=entity, deltas=deltas)
 
