@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom audit clean
+.PHONY: help setup kits clients demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom audit clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -32,6 +32,9 @@ $(STAMP): requirements.lock pyproject.toml tools/venv.sh
 
 kits: ## .kits, from npm: the MCP conformance kit, and the Node that it needs; its test runs where it is there
 	@npm install --prefix .kits --no-audit --no-fund --loglevel=error node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12
+
+clients: ## .clients: the published clients of OpenAI's and Anthropic's API, and of front ends; their tests run where they are there
+	@tools/clients.sh
 
 demo: $(STAMP) ## a supervised cantrip reads a folder (FOLDER=...; default: this project's own docs and sources)
 	@$(VENV)/bin/cantrip demo $(FOLDER)

@@ -24,6 +24,8 @@ _SAYS_NOTHING: Final = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format", "discriminator"}
     | {"$comment", "$defs", "$id", "$schema", "definitions", "contentEncoding", "contentMediaType", "strict"}
 )
+_JAVASCRIPT_BOUNDS: Final = {"minimum": -(2**53) + 1, "maximum": 2**53 - 1}
+"""What zod says of every whole number; the types of cantrips are not written for JavaScript, and do not say it."""
 _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 _COMPARED: Final = frozenset({"enum", "type", "properties", "required", "additionalProperties", "items"})
 
@@ -73,7 +75,11 @@ class _Part:
             return {}
         if not isinstance(node, Mapping):
             return {"not": {}}
-        schema = {name: value for name, value in node.items() if name not in _SAYS_NOTHING}
+        schema = {
+            name: value
+            for name, value in node.items()
+            if name not in _SAYS_NOTHING and not (name in _JAVASCRIPT_BOUNDS and value == _JAVASCRIPT_BOUNDS[name])
+        }
         every = schema.get("allOf")
         if isinstance(every, Sequence) and len(every) == 1:
             del schema["allOf"]

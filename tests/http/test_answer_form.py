@@ -101,6 +101,12 @@ def _rewrite(schema: Any) -> Any:
     return rest
 
 
+def test_the_bounds_of_javascripts_whole_numbers_say_nothing() -> None:
+    number: dict[str, Any] = {"type": "integer", "minimum": -(2**53) + 1, "maximum": 2**53 - 1}
+    assert find_form(answers({"type": "integer"}), number) is not None
+    assert find_form(answers({"type": "integer"}), {**number, "minimum": 0}) is None
+
+
 @given(SCHEMAS)
 def test_a_strict_rewriting_of_the_own_schema_is_accepted_and_answers_fit_it(schema: dict[str, Any]) -> None:
     wanted, answer = _rewrite(copy.deepcopy(schema)), _example(schema)

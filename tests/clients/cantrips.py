@@ -1,0 +1,62 @@
+"""The cantrips that the clients are tried with."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from cantrip_actors import Cantrip, Circle, ask_first, gate, scripted
+from cantrip_actors.wards import max_turns
+
+
+class Invoice(BaseModel):
+    """An invoice."""
+
+    total: int
+    items: list[str]
+
+
+@gate
+async def weather(city: str) -> str:
+    """Look the weather up."""
+    return f"sunny in {city}"
+
+
+@gate
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+@gate
+def done(answer: Invoice) -> None:
+    """Finish with the invoice."""
+
+
+def answer(context: Any) -> dict[str, Any]:
+    """Do what the intent says: look at its pictures, `weather CITY`, `pay AMOUNT`, `recall`, or repeat it."""
+    last = context[-1]
+    if last.role == "tool":
+        return {"content": f"It said: {last.content}"}
+    intent = last.content
+    word, _, rest = intent.partition(" ")
+    if last.images:
+        return {"content": f"I see {len(last.images)} picture."}
+    if word == "weather":
+        call = {"gate": "weather", "args": {"city": rest}}
+        return {"content": "Let me look.", "thinking": "Which city?", "tool_calls": [call]}
+    if word == "pay":
+        return {"content": "I pay.", "tool_calls": [{"gate": "pay", "args": {"amount": int(rest)}}]}
+    if word == "recall":
+        return {"content": " | ".join(str(message.content) for message in context)}
+    return {"content": f"you said: {intent}", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+
+
+ASSISTANT = Cantrip(
+    scripted(answer), circle=Circle(["done", weather, ask_first(pay)], [max_turns(9)]), name="assistant"
+)
+
+_BILL = {
+    "content": "I add it up.",
+    "tool_calls": [{"gate": "done", "args": {"answer": {"total": 3, "items": ["tea"]}}}],
+}
+INVOICE = Cantrip(scripted(lambda _context: _BILL), circle=Circle([done], [max_turns(3)]), name="invoice")

@@ -1,0 +1,306 @@
+"""Try the clients of Python. Runs in .clients/python, where nothing of this project is installed.
+
+Each function below is one feature of one client: its first part names the client, its second the feature, and it fails
+with an exception. A line of JSON says how each went.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import instructor
+import openai
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from langchain_core.tools import tool as langchain_tool
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import NativeOutput, ToolOutput
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+URL, TOKEN = os.environ["SERVICE_URL"], os.environ["SERVICE_TOKEN"]
+V1 = f"{URL}/v1"
+HELLO: Any = [{"role": "user", "content": "hello"}]
+PICTURE = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+
+
+class Invoice(BaseModel):
+    """An invoice."""
+
+    total: int
+    items: list[str]
+
+
+class Rhyme(BaseModel):
+    """A form that no cantrip here has of its own."""
+
+    lines: list[str]
+
+
+BILL = Invoice(total=3, items=["tea"])
+
+
+def temperature(city: str) -> int:
+    """Return the temperature in a city."""
+    return {"Oslo": 3}[city]
+
+
+TRIALS: dict[tuple[str, str], Callable[[], None]] = {}
+
+
+def trial(client: str, feature: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register a function as the trial of one feature with one client."""
+
+    def register(work: Callable[[], None]) -> Callable[[], None]:
+        TRIALS[client, feature] = work
+        return work
+
+    return register
+
+
+def same(value: Any, wanted: Any) -> None:
+    """Fail unless two values are equal."""
+    assert value == wanted, f"expected {wanted!r}, got {value!r}"
+
+
+def catch(kind: type[Exception], work: Callable[[], Any]) -> Exception:
+    """Return the error of this class that a function raises."""
+    try:
+        work()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__} was raised")
+
+
+# openai
+
+OPENAI = openai.OpenAI(base_url=V1, api_key=TOKEN, max_retries=0)
+
+
+@trial("openai (Python)", "answer")
+def openai_answer() -> None:
+    same(
+        OPENAI.chat.completions.create(model="assistant", messages=HELLO).choices[0].message.content, "you said: hello"
+    )
+    same(OPENAI.responses.create(model="assistant", input="hello").output_text, "you said: hello")
+
+
+@trial("openai (Python)", "stream")
+def openai_stream() -> None:
+    with OPENAI.chat.completions.stream(model="assistant", messages=HELLO) as stream:
+        same(stream.get_final_completion().choices[0].message.content, "you said: hello")
+    with OPENAI.responses.stream(model="assistant", input="hello") as events:
+        same(events.get_final_response().output_text, "you said: hello")
+
+
+@trial("openai (Python)", "conversation")
+def openai_conversation() -> None:
+    first = OPENAI.responses.create(model="assistant", input="one")
+    second = OPENAI.responses.create(model="assistant", input="recall", previous_response_id=first.id)
+    assert "you said: one" in second.output_text, second.output_text
+    history: Any = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    chat = OPENAI.chat.completions.create(model="assistant", messages=[*history, {"role": "user", "content": "recall"}])
+    assert "two" in str(chat.choices[0].message.content), chat
+
+
+@trial("openai (Python)", "pictures")
+def openai_pictures() -> None:
+    parts: Any = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": PICTURE}}]
+    chat = OPENAI.chat.completions.create(model="assistant", messages=[{"role": "user", "content": parts}])
+    same(chat.choices[0].message.content, "I see 1 picture.")
+
+
+@trial("openai (Python)", "own form")
+def openai_own_form() -> None:
+    chat = OPENAI.chat.completions.parse(model="invoice", messages=HELLO, response_format=Invoice)
+    same(chat.choices[0].message.parsed, BILL)
+    same(OPENAI.responses.parse(model="invoice", input="bill", text_format=Invoice).output_parsed, BILL)
+
+
+@trial("openai (Python)", "any form")
+def openai_any_form() -> None:
+    chat = OPENAI.chat.completions.parse(model="assistant", messages=HELLO, response_format=Rhyme)
+    assert chat.choices[0].message.parsed is not None
+
+
+@trial("openai (Python)", "client tools")
+def openai_client_tools() -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool: Any = {"type": "function", "function": {"name": "temperature", "parameters": parameters}}
+    asked: list[Any] = [{"role": "user", "content": "call temperature Oslo"}]
+    chat = OPENAI.chat.completions.create(model="assistant", messages=asked, tools=[tool])
+    message: Any = chat.choices[0].message
+    (call,) = message.tool_calls
+    result = {"role": "tool", "tool_call_id": call.id, "content": "3"}
+    chat = OPENAI.chat.completions.create(
+        model="assistant", messages=[*asked, message.model_dump(exclude_none=True), result], tools=[tool]
+    )
+    same(chat.choices[0].message.content, "It said: 3")
+
+
+@trial("openai (Python)", "models")
+def openai_models() -> None:
+    assert {model.id for model in OPENAI.models.list()} >= {"assistant", "invoice"}
+
+
+@trial("openai (Python)", "errors")
+def openai_errors() -> None:
+    error = catch(openai.NotFoundError, lambda: OPENAI.chat.completions.create(model="nobody", messages=HELLO))
+    assert "offered: assistant" in str(error), error
+
+
+# pydantic-ai
+
+PROVIDER = OpenAIProvider(base_url=V1, api_key=TOKEN)
+CHAT, RESPONSES = OpenAIChatModel("assistant", provider=PROVIDER), OpenAIResponsesModel("assistant", provider=PROVIDER)
+BILLING = OpenAIChatModel("invoice", provider=PROVIDER)
+
+
+@trial("pydantic-ai", "answer")
+def pydantic_answer() -> None:
+    for model in (CHAT, RESPONSES):
+        same(PydanticAgent(model).run_sync("hello").output, "you said: hello")
+
+
+@trial("pydantic-ai", "stream")
+def pydantic_stream() -> None:
+    same("".join(PydanticAgent(CHAT).run_stream_sync("hello").stream_text(delta=True)), "you said: hello")
+
+
+@trial("pydantic-ai", "conversation")
+def pydantic_conversation() -> None:
+    agent = PydanticAgent(CHAT)
+    first = agent.run_sync("one")
+    output = agent.run_sync("recall", message_history=first.all_messages()).output
+    assert "you said: one" in output, output
+
+
+@trial("pydantic-ai", "own form")
+def pydantic_own_form() -> None:
+    for output_type in (Invoice, ToolOutput(Invoice), NativeOutput(Invoice)):
+        same(PydanticAgent(BILLING, output_type=output_type).run_sync("bill").output, BILL)  # type: ignore[arg-type]
+
+
+@trial("pydantic-ai", "any form")
+def pydantic_any_form() -> None:
+    assert PydanticAgent(CHAT, output_type=NativeOutput(Rhyme)).run_sync("hello").output
+
+
+@trial("pydantic-ai", "client tools")
+def pydantic_client_tools() -> None:
+    agent = PydanticAgent(CHAT, tools=[temperature])
+    same(agent.run_sync("call temperature Oslo").output, "It said: 3")
+
+
+# instructor
+
+
+@trial("instructor", "own form")
+def instructor_own_form() -> None:
+    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.JSON, instructor.Mode.MD_JSON):
+        client = instructor.from_openai(OPENAI, mode=mode)
+        invoice = client.chat.completions.create(model="invoice", messages=HELLO, response_model=Invoice, max_retries=0)
+        same((invoice.total, invoice.items), (3, ["tea"]))
+
+
+@trial("instructor", "any form")
+def instructor_any_form() -> None:
+    client = instructor.from_openai(OPENAI, mode=instructor.Mode.TOOLS)
+    assert client.chat.completions.create(model="assistant", messages=HELLO, response_model=Rhyme, max_retries=0).lines
+
+
+# LangChain
+
+
+def langchain(model: str, **more: Any) -> ChatOpenAI:
+    """Return LangChain's client of a model."""
+    return ChatOpenAI(base_url=V1, api_key=TOKEN, model=model, max_retries=0, **more)  # type: ignore[arg-type]
+
+
+@trial("LangChain", "answer")
+def langchain_answer() -> None:
+    same(langchain("assistant").invoke("hello").content, "you said: hello")
+
+
+@trial("LangChain", "stream")
+def langchain_stream() -> None:
+    same("".join(str(chunk.content) for chunk in langchain("assistant").stream("hello")), "you said: hello")
+
+
+@trial("LangChain", "conversation")
+def langchain_conversation() -> None:
+    content = langchain("assistant").invoke([("user", "one"), ("assistant", "two"), ("user", "recall")]).content
+    assert "two" in content, content
+
+
+@trial("LangChain", "own form")
+def langchain_own_form() -> None:
+    for method in ("json_schema", "function_calling"):
+        same(langchain("invoice").with_structured_output(Invoice, method=method).invoke("bill"), BILL)  # type: ignore[arg-type]
+
+
+@trial("LangChain", "any form")
+def langchain_any_form() -> None:
+    assert langchain("assistant").with_structured_output(Rhyme).invoke("hello")
+
+
+@trial("LangChain", "client tools")
+def langchain_client_tools() -> None:
+    model = langchain("assistant").bind_tools([langchain_tool(temperature)])
+    (call,) = model.invoke("call temperature Oslo").tool_calls  # type: ignore[attr-defined]
+    same((call["name"], call["args"]), ("temperature", {"city": "Oslo"}))
+
+
+# OpenAI Agents SDK
+
+set_tracing_disabled(True)
+
+
+def agent_of(model: str, **more: Any) -> Any:
+    """Return an agent of the Agents SDK on a model."""
+    client = openai.AsyncOpenAI(base_url=V1, api_key=TOKEN, max_retries=0)
+    settings = ModelSettings(include_usage=True)
+    chat = OpenAIChatCompletionsModel(model=model, openai_client=client)
+    return Agent(name="assistant", model=chat, model_settings=settings, **more)
+
+
+@trial("Agents SDK", "answer")
+def agents_answer() -> None:
+    same(Runner.run_sync(agent_of("assistant"), "hello").final_output, "you said: hello")
+
+
+@trial("Agents SDK", "own form")
+def agents_own_form() -> None:
+    same(Runner.run_sync(agent_of("invoice", output_type=Invoice), "bill").final_output, BILL)
+
+
+@trial("Agents SDK", "any form")
+def agents_any_form() -> None:
+    assert Runner.run_sync(agent_of("assistant", output_type=Rhyme), "hello").final_output
+
+
+@trial("Agents SDK", "client tools")
+def agents_client_tools() -> None:
+    agent = agent_of("assistant", tools=[function_tool(temperature)])
+    same(Runner.run_sync(agent, "call temperature Oslo").final_output, "It said: 3")
+
+
+def main() -> None:
+    """Run all trials, and print how each went."""
+    for (client, feature), work in TRIALS.items():
+        error = ""
+        try:
+            work()
+        except Exception as failure:  # a client's own errors are of any class
+            error = f"{type(failure).__name__}: {failure}"[:400]
+        sys.stdout.write(json.dumps({"client": client, "feature": feature, "error": error}) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
