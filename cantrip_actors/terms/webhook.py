@@ -31,7 +31,7 @@ _SIZES: Final = range(24, 65)
 class Webhook:
     """An address that gets signed events: `Runtime.open(…, webhooks=[Webhook("https://example.org/hook", secret)])`.
 
-    `secret` is "whsec_" and 24 to 64 random bytes in base64, which the receiver has, too. `events` are the kinds that it
+    `secret` is "whsec_" and 24 to 64 random bytes in base64; the receiver has it, too. `events` are the kinds that it
     gets; left out, all of them. An address of the own network, and `http`, need `allow_private=True`. The position of a
     webhook in the loom is stored under its `name`, which is its URL if it is left out.
 
