@@ -96,6 +96,7 @@ from cantrip_actors.terms.model_input import ModelInput
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
+from cantrip_actors.terms.webhook import Webhook
 from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import WrongTask, inspect
@@ -171,6 +172,7 @@ class Runtime:
         node: Node | None = None,
         stranded_after: float = 60.0,
         queues: Iterable[Queue] = (),
+        webhooks: Iterable[Webhook] = (),
         quarantine_for: float | None = QUARANTINE_FOR,
         on_close: OnClose = "end",
     ) -> Runtime:
@@ -240,6 +242,9 @@ class Runtime:
         processes, until a runtime is opened with other bounds (docs/cluster.md). A loom in memory or in a JSONL file
         stores no bounds: give its queues each time.
 
+        `webhooks` are addresses that get signed messages about requests to people and about ends, such as
+        `Webhook("https://example.org/hook", secret)` (docs/webhooks.md). One process of the loom sends for each.
+
         Work that is under way when the runtime closes is left as it stands if a caller can ask for it again: long-lived
         entities, and what was begun with a key, submitted or scheduled. The next process finds it interrupted, and
         `recover` says what happens. Other one-shot entities end, `cancelled`; with `on_close="keep"` they stay, too.
@@ -306,6 +311,7 @@ class Runtime:
             instrument=telemetry,
             node=node,
             queues=_check_queues(queues),
+            webhooks=_check_webhooks(webhooks),
             dependencies=dependencies,
             make_casts=Beginnings,
         )
@@ -1320,6 +1326,16 @@ def _explain_unclear(tree: Tree, facts: EntityFacts) -> str:
 def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
     check_kind(what, cantrip, Cantrip, "a Cantrip", InvalidCantrip)
     return cantrip
+
+
+def _check_webhooks(webhooks: Iterable[Webhook]) -> list[Webhook]:
+    check_kind("webhooks", webhooks, Iterable, "a list of Webhook(…)")
+    checked = list(webhooks)
+    for webhook in checked:
+        check_kind("webhooks", webhook, Webhook, "a list of Webhook(…)")
+    names = [webhook.name for webhook in checked]
+    check(len({*names}) == len(names), "webhooks", "each name or URL once", names)
+    return checked
 
 
 def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
