@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits clients demo local test check-all lint lint-style lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom audit clean
+.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom audit clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -50,11 +50,14 @@ check-all: $(STAMP) ## the long campaigns: every part of the tests, and 2,000 ki
 	@EXHAUSTIVE=1 $(PYTEST) $(ARGS)
 	@$(PY) -m conformance crash --kills 2000
 
-lint: lint-style lint-types lint-layers lint-structure ## ruff, mypy --strict, the layers, the checks of tools/ (-k: go on)
+lint: lint-style lint-scripts lint-types lint-layers lint-structure ## ruff, oxlint, mypy --strict, the layers, the checks of tools/ (-k: go on)
 
 lint-style: $(STAMP)
 	$(PY) -m ruff check $(LINTED)
 	$(PY) -m ruff format --check $(LINTED)
+
+lint-scripts: $(STAMP)
+	$(VENV)/bin/oxlint --deny-warnings $(LINTED)
 
 lint-types: $(STAMP)
 	$(PY) -m mypy $(TYPED)

@@ -3,6 +3,7 @@
 from cantrip_actors.terms.ward import (
     Ward,
     Wards,
+    max_calls,
     max_children,
     max_compute,
     max_cost,
@@ -20,6 +21,7 @@ from cantrip_actors.terms.ward import (
 __all__ = [
     "Ward",
     "Wards",
+    "max_calls",
     "max_children",
     "max_compute",
     "max_cost",

@@ -5,6 +5,7 @@ licences were read from the files that they ship; a test fails for a locked pack
 """
 
 import re
+from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 SPDX = {
@@ -39,12 +40,35 @@ STATED = {
     "cronsim": "BSD-3-Clause",
     "httpx2-jsfetch": "BSD-3-Clause",
     "mistralai": "Apache-2.0",
+    "oxlint": "MIT",
     "pyasn1-modules": "BSD-2-Clause",
     "python-dateutil": "BSD-3-Clause",
     "pywin32": "PSF-2.0",
     "xllamacpp": "MIT",
 }
 """By name, for packages that are not installed everywhere or state nothing precise."""
+
+
+@dataclass(frozen=True)
+class Vendored:
+    """A library whose files are in this repository, with their licences beside them."""
+
+    name: str
+    version: str
+    licence: str
+    file: str
+    source: str
+
+
+VENDORED = (
+    Vendored(
+        "markdown-it",
+        "15.0.3",
+        "MIT AND BSD-2-Clause",  # with the five small libraries in its bundle
+        "cantrip_actors/http/page/vendor/markdown-it.js",
+        "https://github.com/markdown-it/markdown-it",
+    ),
+)
 
 
 def find_licence(name: str) -> str | None:

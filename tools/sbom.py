@@ -1,12 +1,14 @@
 """Write the bill of materials: every dependency that runs, tests or builds the project, in CycloneDX's format.
 
-It lists the content of requirements.lock: names, exact versions, hashes, and the licence of each (`licences.py`).
+It lists the content of requirements.lock: names, exact versions, hashes, and the licence of each (`licences.py`); and
+the libraries whose files are in this repository.
 Requirements of an extra that the lock leaves out are listed without a version. The output depends on these files, and
 on what the installed packages state of their licences.
 
 ``make sbom`` writes ``dist/sbom.cdx.json``; ``python -m tools.sbom FILE`` another file.
 """
 
+import hashlib
 import json
 import re
 import subprocess
@@ -18,7 +20,7 @@ from typing import Any
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from tools.licences import find_licence
+from tools.licences import VENDORED, Vendored, find_licence
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,9 +49,24 @@ def write(file: Path) -> None:
     for component in made["components"]:
         component["licenses"] = [{"expression": _find_licence(component["name"])}]
         component.pop("description", None)  # a copy of its lines of the lock
+    made["components"].extend(map(_build_vendored, VENDORED))
     made["dependencies"] = _build_graph(made)
     file.write_text(json.dumps(made, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     _validate(file)
+
+
+def _build_vendored(library: Vendored) -> dict[str, Any]:
+    digest = hashlib.sha256((ROOT / library.file).read_bytes()).hexdigest()
+    source = {"type": "distribution", "url": library.source, "hashes": [{"alg": "SHA-256", "content": digest}]}
+    return {
+        "type": "library",
+        "bom-ref": f"vendored {library.name}",
+        "name": library.name,
+        "version": library.version,
+        "purl": f"pkg:npm/{library.name}@{library.version}",
+        "licenses": [{"expression": library.licence}],
+        "externalReferences": [source],
+    }
 
 
 def _build_graph(made: dict[str, Any]) -> list[dict[str, Any]]:

@@ -21,10 +21,11 @@ from cantrip_actors import (
     UndoneEvent,
 )
 from cantrip_actors.http.shapes import outcome_shape
-from cantrip_actors.loom.export.thread import build_turn_fields
+from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.events.loom_log import LoomEvent
 from cantrip_actors.stream.reading import EventId, EventLog, format_instant
+from cantrip_actors.terms.file import File
 
 DURABLE: Final[dict[type[EntityEvent], str]] = {
     EntityStartedEvent: "entity",
@@ -50,6 +51,8 @@ class DurableEvent(NamedTuple):
     event: EntityEvent
     turn: Turn | None
     """The whole turn that a `turn` completes."""
+    images: tuple[File, ...] = ()
+    """The images of an intent, or of a message that steers."""
     own_id: str = ""
     """In the stream of all entities, the id in the stream of its entity."""
 
@@ -65,15 +68,21 @@ def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEv
         for event in log.add(record):
             kind = find_kind(event)
             if kind is not None:
-                yield DurableEvent(find_id(event), kind, event, log.turn)
+                yield DurableEvent(find_id(event), kind, event, log.turn, list_images(record))
 
 
 def select_durable(events: Iterable[LoomEvent]) -> Iterator[DurableEvent]:
     """Yield those of a loom's events that a stream shows with an id."""
-    for position, event, turn in events:
+    for position, event, turn, record in events:
         kind = find_kind(event)
         if kind is not None:
-            yield DurableEvent(position, kind, event, turn, event.id)
+            yield DurableEvent(position, kind, event, turn, list_images(record), event.id)
+
+
+def list_images(record: Record) -> tuple[File, ...]:
+    """Return the images of an intent, or of a message that steers; those of a turn are in the turn."""
+    images: tuple[File, ...] = getattr(record, "images", ())
+    return images
 
 
 def find_kind(event: EntityEvent) -> str | None:
@@ -104,12 +113,13 @@ def build_data(durable: DurableEvent) -> dict[str, Any]:
     event, entity_id, at = durable.event, durable.event.entity_id, format_instant(durable.event.at)
     sender = getattr(event, "by", "")
     by = {"by": sender} if sender else {}
+    images = {"images": list(map(build_image_fields, durable.images))} if durable.images else {}
     match event:
         case StepCompleteEvent():
             assert durable.turn is not None, "a turn is complete when it is committed"
             return _build_turn(durable.turn)
         case EntityStartedEvent():
-            return {"id": entity_id, **_build_beginning(event, at), **by}
+            return {"id": entity_id, **_build_beginning(event, at), **images, **by}
         case RequestedEvent():
             return _build_request(event, at)
         case DecidedEvent():
@@ -121,7 +131,7 @@ def build_data(durable: DurableEvent) -> dict[str, Any]:
             return {"id": entity_id, "state": state, **outcome_shape(entity_id, event.outcome), "at": at, **by}
         case _:
             fields = {name: getattr(event, name) for name in _PLAIN[type(event)]}
-            return {"id": entity_id, **fields, "at": at, **by}
+            return {"id": entity_id, **fields, **images, "at": at, **by}
 
 
 def _build_beginning(event: EntityStartedEvent, at: str) -> dict[str, Any]:

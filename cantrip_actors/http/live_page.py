@@ -40,7 +40,9 @@ def assets() -> dict[str, str]:
     """Return the texts of the page by their paths."""
     folder = files("cantrip_actors.http").joinpath("page")
     shared = files("cantrip_actors.loom.export").joinpath("page", "shared.js")
+    vendored = folder.joinpath("vendor").iterdir()
     texts = {file.name: file.read_text(encoding="utf-8") for file in [*folder.iterdir(), shared] if file.is_file()}
+    texts |= {f"vendor/{file.name}": file.read_text(encoding="utf-8") for file in vendored if file.name.endswith(".js")}
     digest = hashlib.sha256("\0".join(text for _, text in sorted(texts.items())).encode()).hexdigest()[:12]
     page = texts.pop("page.html").replace("{assets}", f"/page/{digest}")
     return {"/": page, **{f"/page/{digest}/{name}": text for name, text in texts.items()}}

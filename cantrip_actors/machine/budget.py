@@ -7,9 +7,11 @@ of a tree live in one event loop. The machine sees a `Budget`, a value that the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from cantrip_actors.terms.call_limit import CallLimit
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.period import PeriodBudget
 from cantrip_actors.terms.ward import Ward, Wards
@@ -72,11 +74,12 @@ class Budget(NamedTuple):
     """The budgets that limit an entity: its own and those of its ancestors.
 
     `levels` are their wards, each with the usage of the rest of that subtree. `below` is the usage of the entity's
-    children and their subtrees.
+    children and their subtrees. `spent_calls` has the limit of each gate that may not be called any more.
     """
 
     levels: tuple[Level, ...] = ()
     below: Usage = NO_USAGE
+    spent_calls: Mapping[str, CallLimit] = {}  # nothing writes to it
 
     def find_exhausted(self, own: Usage, granted: Mapping[str, BudgetGrant], episode: int) -> Spent | None:
         """Return an exhausted budget, one that ends the entity first; None if no budget is exhausted.
@@ -112,6 +115,8 @@ class LoadedUsage(NamedTuple):
     below: Usage
     in_period: Mapping[PeriodBudget, Usage] = {}  # nothing writes to it
     now: float = 0.0
+    calls: Mapping[CallLimit, int] = {}
+    """The calls that the subtree has begun in the present period of each limit."""
 
 
 class _PeriodStart(NamedTuple):
@@ -121,16 +126,25 @@ class _PeriodStart(NamedTuple):
     end: float
 
 
-class Ledger:
-    """The recorded usage of an entity and of all entities below it."""
+class _CallCount(NamedTuple):
+    """The calls that a subtree has begun in the present period, and when that ends, in seconds since 1970."""
 
-    __slots__ = ("_is_loaded", "_starts", "above", "below", "own", "wards")
+    calls: int
+    end: float
+
+
+class Ledger:
+    """The recorded usage of an entity and of all entities below it, and their calls of limited gates."""
+
+    __slots__ = ("_calls", "_is_loaded", "_starts", "above", "below", "limits", "own", "wards")
 
     def __init__(self, wards: Wards, above: Ledger | None = None, *, is_new: bool = True) -> None:
         self._is_loaded = is_new
         self._starts: dict[PeriodBudget, _PeriodStart] = {}
         has_budget = wards.max_tokens is not None or wards.max_cost is not None or wards.budgets
         self.wards = wards if has_budget else None
+        self.limits = wards.calls
+        self._calls: dict[CallLimit, _CallCount] = {}
         self.above = above
         self.own = NO_USAGE
         self.below = NO_USAGE
@@ -153,6 +167,8 @@ class Ledger:
             self.own, self.below, self._is_loaded = own, loaded.below, True
             for budget, usage in loaded.in_period.items():
                 self._starts[budget] = _PeriodStart(own + loaded.below - usage, budget.find_end(loaded.now))
+            for limit, calls in loaded.calls.items():
+                self._calls[limit] = _CallCount(calls, limit.find_end(loaded.now))
         elif own != self.own:
             self.add(own - self.own)
 
@@ -162,20 +178,60 @@ class Ledger:
             for budget in self.wards.budgets:
                 if budget.per == "intent":
                     self._starts[budget] = _PeriodStart(self.own + self.below, math.inf)
+        for limit in self.limits:
+            if limit.per == "intent":
+                self._calls.pop(limit, None)
+
+    @contextmanager
+    def counting_calls(self, gates: Sequence[str], read_time: Callable[[], float]) -> Iterator[None]:
+        """Count calls of these gates, here and in all ledgers above, while their beginning is recorded.
+
+        Other entities of the tree decide about their calls meanwhile. Calls whose record fails have not begun.
+        """
+        self._count_calls(gates, 1, read_time)
+        is_recorded = False
+        try:
+            yield
+            is_recorded = True
+        finally:
+            if not is_recorded:
+                self._count_calls(gates, -1, read_time)
+
+    def _count_calls(self, gates: Sequence[str], by: int, read_time: Callable[[], float]) -> None:
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.count_own_calls(gates, by, read_time)
+            ledger = ledger.above
+
+    def count_own_calls(self, gates: Sequence[str], by: int, read_time: Callable[[], float]) -> None:
+        """Count calls of these gates for the entity's own limits."""
+        for limit in self.limits:
+            if (calls := gates.count(limit.gate)) > 0:
+                before = self.get_call_count(limit, read_time())
+                self._calls[limit] = before._replace(calls=before.calls + by * calls)
+
+    def get_call_count(self, limit: CallLimit, wall: float) -> _CallCount:
+        """Return the count of the present period, which begins now if the last one is over."""
+        count = self._calls.get(limit)
+        return _CallCount(0, limit.find_end(wall)) if count is None or wall >= count.end else count
 
     def make_budget(self, read_time: Callable[[], float]) -> Budget:
         """Return the budgets as they are now. `read_time` returns the seconds since 1970; only periods need it."""
-        if self.above is None and self.wards is None and self.below is NO_USAGE:
+        if self.above is None and self.wards is None and self.below is NO_USAGE and not self.limits:
             return NO_BUDGET
         levels: list[Level] = []
+        spent: dict[str, CallLimit] = {}
         ledger: Ledger | None = self
         while ledger is not None:
+            for limit in ledger.limits:
+                if ledger.get_call_count(limit, read_time()).calls >= limit.most:
+                    spent[limit.gate] = limit
             if ledger.wards is not None:
                 rest = ledger.own + ledger.below - self.own
                 periods = tuple(ledger.make_period(budget, rest, read_time()) for budget in ledger.wards.budgets)
                 levels.append(Level(ledger.wards, rest, periods, ledger is self))
             ledger = ledger.above
-        return Budget(tuple(levels), self.below)
+        return Budget(tuple(levels), self.below, spent)
 
     def make_period(self, budget: PeriodBudget, rest: Usage, wall: float) -> PeriodLevel:
         """Return a budget with the usage of the present period, which begins now if the last one is over."""

@@ -102,10 +102,9 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     gate = plan.gates.get(call.gate)
     if gate is None:
         return refuse(plan, state, live, moment, call, _explain_missing(plan, turn, call))
-    most = plan.wards.max_gate_calls
-    if most is not None and turn.next_call >= most:  # the medium refuses such calls of a program itself
-        why = f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
-        return refuse(plan, state, live, moment, call, why)
+    excess = _explain_excess(plan, turn, moment, call)
+    if excess is not None:
+        return refuse(plan, state, live, moment, call, excess)
     inquired = None
     if turn.requested is not None and turn.decided is not None:
         if turn.requested.round:
@@ -122,9 +121,23 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
             return first
     if gate.kind == "function":
         run = Run(gate, call, bound.args, make_turn_id(state, live), inquired=inquired)
-        is_recorded = gate.idempotent or turn.running == call.id
+        is_recorded = turn.running == call.id or not _needs_beginning(plan, gate)
         return run if is_recorded else Step([start(plan, state, live, call)], run)
     return _due_own_gate(plan, state, live, moment, gate, call, bound.args)
+
+
+def _explain_excess(plan: Plan, turn: Turn, moment: Moment, call: ToolCall) -> str | None:
+    """Return why a call is one too many for a ward; None if it is not."""
+    most = plan.wards.max_gate_calls
+    if most is not None and turn.next_call >= most:  # the medium refuses such calls of a program itself
+        return f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
+    limit = None if turn.running == call.id else moment.budget.spent_calls.get(call.gate)
+    return None if limit is None else f"{call.gate} was not run: its calls are used up: {limit}"
+
+
+def _needs_beginning(plan: Plan, gate: Gate) -> bool:
+    """Return whether the beginning of a gate's calls is recorded: they have effects, or are counted by it."""
+    return not gate.idempotent or any(limit.gate == gate.name for limit in plan.wards.calls)
 
 
 def _explain_missing(plan: Plan, turn: Turn, call: ToolCall) -> str:

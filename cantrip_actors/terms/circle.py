@@ -117,6 +117,7 @@ class Circle:
             for gate in own_gates
             if _has_folder(gate) and gate.name not in resolved.removed
         ]
+        _check_limited(resolved, own_gates, tool_servers)
         tool_servers = tuple(server.with_folders(folders) for server in tool_servers) if folders else tool_servers
         set_fields(
             self,
@@ -166,6 +167,7 @@ class Circle:
         try:
             _check_names("gates", [gate.name for gate in gates])
             _check_removed(self.resolved.removed, gates)
+            _check_limited(self.resolved, gates)
             for wrap in (wrap for server in self.servers for wrap in server.wrapped):
                 if not any(gate.name == wrap.target for gate in gates):
                     names = [gate.name for gate in gates]
@@ -311,6 +313,20 @@ def _check_removed(names: Iterable[str], gates: Sequence[Gate]) -> None:
         if name not in gate_names:
             nearest = suggest_nearest(name, gate_names)
             raise InvalidCantrip(f'remove_gate("{name}"): expected the name of a gate of this circle: {nearest}')
+
+
+def _check_limited(wards: Wards, gates: Sequence[Gate], unlisted: Sequence[ToolServer] = ()) -> None:
+    """Raise InvalidCantrip for a `max_calls` ward whose gate is not in the circle, or has no function to count."""
+    for limit in wards.calls:
+        gate = next((gate for gate in gates if gate.name == limit.gate), None)
+        if gate is None and not any(server.owns(limit.gate) for server in unlisted):
+            nearest = suggest_nearest(limit.gate, [gate.name for gate in gates])
+            raise InvalidCantrip(f'max_calls: "{limit.gate}": expected the name of a gate of this circle: {nearest}')
+        if gate is not None and gate.kind != "function":
+            raise InvalidCantrip(
+                f'max_calls: "{limit.gate}" has no function whose calls are counted: max_children limits children, '
+                "max_gate_calls all calls of a turn, and a step of wrap refuses a call"
+            )
 
 
 def _check_jail(jail: JailName | None, medium: MediumName) -> None:

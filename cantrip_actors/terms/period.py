@@ -108,15 +108,11 @@ class PeriodBudget:
 
     def find_start(self, wall: float) -> float:
         """Return when the period at a time began, both in seconds since 1970; minus infinity for an intent."""
-        return -math.inf if self.per == "intent" else _find_midnight(wall, self.per, self.zone).timestamp()
+        return find_period_start(wall, self.per, self.zone)
 
     def find_end(self, wall: float) -> float:
         """Return when the period at a time ends, both in seconds since 1970; infinity for an intent."""
-        if self.per == "intent":
-            return math.inf
-        first = _find_midnight(wall, self.per, self.zone)
-        later = first + timedelta(days=1 if self.per == "day" else 32)
-        return (later.replace(day=1) if self.per == "month" else later).timestamp()
+        return find_period_end(wall, self.per, self.zone)
 
     def join(self, other: PeriodBudget) -> PeriodBudget:
         """Return the stricter of two budgets with the same label: the lesser amount, and the stricter end."""
@@ -134,6 +130,19 @@ class PeriodUsage(NamedTuple):
 def name_period(wall: float, per: Period, zone: str) -> str:
     """Return the name of the day or month in a zone at a time in seconds since 1970: "2026-11-29", "2026-11"."""
     return _read_time(wall, zone).strftime("%Y-%m-%d" if per == "day" else "%Y-%m")
+
+
+def find_period_start(wall: float, per: Period, zone: str) -> float:
+    """Return when the period at a time began, both in seconds since 1970; minus infinity for an intent."""
+    return -math.inf if per == "intent" else _find_midnight(wall, per, zone).timestamp()
+
+
+def find_period_end(wall: float, per: Period, zone: str) -> float:
+    """Return when the period at a time ends, both in seconds since 1970; infinity for an intent."""
+    if per == "intent":
+        return math.inf
+    later = _find_midnight(wall, per, zone) + timedelta(days=1 if per == "day" else 32)
+    return (later.replace(day=1) if per == "month" else later).timestamp()
 
 
 def is_granted(answer: object) -> bool:

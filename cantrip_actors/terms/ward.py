@@ -9,11 +9,12 @@ This module measures nothing. `Wards.find_exhausted` is a pure function of a giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cantrip_actors.terms.arguments import check, check_whole, is_positive, is_text
+from cantrip_actors.terms.call_limit import CallLimit
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.messages import ALIASES, Usage
 from cantrip_actors.terms.period import Period, PeriodBudget, WhenSpent
@@ -57,7 +58,7 @@ class Ward:
         object.__setattr__(self, "value", read(self.name, self.value))
 
     def __str__(self) -> str:
-        if isinstance(self.value, PeriodBudget):
+        if isinstance(self.value, PeriodBudget | CallLimit):
             return str(self.value)
         return f"{self.name}({self.value:g})" if isinstance(self.value, float) else f"{self.name}({self.value})"
 
@@ -134,6 +135,23 @@ def max_gate_calls(count: int) -> Ward:
     return Ward("max_gate_calls", count)
 
 
+def max_calls(gate: str, count: int, *, per: Period = "intent", zone: str | None = None) -> Ward:
+    """Limit the calls of one gate by the entity and its subtree to `count`, in each period.
+
+    A call counts when it begins, also if it fails; one that is refused does not count. A call over the limit is an
+    error observation, and the entity goes on (CIRCLE-6). The count is that of the loom: it survives crashes and moves.
+
+    Args:
+        gate: the name of a gate with a function, or of a tool of a server.
+        count: calls; 0 for none.
+        per: "intent" for each episode, "day" or "month".
+        zone: whose days and months, a name of the IANA database such as "Europe/Oslo"; left out, UTC.
+
+    Raises InvalidCantrip for invalid arguments.
+    """
+    return Ward("max_calls", {"gate": gate, "most": count, "per": per, "zone": zone})
+
+
 def max_compute(seconds: float) -> Ward:
     """Limit the computing time of a program to `seconds`, 5 at most, without the time that its gates take. A program
     over the limit is ended and undone. For media that run programs.
@@ -182,6 +200,8 @@ class Wards:
     removed: frozenset[str] = frozenset()
     budgets: tuple[PeriodBudget, ...] = ()
     """The budgets for periods, by their labels."""
+    calls: tuple[CallLimit, ...] = ()
+    """The limits of single gates, by their labels."""
 
     @classmethod
     def of(cls, wards: Iterable[Ward | Mapping[str, Any]]) -> Wards:
@@ -198,6 +218,8 @@ class Wards:
             return cls(removed=frozenset((ward.value,)))
         if isinstance(ward.value, PeriodBudget):
             return cls(budgets=(ward.value,))
+        if isinstance(ward.value, CallLimit):
+            return cls(calls=(ward.value,))
         return cls(**{ward.name: ward.value})
 
     def __and__(self, other: Wards) -> Wards:
@@ -210,6 +232,7 @@ class Wards:
             require_done_tool=self.require_done_tool or other.require_done_tool,
             removed=self.removed | other.removed,
             budgets=tuple(budgets[label] for label in sorted(budgets)),
+            calls=_meet_limits((*self.calls, *other.calls)),
         )
 
     @property
@@ -283,11 +306,16 @@ class Wards:
         """Return single wards whose meet this is."""
         single = (Ward(name, value) for name, value in self._state_values().items())
         removed = (Ward("remove_gate", name) for name in sorted(self.removed))
-        return (*single, *removed, *(Ward(budget.ward, budget) for budget in self.budgets))
+        budgets = (Ward(budget.ward, budget) for budget in self.budgets)
+        return (*single, *removed, *budgets, *(Ward("max_calls", limit) for limit in self.calls))
 
     def as_json(self) -> dict[str, Any]:
         """Return the restrictions that are set, as the loom's header and the capability text show them."""
-        lists = {"removed": sorted(self.removed), "budgets": [budget.as_json() for budget in self.budgets]}
+        lists = {
+            "removed": sorted(self.removed),
+            "budgets": [budget.as_json() for budget in self.budgets],
+            "calls": [limit.as_json() for limit in self.calls],
+        }
         return self._state_values() | {name: values for name, values in lists.items() if values}
 
     def _state_values(self) -> dict[str, Any]:
@@ -298,7 +326,7 @@ class Wards:
         }
 
 
-_SETS = ("removed", "budgets")
+_SETS = ("removed", "budgets", "calls")
 _WARDS = tuple(f.name for f in fields(Wards) if f.name not in _SETS)
 NUMBERS = tuple(name for name in _WARDS if name != "require_done_tool")
 """The wards whose meet is the minimum."""
@@ -310,9 +338,30 @@ def parse(ward: Mapping[str, Any]) -> list[Ward]:
     check(fits, "ward", "for example max_turns(50) or {'max_turns': 50}", ward, InvalidCantrip)
     wards: list[Ward] = []
     for name, value in ward.items():
-        values = value if name == "remove_gate" and isinstance(value, (list, tuple)) else (value,)
-        wards.extend(Ward(name, value) for value in values)
+        wards.extend(Ward(name, single) for single in _split_value(name, value))
     return wards
+
+
+def _split_value(name: str, value: Any) -> Sequence[Any]:
+    """Return the values of the single wards: several gates may stand in one, as in `{"max_calls": {"search": 5}}`."""
+    if name == "remove_gate" and isinstance(value, (list, tuple)):
+        return value
+    if name == "max_calls" and isinstance(value, Mapping) and "gate" not in value and value:
+        return [
+            {"gate": gate, **(limit if isinstance(limit, Mapping) else {"most": limit})}
+            for gate, limit in value.items()
+        ]
+    return (value,)
+
+
+def _meet_limits(limits: Iterable[CallLimit]) -> tuple[CallLimit, ...]:
+    """Return the strictest of the limits with the same label, by their labels."""
+    least: dict[Any, CallLimit] = {}
+    for limit in limits:
+        other = least.get(limit.label)
+        if other is None or limit.most < other.most:
+            least[limit.label] = limit
+    return tuple(least[label] for label in sorted(least))
 
 
 def _choose_least(a: Any, b: Any) -> Any:
@@ -350,6 +399,14 @@ def _check_gate_name(name: str, value: Any) -> str:
     return ALIASES.get(value, value)
 
 
+def _check_limit(name: str, value: Any) -> CallLimit:
+    if isinstance(value, CallLimit):
+        return value
+    expected = 'max_calls("search", 5), or {"gate": "search", "most": 5}'
+    check(isinstance(value, Mapping), name, expected, value, InvalidCantrip)
+    return CallLimit.read(value)
+
+
 def _check_truth(name: str, value: Any) -> bool:
     check(isinstance(value, bool), name, "true or false", value, InvalidCantrip)
     return bool(value)
@@ -363,6 +420,7 @@ _CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "max_tokens": _make_budget_check(_make_whole_check(least=1)),
     "max_cost": _make_budget_check(_check_positive),
     "max_gate_calls": _make_whole_check(least=1),
+    "max_calls": _check_limit,
     "max_children": _make_whole_check(least=0),
     "max_compute": _check_positive,
     "max_memory": _make_whole_check(least=LEAST_MEMORY),

@@ -3,7 +3,7 @@
 
 import { ActorsPane } from "./actors.js";
 import { api, signIn } from "./api.js";
-import { $, button, clock, h, linkTo, money, number, plain, plural, setAttr, setText, sign, sparkline, values, write } from "./dom.js";
+import { $, button, h, linkTo, moment, money, number, plain, plural, setAttr, setText, sign, sparkline, values, write } from "./dom.js";
 import { LoomPane } from "./loom.js";
 import { Connection, Model, title } from "./model.js";
 import { NeedsPane } from "./needs.js";
@@ -13,11 +13,11 @@ const model = new Model();
 const where = (one, more = "") => `entities/${encodeURIComponent(one.id)}${more}`;
 let session = { scopes: [] };
 const can = (scope) => session.scopes.includes(scope);
-const go = (id) => { location.hash = linkTo(id); };
+const go = (id, turn) => { location.hash = linkTo(id, turn); };
 
 // -------------------------------------------------------------------------------------------------------------- dialogs
 
-const KEYS = [["↑ ↓ ← →", "move in a tree; Enter selects"], ["F6", "next pane"], ["/", "filter entities"], ["j k", "next and previous turn"], ["a", "to the oldest request; again: approve"],
+const KEYS = [["↑ ↓ ← →", "move in a tree; Enter selects"], ["F6", "next pane"], ["/", "search entities and their texts"], ["j k", "next and previous turn"], ["a", "to the oldest request; again: approve"],
   ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["w", "reward this turn"], ["x", "stop or abandon (asks again)"], ["r", "to an interrupted entity; again: resume"], ["A D", "approve or deny all that the filter shows"], ["R X", "resume or abandon all that it shows"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
 
 function ask({ heading, text, inside = [], fields = [], action, tone = "main", work }) {
@@ -146,7 +146,7 @@ function totals() {
 let lostAt = 0;
 function online() { lostAt = 0; $("lost").hidden = true; setText($("line"), "live"); setAttr($("line"), "class", "on"); }
 function lost() {
-  if (!lostAt) { lostAt = Date.now(); setText($("lost"), `The connection was lost at ${clock(lostAt)}. What you see is from then; the page tries again.`); }
+  if (!lostAt) { lostAt = Date.now(); setText($("lost"), `The connection was lost at ${moment(lostAt)}. What you see is from then; the page tries again.`); }
   $("lost").hidden = false;
   setText($("line"), "not connected"); setAttr($("line"), "class", "off");
 }
@@ -219,7 +219,9 @@ const remembered = { get: () => { try { return localStorage.getItem("theme"); } 
 function theme(name) { if (name) document.documentElement.dataset.theme = name; }
 
 function build() {
-  loom = new LoomPane($("loom"), model, { onSelect: go, onOlder: () => listEntities(older), onFilter: () => needs.show() });
+  loom = new LoomPane($("loom"), model, { onSelect: go, onOlder: () => listEntities(older), onFilter: () => needs.show(),
+    search: async (text) => (await api("GET", `loom/search?limit=200&q=${encodeURIComponent(text)}`)).items,
+    load: async (id) => model.add(await api("GET", where({ id }))) });
   actors = new ActorsPane($("actors"), model, { onSelect: (id) => { if (id !== timeline.id) go(id); } });
   timeline = new Timeline($("main"), model, { can, act });
   needs = new NeedsPane($("needs"), model, { can, act, onSelect: go, matches: (one) => loom.matches(one) });

@@ -67,13 +67,21 @@ export const span = (s) => {
 };
 export const ago = (at) => { const s = (Date.now() - at) / 1000; return s < 1 ? "now" : s < 60 ? `${Math.floor(s)} s` : span(s); };
 export const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
+const DAY = { weekday: "long", day: "numeric", month: "long" }, DATE = { day: "numeric", month: "short" };
+const yearOf = (at) => (new Date(at).getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" });
+const isSameDay = (one, other) => new Date(one).toDateString() === new Date(other).toDateString();
+// The day of a moment: "Today", "Yesterday", "Thursday 26 November".
+export const day = (at) => (isSameDay(at, Date.now()) ? "Today" : isSameDay(at, Date.now() - 864e5) ? "Yesterday" : new Date(at).toLocaleDateString("en-GB", { ...DAY, ...yearOf(at) }));
+// A moment: the time of a moment of today, with its date if it was earlier.
+export const moment = (at) => (isSameDay(at, Date.now()) ? clock(at) : `${new Date(at).toLocaleDateString("en-GB", { ...DATE, ...yearOf(at) })}, ${clock(at).slice(0, 5)}`);
+export const time = (at) => h("time", { class: "dim", datetime: new Date(at).toISOString(), title: new Date(at).toLocaleString("en-GB", { dateStyle: "full", timeStyle: "medium" }) }, moment(at));
 export const short = (id) => String(id).slice(-6);
 
 // ----------------------------------------------------------------------------------------------------------------- texts
 
 const LONG = 4000;
 // A long text is cut, and a click shows the rest.
-const cut = (text, show, most = LONG) => {
+export const cut = (text, show, most = LONG) => {
   const made = show(text.slice(0, most));
   if (text.length > most) {
     const more = button({ class: "more", onclick: () => { more.remove(); made.replaceWith(show(text)); } },
@@ -98,47 +106,6 @@ export const values = (args, most = MANY) => {
   return [list, more];
 };
 export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
-
-// Code blocks, lists, headings and emphasis, as nodes; everything else is text. Links only to http(s), shown with their host.
-const INLINE = /(`[^`\n]+`)|(\*\*[^*\n]+\*\*)|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)|(https?:\/\/[^\s<>"')\]]+)/g;
-const link = (label, address) => {
-  let url;
-  try { url = new URL(address); } catch { return document.createTextNode(address); }
-  const shown = label === address ? [plain(label)] : [plain(label), h("span", { class: "host" }, ` ${url.host}`)];
-  return h("a", { href: url.href, rel: "noopener noreferrer nofollow", target: "_blank" }, shown);
-};
-const inline = (into, text) => {
-  let done = 0;
-  for (const match of text.matchAll(INLINE)) {
-    write(into, text.slice(done, match.index));
-    if (match[1]) into.append(write(h("code"), match[1].slice(1, -1)));
-    else if (match[2]) into.append(write(h("strong"), match[2].slice(2, -2)));
-    else into.append(link(match[3] ?? match[5], match[4] ?? match[5]));
-    done = match.index + match[0].length;
-  }
-  return write(into, text.slice(done));
-};
-export const prose = (text) => cut(text, (part) => {
-  const made = h("div", { class: "prose", dir: "auto" });
-  let list = null, paragraph = null;
-  for (const [at, piece] of part.split(/^```[^\n]*\n?/m).entries()) {
-    if (at % 2) { made.append(...code(piece.replace(/\n$/, ""))); list = paragraph = null; continue; }
-    for (const line of piece.split("\n")) {
-      const item = /^\s*(?:[-*]|(\d{1,9})\.)\s+(.*)/.exec(line), title = /^#{1,4}\s+(.*)/.exec(line);
-      if (!line.trim()) list = paragraph = null;
-      else if (item) {
-        const tag = item[1] ? "ol" : "ul";
-        if (list?.localName !== tag) list = made.appendChild(h(tag, item[1] ? { start: item[1] } : null));
-        paragraph = null;
-        inline(list.appendChild(h("li")), item[2]);
-      }
-      else if (title) { list = paragraph = null; inline(made.appendChild(h("p", { class: "head" })), title[1]); }
-      else if (paragraph) { paragraph.append("\n"); inline(paragraph, line); }
-      else { list = null; paragraph = inline(made.appendChild(h("p")), line); }
-    }
-  }
-  return made;
-});
 
 // Only pictures that are in the page's own data, and only after a click.
 const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/;

@@ -1,6 +1,6 @@
 // The loom: entities as a tree, with children and forks below what they came from.
 
-import { ago, button, h, money, number, plain, setAttr, setText, sign, span, standingOf } from "./dom.js";
+import { button, day, h, moment, money, number, plain, setAttr, setText, sign, standingOf } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
@@ -18,23 +18,45 @@ export class LoomPane {
   #query = "";
   #gate = "";
 
-  constructor(node, model, { onSelect, onOlder, onFilter }) {
-    Object.assign(this, { model, onFilter });
+  #hits = new Map(); // entity id -> the first turn or text in which the search found the query
+  #asked = 0;
+  #timer = 0;
+
+  constructor(node, model, { onSelect, onOlder, onFilter, search, load }) {
+    Object.assign(this, { model, onFilter, searchTexts: search, load });
     this.tree = new Tree({
-      label: "Entities", rowHeight: 48, empty: "Nothing has been cast yet.",
-      make: (row, id) => this.#make(row, id), update: (row, id) => this.#update(row, id), onSelect,
+      label: "Entities", rowHeight: 66, empty: "Nothing has been cast yet.",
+      make: (row, id) => this.#make(row, id), update: (row, id) => this.#update(row, id),
+      onSelect: (id) => onSelect(id, this.#hits.get(id)?.sequence || null),
       onToggle: (id) => { this.#closed.has(id) ? this.#closed.delete(id) : this.#closed.add(id); this.rebuild(); },
     });
-    this.search = h("input", { type: "search", placeholder: "Name, intent or state", "aria-label": "Filter entities", autocomplete: "off", spellcheck: "false",
-      oninput: () => { this.#query = this.search.value.toLowerCase(); this.#refilter(); },
+    this.search = h("input", { type: "search", placeholder: "Search all texts", "aria-label": "Search entities and their texts", autocomplete: "off", spellcheck: "false",
+      oninput: () => { this.#query = this.search.value.trim().toLowerCase(); this.#hits.clear(); this.#refilter(); this.#searchLater(); },
       onkeydown: (event) => { if (event.key === "Enter") this.tree.focus(); } });
     this.gates = h("select", { "aria-label": "Entities that called a gate", hidden: true, onchange: () => { this.#gate = this.gates.value; this.#refilter(); } }, h("option", { value: "" }, "any gate"));
     this.count = h("span", { class: "count" });
+    this.problem = h("p", { class: "error", role: "status" });
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Which entities" }, FILTERS.map(([key, word]) =>
       button({ class: "chip", "data-filter": key, "aria-pressed": String(key === "all"), onclick: () => this.filter(key) }, word)));
     this.older = button({ class: "more", hidden: true, onclick: onOlder }, "Show older entities");
     node.append(h("div", { class: "head" }, h("h2", { id: "loom-title" }, "Loom"), this.count),
-      h("div", { class: "finder" }, this.search, this.gates, this.chips), this.tree.box, this.older);
+      h("div", { class: "finder" }, this.search, this.gates, this.chips, this.problem), this.tree.box, this.older);
+  }
+  // What is known here is filtered at once; the texts of all turns are searched when a person pauses.
+  #searchLater() {
+    clearTimeout(this.#timer);
+    this.#asked++;
+    if (this.#query.length > 2) this.#timer = setTimeout(() => this.#search(this.#asked), 250);
+    setText(this.problem, "");
+  }
+  async #search(asked) {
+    try {
+      const hits = await this.searchTexts(this.#query);
+      for (const hit of hits) if (asked === this.#asked && !this.model.entities.has(hit.entity_id)) await this.load(hit.entity_id);
+      if (asked !== this.#asked) return;
+      for (const hit of hits) if (!this.#hits.has(hit.entity_id)) this.#hits.set(hit.entity_id, hit);
+      this.#refilter();
+    } catch (error) { if (asked === this.#asked) setText(this.problem, `The texts could not be searched: ${plain(error.message)}`); }
   }
   filter(key) {
     this.#filter = key;
@@ -46,7 +68,7 @@ export class LoomPane {
   matches(entity) {
     const [, , test] = FILTERS.find(([key]) => key === this.#filter);
     if (!test(entity) || (this.#gate && !entity.gates?.has(this.#gate))) return false;
-    if (!this.#query) return true;
+    if (!this.#query || this.#hits.has(entity.id)) return true;
     const [, word] = standingOf(entity);
     return `${entity.name ?? ""} ${entity.cantrip ?? ""} ${entity.intent ?? ""} ${entity.id} ${word}`.toLowerCase().includes(this.#query);
   }
@@ -54,7 +76,7 @@ export class LoomPane {
   rebuild() {
     const { model } = this, rows = [];
     const isFiltered = this.isFiltered;
-    let shown = null;
+    let shown = null, last = null;
     if (isFiltered) { // those that match, and what they hang from
       shown = new Set();
       for (const one of model.entities.values()) if (this.matches(one)) {
@@ -65,7 +87,9 @@ export class LoomPane {
       const list = shown ? ids.filter((id) => shown.has(id)) : ids.filter((id) => model.entities.has(id));
       list.forEach((id, at) => {
         const children = model.below.get(id) ?? [], isOpen = !this.#closed.has(id);
-        rows.push({ id, depth, hasChildren: children.length > 0, isOpen, posinset: at + 1, setsize: list.length });
+        const date = depth ? null : day(model.entities.get(id).at);
+        rows.push({ id, depth, hasChildren: children.length > 0, isOpen, posinset: at + 1, setsize: list.length, heading: date && date !== last ? date : null });
+        last = date ?? last;
         if (children.length && isOpen) walk(children, depth + 1);
       });
     };
@@ -91,9 +115,9 @@ export class LoomPane {
     if (isHidden) this.rebuild();
   }
   #make(row) {
-    row.parts = { sign: h("span", { class: "stand" }), kind: h("span", { class: "kin" }), title: h("b", { class: "name", dir: "auto" }), intent: h("span", { class: "intent", dir: "auto" }), line: h("span", { class: "under" }) };
+    row.parts = { sign: h("span", { class: "stand" }), kind: h("span", { class: "kin" }), intent: h("span", { class: "intent", dir: "auto" }), title: h("b", { class: "name", dir: "auto" }), line: h("span", { class: "state" }) };
     const { parts } = row;
-    row.append(parts.sign, h("span", { class: "what" }, h("span", { class: "over" }, parts.kind, parts.title, parts.intent), parts.line));
+    row.append(parts.sign, h("span", { class: "what" }, h("span", { class: "over" }, parts.kind, parts.intent), h("span", { class: "under" }, parts.title, parts.line)));
   }
   #update(row, id) {
     const one = this.model.entities.get(id), { parts } = row;
@@ -109,9 +133,10 @@ export class LoomPane {
       parts.kind.dataset.kind = kin;
       parts.kind.replaceChildren(...(kin === "fork" ? [sign("fork"), h("span", { class: "unseen" }, "fork")] : []));
     }
-    setText(parts.title, title(one));
-    setText(parts.intent, plain(one.intent ?? ""));
-    const facts = [word, one.turns && `${number(one.turns)} ${one.turns === 1 ? "turn" : "turns"}`, one.tokens && `${number(one.tokens)} tok`, money(one.cost), ago(one.at)].filter(Boolean);
-    setText(parts.line, one.say && word === "running" ? `${word} · ${plain(one.say)}` : facts.join(" · "));
+    const name = title(one), intent = plain(one.intent ?? ""), hit = this.#hits.get(id);
+    setText(parts.intent, intent || name);
+    setText(parts.title, intent ? name : "");
+    const facts = [word, one.turns && `${number(one.turns)} ${one.turns === 1 ? "turn" : "turns"}`, one.tokens && `${number(one.tokens)} tok`, money(one.cost), moment(one.at)].filter(Boolean);
+    setText(parts.line, hit ? `${hit.sequence ? `turn ${hit.sequence}: ` : ""}${plain(hit.excerpt)}` : one.say && word === "running" ? `${word} · ${plain(one.say)}` : facts.join(" · "));
   }
 }

@@ -1,6 +1,6 @@
 // What needs a person: open requests, the oldest first; interrupted entities; limits nearly reached; crystals that pause; the newest crashes.
 
-import { ago, asText, button, clock, h, linkTo, money, number, pill, plain, setText, sign, span, standingOf, values, write } from "./dom.js";
+import { ago, asText, button, h, linkTo, moment, money, number, pill, plain, setText, sign, span, standingOf, time, values, write } from "./dom.js";
 import { crashReport, entityOf } from "./actors.js";
 import { title } from "./model.js";
 
@@ -111,7 +111,7 @@ export class NeedsPane {
   #broken(one) {
     const may = this.can("stop");
     return h("article", { class: "card broken", tabindex: "-1", "aria-label": "Interrupted entity", "data-entity": one.id }, h("p", { class: "top" }, pill(standingOf(one)), this.#who(one.id)),
-      h("p", { class: "dim" }, one.quarantine ? `It does not run: ${plain(one.quarantine.why)}. ${one.quarantine.until ? `It is tried again at ${new Date(1000 * one.quarantine.until).toLocaleString()}.` : ""} Resume it to try now, or end it.` : "A crash interrupted it. Resume it from its last record, or end it."),
+      h("p", { class: "dim" }, one.quarantine ? `It does not run: ${plain(one.quarantine.why)}. ${one.quarantine.until ? `It is tried again at ${moment(1000 * one.quarantine.until)}.` : ""} Resume it to try now, or end it.` : "A crash interrupted it. Resume it from its last record, or end it."),
       may && h("div", { class: "row2" }, button({ class: "main", onclick: () => this.act.resume(one) }, "Resume"), button({ class: "danger", onclick: () => this.act.abandon(one) }, "Abandon")));
   }
   #near(one) {
@@ -127,12 +127,12 @@ export class NeedsPane {
   #held(one) {
     const why = one.breaker === "closed" ? "paused" : `breaker ${one.breaker.replaceAll("_", " ")}`;
     return h("article", { class: "card", "aria-label": "Crystal that pauses" }, h("p", { class: "top" }, pill(["pause", why, "warn"]), h("b", { dir: "auto" }, plain(one.name))),
-      h("p", { class: "dim" }, `Tried again at ${clock(one.until * 1000)}; ${number(one.waiting)} ${one.waiting === 1 ? "query waits" : "queries wait"}.`));
+      h("p", { class: "dim" }, `Tried again at ${moment(one.until * 1000)}; ${number(one.waiting)} ${one.waiting === 1 ? "query waits" : "queries wait"}.`));
   }
   #crash(one) {
     const entity = entityOf(one.path, this.model);
     const where = entity ? this.#who(entity) : h("span", null, plain(one.path.split("/").slice(-2).join("/")));
-    return h("li", null, h("details", null, h("summary", null, h("span", { class: "dim" }, clock(one.at * 1000)), " ", h("b", null, plain(one.path.split("/").at(-1))), ` ${one.what} `, h("span", { class: "dim brief", dir: "auto" }, plain(one.reason ?? "").replace(/^crash: /, "").slice(0, 90))),
+    return h("li", null, h("details", null, h("summary", null, time(one.at * 1000), " ", h("b", null, plain(one.path.split("/").at(-1))), ` ${one.what} `, h("span", { class: "dim brief", dir: "auto" }, plain(one.reason ?? "").replace(/^crash: /, "").slice(0, 90))),
       h("p", null, where), crashReport(one)));
   }
 }

@@ -1,13 +1,16 @@
 // One entity: its thread of turns, oldest first, what hangs from them, and the turn that runs, as it grows.
 
 import { api } from "./api.js";
-import { $, ago, asText, button, clock, code, h, linkTo, money, number, picture, pill, plain, plural, prose, setText, sign, span, standing, standingOf, values, write } from "./dom.js";
+import { ago, asText, button, code, day, h, linkTo, money, number, picture, pill, plain, plural, setText, sign, span, standing, standingOf, time, values, write } from "./dom.js";
+import { prose } from "./markdown.js";
 import { title } from "./model.js";
 
 const PAGE = 100; // events that are read at once
 const MOST = 600; // events that are kept while it follows the newest
 
 const order = (id) => { const [number, part] = id.split("."); return Number(number) * 10 + Number(part ?? 0); };
+
+const momentOf = ({ data }) => Date.parse(data.metadata?.timestamp ?? data.began ?? data.asked_at ?? data.at ?? "") || 0;
 
 export class Timeline {
   #events = new Map(); // id -> node
@@ -96,20 +99,30 @@ export class Timeline {
 
   add(one) {
     if (this.#events.has(one.id)) return;
-    const made = this.#make(one);
+    const made = this.#make(one), when = momentOf(one);
+    made.dataset.day = when ? day(when) : "";
+    made.prepend(h("p", { class: "day" }, made.dataset.day));
     this.#events.set(one.id, made);
     let at = this.#keys.length;
     while (at > 0 && order(this.#keys[at - 1]) > order(one.id)) at--;
     this.list.insertBefore(made, this.#events.get(this.#keys[at]) ?? null);
     this.#keys.splice(at, 0, one.id);
+    this.#markDay(at);
+    this.#markDay(at + 1);
     if (this.isAtEnd && this.#keys.length > MOST) { // a page that is open for days does not grow
       const old = this.#keys.shift(), node = this.#events.get(old), turn = node.querySelector("[data-turn]")?.dataset.turn;
       node.remove();
       this.#top = -Infinity; // the browser scrolls up by its height
       this.#events.delete(old); this.#kin.delete(turn); this.#begun.delete(turn);
+      this.#markDay(0);
       this.#earlier++;
       this.#showEarlier();
     }
+  }
+  // A day is named above its first event.
+  #markDay(at) {
+    const node = this.#events.get(this.#keys[at]), before = this.#events.get(this.#keys[at - 1]);
+    if (node) node.querySelector(".day").hidden = !node.dataset.day || node.dataset.day === before?.dataset.day;
   }
   follow(id, one) {
     if (id !== this.id) return;
@@ -126,18 +139,18 @@ export class Timeline {
   }
   #make({ event, data }) {
     const line = (shape, tone, text, more, at) => h("li", { class: `step ${tone}` }, h("span", { class: "knot" }, sign(shape)),
-      h("div", { class: "line" }, h("p", { class: "say" }, text, at ? h("time", { class: "dim", datetime: undefined }, clock(Date.parse(at))) : ""), more ?? ""));
+      h("div", { class: "line" }, h("p", { class: "say" }, text, at ? time(Date.parse(at)) : ""), more ?? ""));
     const by = (who) => (who ? h("span", { class: "by" }, plain(who.replace(/^token:/, ""))) : h("span", { class: "by" }, "its caller"));
     switch (event) {
       case "entity": case "intent":
         return h("li", { class: "step said" }, h("span", { class: "knot" }, sign("star")), h("div", { class: "card said" },
-          h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], h("time", { class: "dim" }, clock(Date.parse(data.began ?? data.at)))), prose(String(data.intent ?? ""))));
-      case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], prose(data.text), data.at);
+          h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], time(Date.parse(data.began ?? data.at))), prose(String(data.intent ?? "")), (data.images ?? []).map(picture)));
+      case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], [prose(data.text), (data.images ?? []).map(picture)], data.at);
       case "request": return line("hand", "ask", data.kind === "question" ? "asks a person" : ["asks before ", h("code", null, plain(data.gate))], data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.asked_at);
       case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
         [h("b", null, { allow: "approved", deny: "denied", answer: "answered" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
       case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
-        h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, h("time", { class: "dim" }, clock(Date.parse(data.at)))), prose(data.marker)));
+        h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, time(Date.parse(data.at))), prose(data.marker)));
       case "undo": return this.#undo(data, line, by);
       case "reward": return this.#reward(data, line, by);
       case "resume": return line("again", "now", ["resumed by ", by(data.by)], "", data.at);
@@ -168,7 +181,7 @@ export class Timeline {
     const what = data.error ?? data.summary ?? (data.ward ? `ward: ${data.ward}` : "");
     return h("li", { class: `step ${tone} ending` }, h("span", { class: "knot" }, sign(shape)), h("div", { class: "line" },
       h("p", { class: "say" }, h("b", null, event === "end" ? `Ended: ${word}` : `Episode: ${word}`), data.by ? [" by ", h("span", { class: "by" }, plain(data.by.replace(/^token:/, "")))] : "",
-        h("span", { class: "dim" }, ` ${number(data.usage.total_tokens)} tokens ${money(data.usage.cost)}`), data.at ? h("time", { class: "dim" }, clock(Date.parse(data.at))) : ""),
+        h("span", { class: "dim" }, ` ${number(data.usage.total_tokens)} tokens ${money(data.usage.cost)}`), data.at ? time(Date.parse(data.at)) : ""),
       what ? write(h("p", { class: "note", dir: "auto" }), String(what)) : "",
       data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: "result", open: typeof data.result !== "string" }, h("summary", null, "Result"), typeof data.result === "string" ? prose(data.result) : code(asText(data.result))) : ""));
   }
@@ -188,6 +201,7 @@ export class Timeline {
       h("p", { class: "say" }, h("a", { class: "no", href: linkTo(turn.entity_id, turn.sequence) }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
         turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "flag-undone dim" }, undone ? "undone" : ""), h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
         h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
+        turn.metadata.timestamp ? time(Date.parse(turn.metadata.timestamp)) : "",
         this.can("reward") ? quiet("star", "Reward", this.act.reward) : "",
         this.can("cast") ? quiet("fork", "Fork", this.act.fork) : ""),
       turn.thinking && !goesOn ? h("details", { class: "thinks" }, h("summary", null, "Thinking"), prose(turn.thinking)) : "",

@@ -1,14 +1,17 @@
 // A tree of any size as an ARIA tree: it makes nodes for the rows in sight only, keeps them, and updates those that changed.
 // Arrows, Home, End and pages move; Enter or a click selects. The focused row stays in the page, also out of sight.
 
-import { h, setAttr, sign } from "./dom.js";
+import { h, setAttr, setText, sign } from "./dom.js";
 
 const SPARE = 8; // rows above and below those in sight
+const HEADING = 30; // height of a heading above a row
 
 export class Tree {
-  rows = []; // {id, depth, hasChildren, isOpen, posinset, setsize}
+  rows = []; // {id, depth, hasChildren, isOpen, posinset, setsize, heading: a text above the row}
   #at = new Map();
+  #tops = [0]; // the position of each row, and of the end
   #nodes = new Map();
+  #headings = new Map(); // row id -> node
   #current = null; // the row that Tab reaches
   #scroll = 0;
   selected = null;
@@ -26,16 +29,27 @@ export class Tree {
   }
 
   setRows(rows) { // what a reader scrolled to stays where it is when rows come above it
-    const top = this.node.scrollTop, anchor = top ? this.rows[Math.floor(top / this.rowHeight)]?.id : null, was = this.#at.get(anchor);
+    const top = this.node.scrollTop, first = this.#rowAt(top), anchor = top ? this.rows[first]?.id : null, was = this.#tops[first];
     this.rows = rows;
     this.#at = new Map(rows.map((row, at) => [row.id, at]));
+    this.#tops = [0];
+    for (const row of rows) this.#tops.push(this.#tops.at(-1) + this.rowHeight + (row.heading ? HEADING : 0));
     if (!this.#at.has(this.#current)) this.#current = this.#at.has(this.selected) ? this.selected : rows[0]?.id ?? null;
-    this.canvas.style.height = `${rows.length * this.rowHeight}px`;
+    this.canvas.style.height = `${this.#tops.at(-1)}px`;
     this.empty.hidden = rows.length > 0;
     this.node.hidden = !rows.length;
-    if (this.#at.has(anchor)) this.node.scrollTop = top + (this.#at.get(anchor) - was) * this.rowHeight;
+    if (this.#at.has(anchor)) this.node.scrollTop = top + this.#tops[this.#at.get(anchor)] - was;
     this.draw();
   }
+  #rowAt(y) { // the row at a position
+    let low = 0, high = this.rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#tops[middle + 1] <= y) low = middle + 1; else high = middle;
+    }
+    return low;
+  }
+  #topOf(at) { return this.#tops[at + 1] - this.rowHeight; }
   has(id) { return this.#at.has(id); }
   select(id, isShown = true) {
     this.selected = id;
@@ -46,10 +60,11 @@ export class Tree {
 
   // Draw rows that came into sight, and those of `dirty`; all of them without it.
   draw(dirty) {
-    const first = Math.max(0, Math.floor(this.node.scrollTop / this.rowHeight) - SPARE);
+    const first = Math.max(0, this.#rowAt(this.node.scrollTop) - SPARE);
     const last = Math.min(this.rows.length, first + Math.ceil((this.node.clientHeight || 600) / this.rowHeight) + 2 * SPARE);
     const wanted = new Set();
     for (let at = first; at < last; at++) wanted.add(this.rows[at].id);
+    this.#drawHeadings(wanted);
     const focused = this.canvas.contains(document.activeElement) ? document.activeElement.dataset.id : null;
     if (focused !== null && this.#at.has(focused)) wanted.add(focused);
     if (this.#current !== null && this.#at.has(this.#current)) wanted.add(this.#current);
@@ -73,6 +88,18 @@ export class Tree {
       this.#draw(node, id);
     }
   }
+  #drawHeadings(wanted) {
+    for (const [id, node] of this.#headings) if (!wanted.has(id) || !this.rows[this.#at.get(id)].heading) { node.remove(); this.#headings.delete(id); }
+    for (const id of wanted) {
+      const at = this.#at.get(id), { heading } = this.rows[at];
+      if (!heading) continue;
+      let node = this.#headings.get(id);
+      if (!node) this.#headings.set(id, node = this.canvas.appendChild(h("p", { class: "day", "aria-hidden": "true" })));
+      setText(node, heading);
+      const top = `translateY(${this.#tops[at]}px)`;
+      if (node.style.transform !== top) node.style.transform = top;
+    }
+  }
   #after(at) { // the node of the next row that has one: screen readers read in the order of nodes
     let best = null, next = Infinity;
     for (const [id, node] of this.#nodes) {
@@ -83,7 +110,7 @@ export class Tree {
   }
   #draw(node, id) {
     const at = this.#at.get(id), row = this.rows[at];
-    const top = `translateY(${at * this.rowHeight}px)`;
+    const top = `translateY(${this.#topOf(at)}px)`;
     if (node.style.transform !== top) node.style.transform = top;
     const indent = `${row.depth * 0.9 + 0.35}rem`;
     if (node.style.paddingLeft !== indent) node.style.paddingLeft = indent;
@@ -96,8 +123,8 @@ export class Tree {
     this.update(node, id);
   }
   #reveal(id) {
-    const top = this.#at.get(id) * this.rowHeight, height = this.node.clientHeight;
-    if (top < this.node.scrollTop) this.node.scrollTop = top;
+    const at = this.#at.get(id), top = this.#topOf(at), height = this.node.clientHeight;
+    if (this.#tops[at] < this.node.scrollTop) this.node.scrollTop = this.#tops[at];
     else if (top + this.rowHeight > this.node.scrollTop + height) this.node.scrollTop = top + this.rowHeight - height;
   }
   #focus(id) {

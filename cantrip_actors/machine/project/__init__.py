@@ -64,6 +64,7 @@ from cantrip_actors.machine.project.requests import (
 )
 from cantrip_actors.machine.project.spending import (
     list_records_of_period,
+    list_started_gates,
     list_usage_by_intent,
     list_usage_by_time,
 )
@@ -135,6 +136,7 @@ __all__ = [
     "list_intents",
     "list_records_of_period",
     "list_started_calls",
+    "list_started_gates",
     "list_turns_quoting",
     "list_usage_by_intent",
     "list_usage_by_time",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from cantrip_actors.machine.project.record import get_time, sum_usage
-from cantrip_actors.records.records import ChildStarted, IntentGiven, Record
+from cantrip_actors.records.records import ChildStarted, GateStarted, IntentGiven, Record
+from cantrip_actors.terms.call_limit import CallLimit
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.period import PeriodBudget
 
 
-def list_records_of_period(records: Sequence[Record], budget: PeriodBudget, now: float) -> Sequence[Record]:
-    """Return the records of the present period of a budget; `now` is in seconds since 1970."""
+def list_records_of_period(records: Sequence[Record], budget: PeriodBudget | CallLimit, now: float) -> Sequence[Record]:
+    """Return the records of the present period of a budget or limit; `now` is in seconds since 1970."""
     start = budget.find_start(now)
     for index in range(len(records) - 1, -1, -1):
         record = records[index]
@@ -22,6 +23,11 @@ def list_records_of_period(records: Sequence[Record], budget: PeriodBudget, now:
         if at and datetime.fromisoformat(at).timestamp() < start:
             return records[index + 1 :]
     return records
+
+
+def list_started_gates(records: Iterable[Record]) -> list[str]:
+    """Return the gate of each call whose beginning is recorded."""
+    return [record.gate for record in records if type(record) is GateStarted]
 
 
 def list_usage_by_time(records: Sequence[Record], last: str) -> Iterator[tuple[float, Usage]]:

@@ -22,10 +22,12 @@ from cantrip_actors.machine.project import (
     has_undone,
     list_children,
     list_records_of_period,
+    list_started_gates,
     make_fork_state,
     sum_usage,
 )
 from cantrip_actors.machine.state import CantripRef, Plan, State
+from cantrip_actors.terms.call_limit import CallLimit
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.period import PeriodBudget
 
@@ -78,7 +80,23 @@ def load_state(loom: Loom, plan: Plan, now: float) -> tuple[State, LoadedUsage]:
     for child in list_children(records):
         below = below + sum_usage_under(loom, child)
     in_period = {budget: _sum_usage_of_period(loom, entity_id, budget, now) for budget in plan.wards.budgets}
-    return fold_log(shape, records, state), LoadedUsage(below, in_period, now)
+    calls = {limit: _count_calls_of_period(loom, entity_id, limit, now) for limit in plan.wards.calls}
+    return fold_log(shape, records, state), LoadedUsage(below, in_period, now, calls)
+
+
+def _count_calls_of_period(loom: Loom, entity_id: str, limit: CallLimit, now: float) -> int:
+    """Return the calls of a gate that an entity and its subtree have begun in the present period of a limit."""
+    newest = loom.newest_records(entity_id, lambda records: list_records_of_period(records, limit, now))
+    if limit.per != "intent":
+        members = [one for one in loom.subtree(entity_id) if one != entity_id]
+        below = [
+            loom.newest_records(member, lambda records: list_records_of_period(records, limit, now))
+            for member in members
+        ]
+    else:
+        members = [one for child in list_children(newest) if loom.has(child) for one in loom.subtree(child)]
+        below = [loom.records(member) for member in members]
+    return sum(list_started_gates(records).count(limit.gate) for records in (newest, *below))
 
 
 def _sum_usage_of_period(loom: Loom, entity_id: str, budget: PeriodBudget, now: float) -> Usage:

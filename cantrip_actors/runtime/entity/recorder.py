@@ -16,7 +16,7 @@ from cantrip_actors.machine.events import Begin, Event, Moment
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.life import Change
 from cantrip_actors.machine.loop import advance, note
-from cantrip_actors.machine.project import sum_usage
+from cantrip_actors.machine.project import list_started_gates, sum_usage
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
@@ -127,7 +127,8 @@ class StepRecorder:
         """Write records. The same transaction posts outgoing mail, sets timers, and takes mail by the records' keys."""
         cell, inbox, core = self._cell, self._cell.inbox, self._environment.core
         outgoing, self.outgoing = self.outgoing, ()
-        await core.append(records, () if inbox is None else inbox.find_taken(records), outgoing)
+        with cell.ledger.counting_calls(list_started_gates(records), core.read_time_of_day):
+            await core.append(records, () if inbox is None else inbox.find_taken(records), outgoing)
         cell.recorded += len(records)
         if inbox is not None:
             self._note_taken(inbox.remove_taken(records))

@@ -32,6 +32,7 @@ class LoomEvent(NamedTuple):
     event: EntityEvent
     turn: Turn | None
     """The whole turn that the event completes."""
+    record: Record
 
 
 class LoomLog:
@@ -66,7 +67,7 @@ class LoomLog:
             self._logs[record.entity_id] = log
             if len(self._logs) > REMEMBERED:
                 self._logs.popitem(last=False)
-        return [LoomEvent(EventId(number, part), event, log.turn) for part, event in enumerate(events)]
+        return [LoomEvent(EventId(number, part), event, log.turn, record) for part, event in enumerate(events)]
 
     def _take_log(self, entity_id: str, number: int) -> EventLog:
         """Return the log of an entity up to the record before this number."""

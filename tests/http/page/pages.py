@@ -6,6 +6,7 @@ Each test polls for what it expects; none sleeps.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,17 @@ ARCHIVIST = Cantrip(scripted(archivist), circle=CIRCLE, name="archivist")
 
 @contextmanager
 def opened(
-    chrome: Any, service: Live | None = None, url: str | None = None, *, is_staged: bool = False, **options: Any
+    chrome: Any,
+    service: Live | None = None,
+    url: str | None = None,
+    *,
+    is_staged: bool = False,
+    now: datetime | None = None,
+    **options: Any,
 ) -> Iterator[Any]:
     """Open the page; an error, a report of its policy or a request to another host fails the test.
 
-    The test plays the events of a page that `is_staged`, which has 2,000 entities.
+    The test plays the events of a page that `is_staged`, which has 2,000 entities. `now` is the time by its clock.
     """
     faults: list[str] = []
     context = chrome.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})
@@ -118,6 +125,8 @@ def opened(
     )
     if is_staged:
         context.add_init_script(path=STAGE)
+    if now is not None:
+        page.clock.set_fixed_time(now)
     page.goto(link)
     if is_staged:
         until(lambda: page.evaluate("!!window.stage"))

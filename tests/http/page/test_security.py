@@ -182,7 +182,8 @@ def test_the_page_works_from_an_installed_wheel(chrome: Any, tmp_path: Path) -> 
         subprocess.run(build, cwd=project, check=True, capture_output=True)
     (wheel,) = built.glob("cantrip_actors-*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
-    page_files = {f"cantrip_actors/http/page/{path.rpartition('/')[2] or 'page.html'}" for path in assets()}
+    page_files = {f"cantrip_actors/http/page/{path.partition('/page/')[2][13:] or 'page.html'}" for path in assets()}
+    page_files.add("cantrip_actors/http/page/vendor/markdown-it.LICENSE")
     shared = {"cantrip_actors/http/page/shared.js": "cantrip_actors/loom/export/page/shared.js"}
     assert {shared.get(one, one) for one in page_files} <= packed
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]

@@ -2,9 +2,9 @@
 // What the live page and the exported page share. Whatever entities say becomes text nodes, and attributes of a fixed list:
 // no markup is ever parsed. The exported page has this text before its own program, without the word "export".
 
-const ATTRIBUTES = new Set(["alt", "autocomplete", "checked", "class", "colspan", "cols", "d", "dir", "disabled", "fill", "for",
+const ATTRIBUTES = new Set(["accept", "alt", "autocomplete", "checked", "class", "colspan", "cols", "d", "datetime", "dir", "disabled", "fill", "for",
   "height", "hidden", "href", "id", "loading", "maxlength", "name", "open", "placeholder", "points", "rel", "required", "role", "rows",
-  "selected", "spellcheck", "src", "start", "step", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
+  "multiple", "selected", "spellcheck", "src", "start", "step", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
 
 export const fill = (made, options, inside) => {
   for (const [name, value] of Object.entries(options ?? {})) {
