@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.status import HTTP_405_METHOD_NOT_ALLOWED
 from starlette.types import ASGIApp
 
+from cantrip_actors.http.approvals import approval_routes
 from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.endpoint import Endpoint
@@ -67,7 +68,7 @@ def make_app(service: Service, routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_RO
         async with nullcontext() if service.is_open else service.open():
             yield
 
-    everything = [*table, *plain, *metadata_routes(service), *mcp_routes(service)]
+    everything = [*table, *plain, *metadata_routes(service), *mcp_routes(service), *approval_routes(service)]
 
     async def answer_not_found(request: Request, error: Any) -> Response:
         return _answer_not_found(everything, request, error)

@@ -9,7 +9,8 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from cantrip_actors.terms.arguments import check, is_list, is_text
+from cantrip_actors.terms.arguments import check, check_seconds, is_list, is_text
+from cantrip_actors.terms.secure_url import is_secure_url
 
 WebhookKind = Literal[
     "request.opened",
@@ -35,6 +36,9 @@ class Webhook:
     gets; left out, all of them. An address of the own network, and `http`, need `allow_private=True`. The position of a
     webhook in the loom is stored under its `name`, which is its URL if it is left out.
 
+    With `links`, the URL of the service that `cantrip serve` is reached by, a message about an approval has a link with
+    which a person decides it without a token, within `links_last` seconds.
+
     Raises ValueError for an invalid value.
     """
 
@@ -43,6 +47,8 @@ class Webhook:
     events: tuple[WebhookKind, ...] = WEBHOOK_KINDS
     allow_private: bool = False
     name: str = ""
+    links: str = ""
+    links_last: float = 86400.0
 
     def __post_init__(self) -> None:
         scheme = self.url.partition("://")[0].lower() if is_text(self.url) else ""
@@ -53,6 +59,8 @@ class Webhook:
         kinds = tuple(self.events) if is_list(self.events) else (None,)
         expected = f"some of {', '.join(WEBHOOK_KINDS)}"
         check(bool(kinds) and {*kinds} <= {*WEBHOOK_KINDS}, "Webhook: events", expected, self.events)
+        check(not self.links or is_secure_url(self.links), "Webhook: links", "a URL with https", self.links)
+        check_seconds("Webhook: links_last", self.links_last)
         object.__setattr__(self, "events", kinds)
         object.__setattr__(self, "name", self.name or self.url)
 

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
@@ -26,13 +26,17 @@ from cantrip_actors.redact.urls import render_url
 from cantrip_actors.runtime.events.events import Bus
 from cantrip_actors.runtime.events.loom_log import LoomEvent, LoomLog
 from cantrip_actors.runtime.events.webhook_payload import build_payload, find_kind
-from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
+from cantrip_actors.runtime.people.approval_link import PATH, PURPOSE, make_link_token
+from cantrip_actors.stream.events import EntityEvent, RequestedEvent
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.webhook import Webhook, WebhookKind
 from supervisors import Actor
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.tree import Tree
 
 PREFIX: Final = "webhook "
 """Begins the names of the accounts of webhooks."""
@@ -71,15 +75,15 @@ class WebhooksActor(Actor):
 
     has_tasks = True
 
-    def __init__(self, core: Core, bus: Bus, webhooks: Sequence[Webhook]) -> None:
-        self._core = core
+    def __init__(self, tree: Tree, bus: Bus, webhooks: Sequence[Webhook]) -> None:
+        self._tree = tree
         self._bus = bus
         self._webhooks = webhooks
 
     async def init(self) -> None:
         """Start to send."""
         for webhook in self._webhooks:
-            self.tasks.start_soon(_Sender(self._core, self._bus, webhook).run)
+            self.tasks.start_soon(_Sender(self._tree, self._bus, webhook).run)
 
 
 class _LeaseLost(Exception):
@@ -89,8 +93,8 @@ class _LeaseLost(Exception):
 class _Sender:
     """Sends the messages of one webhook, as long as this process holds its lease."""
 
-    def __init__(self, core: Core, bus: Bus, webhook: Webhook) -> None:
-        self._core = core
+    def __init__(self, tree: Tree, bus: Bus, webhook: Webhook) -> None:
+        self._tree = tree
         self._bus = bus
         self._webhook = webhook
         self._holder = secrets.token_hex(8)
@@ -118,9 +122,9 @@ class _Sender:
     async def _send_while_held(self) -> bool:
         """Send what is due, and wait for more; return True once the receiver is gone. Raises _LeaseLost."""
         news = self._bus.subscribe()
-        log = LoomLog(self._core.loom, await self._change(None))
+        log = LoomLog(self._tree.loom, await self._change(None))
         while True:
-            events, has_more = await self._core.in_store(log.read)
+            events, has_more = await self._tree.in_store(log.read)
             for found in events:
                 kind = find_kind(found.event, self._webhook.events)
                 if kind is not None:
@@ -128,14 +132,15 @@ class _Sender:
                         return True
                     await self._change(found.position)
             if not has_more:
-                with anyio.move_on_after(POLL_INTERVAL if self._core.store.shared else RENEWAL):
+                with anyio.move_on_after(POLL_INTERVAL if self._tree.store.shared else RENEWAL):
                     await anext(news)
                     news._skip()  # noqa: SLF001  # the next reading finds what they announce
                 await self._renew(EventId(log.number, END_OF_RECORD))
 
     async def _deliver(self, found: LoomEvent, kind: WebhookKind) -> bool:
         """Send a message until it is accepted; return False if the receiver is gone."""
-        payload = self._core.guard.redactor.value(build_payload(kind, found.event))
+        payload = self._tree.guard.redactor.value(build_payload(kind, found.event))
+        payload["data"].update(self._make_link(found.event))
         id = f"{found.event.entity_id}_{found.event.id.replace('.', '_')}"
         pause, began = 1.0, anyio.current_time()
         while (answer := await self._post(id, dump_exactly(payload))) is not None and answer != GONE:
@@ -149,9 +154,17 @@ class _Sender:
             self._warn("a receiver wants no further messages", answer)
         return answer is None
 
+    def _make_link(self, event: EntityEvent) -> dict[str, str]:
+        """Return the link of a request for an approval, if this webhook has links."""
+        if not (self._webhook.links and isinstance(event, RequestedEvent)) or event.is_question:
+            return {}
+        expires = int(self._tree.read_time_of_day() + self._webhook.links_last)
+        token = make_link_token(self._tree.derive_key(PURPOSE), event.request_id, expires)
+        return {"link": f"{self._webhook.links.rstrip('/')}{PATH}{token}"}
+
     async def _post(self, id: str, body: bytes) -> int | GateError | None:
         """Send a message once; return None if it was accepted, else the status or the error."""
-        timestamp = int(self._core.read_time_of_day())
+        timestamp = int(self._tree.read_time_of_day())
         headers = {
             "content-type": "application/json",
             "webhook-id": id,
@@ -181,10 +194,10 @@ class _Sender:
 
         A webhook that is new to the loom begins at the loom's end.
         """
-        begin = EventId(await self._core.in_store(self._core.loom.last_number), END_OF_RECORD)
+        begin = EventId(await self._tree.in_store(self._tree.loom.last_number), END_OF_RECORD)
         change = partial(_change_account, holder=self._holder, position=position, begin=begin, lasts=lasts)
         name, now = PREFIX + self._webhook.name, anyio.current_time()
-        stored = await self._core.in_store(partial(self._core.store.change_account, name, change, now))
+        stored = await self._tree.in_store(partial(self._tree.store.change_account, name, change, now))
         if stored is None:
             raise _LeaseLost
         self._renew_at = now + RENEWAL
