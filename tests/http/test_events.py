@@ -585,7 +585,7 @@ async def test_a_stream_begins_with_its_headers_and_a_delay_and_a_quiet_one_has_
                 with anyio.fail_after(10):
                     while b"\n: " not in text:
                         text += (await reader.receive()).data
-                assert text.startswith(b"retry: 2000\n\nid: " if "/" in path else b"retry: 2000\n\nevent: snapshot")
+                assert text.startswith(b"retry: 2000\n\nid: ")
 
 
 @pytest.mark.rule("HTTP-03")
