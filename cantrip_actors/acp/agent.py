@@ -26,7 +26,7 @@ from cantrip_actors.acp.jsonrpc import (
 )
 from cantrip_actors.acp.options import config_options, modes
 from cantrip_actors.acp.prompts import read_prompt, read_text
-from cantrip_actors.acp.session import KEY, EditorSession, list_entities, workspace_of
+from cantrip_actors.acp.session import KEY, EditorSession, SessionHistory, list_entities, workspace_of
 from cantrip_actors.acp.tool_servers import servers_of
 from cantrip_actors.acp.updates import Update, title_of
 from cantrip_actors.machine.project import find_first_intent, get_time
@@ -138,15 +138,17 @@ class Agent:
 
     async def _load(self, params: Mapping[str, Any]) -> Any:
         session = await self._reopen(params)
-        await session.replay()
-        return await self._welcome(session)
+        history = await session.read_history()
+        await session.replay(history)
+        return await self._welcome(session, history)
 
     async def _resume(self, params: Mapping[str, Any]) -> Any:
-        return await self._welcome(await self._reopen(params))
+        session = await self._reopen(params)
+        return await self._welcome(session, await session.read_history())
 
-    async def _welcome(self, session: EditorSession) -> RpcResult:
+    async def _welcome(self, session: EditorSession, history: SessionHistory) -> RpcResult:
         await self._tell_commands(session)
-        return RpcResult(self._choices_of(session), partial(self._ask_again, session))
+        return RpcResult(self._choices_of(session), partial(self._continue, session, history))
 
     def _choices_of(self, session: EditorSession) -> dict[str, Any]:
         return {"modes": modes(session.choices), "configOptions": config_options(self._recipe, session.choices)}
@@ -164,10 +166,12 @@ class Agent:
         if self._tasks is not None:
             self._tasks.start_soon(session.server_prompts.run, partial(self._tell_commands, session))
 
-    async def _ask_again(self, session: EditorSession) -> None:
-        """Send the open requests again: from before a crash, or to an editor that disconnected."""
+    async def _continue(self, session: EditorSession, history: SessionHistory) -> None:
+        """Show what the entity still does, and send the open requests again, which an earlier editor did not answer."""
         self._follow_servers(session)
         runtime = self._runtime
+        if self._tasks is not None:
+            self._tasks.start_soon(session.follow, history)
         for request in await runtime.read(lambda: list(filter(session.concerns, runtime.requests()))):
             if self._tasks is not None:
                 self._tasks.start_soon(session.ask_user, request)

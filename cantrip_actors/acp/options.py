@@ -93,7 +93,7 @@ def with_choices(cantrip: Cantrip, choices: Choices) -> Cantrip:
 
 
 def _guard(gate: Gate, mode: Mode) -> Any:
-    if gate.kind in ("done", "question", "delegate") or gate.read_only or mode == "auto":
+    if gate.kind in ("done", "question", "delegate", "deferred") or gate.read_only or mode == "auto":
         return gate
     if mode == "ask":
         return gate if gate.ask_first is not None else ask_first(gate)

@@ -11,7 +11,7 @@ import getpass
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -50,6 +50,7 @@ from cantrip_actors.acp.updates import (
     make_diff,
     program_of,
     question_text,
+    read_choice,
     stop_reason,
     title_of,
     tool_update,
@@ -70,6 +71,19 @@ KEY: Final = "acp:"
 Notify = Callable[[str, Update], Awaitable[None]]
 
 _log = get_logger("cantrip_actors.acp")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHistory:
+    """The ids of a session's turns, and the records of the entities that made them, oldest first.
+
+    `subscription` has what the entity does from then on; None if it is idle.
+    """
+
+    turns: frozenset[str]
+    logs: Sequence[Sequence[Record]]
+    is_working: bool = False
+    subscription: UpsertSubscription | None = None
 
 
 class EditorSession:
@@ -175,23 +189,63 @@ class EditorSession:
         is_first = not await self._read_has_begun()
         if self._fork_at is not None:
             self._forks += 1
-        subscription = self._upserts.subscribe(self.entity_id, snapshot=False)
-        pump = _Pump(self, subscription)
+        if is_first:
+            await self.tell({"sessionUpdate": "session_info_update", "title": title_of(prompt.text)})
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(pump.run)
-                if is_first:
-                    await self.tell({"sessionUpdate": "session_info_update", "title": title_of(prompt.text)})
-                episode = await self._give(prompt, cancels)
-                subscription.close()
+            episode = await self._show(self._subscribe(), partial(self._give, prompt, cancels))
         except* CantripError as errors:
             raise _to_request_error(errors) from errors
         if episode is None:
             return "cancelled"
-        await pump.finish(episode)
-        await self._tell_usage()
         records = await self.runtime.read(lambda: self.runtime.loom.records(episode.entity_id))
         return stop_reason(episode, records)
+
+    def _subscribe(self) -> UpsertSubscription:
+        return self._upserts.subscribe(self.entity_id, snapshot=False)
+
+    async def _show(
+        self,
+        subscription: UpsertSubscription,
+        work: Callable[[], Awaitable[Episode | None]],
+        shown: frozenset[str] = frozenset(),
+    ) -> Episode | None:
+        """Send the updates of the entity while `work` waits for its episode, without those of the turns `shown`."""
+        pump = _Pump(self, subscription, shown)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pump.run)
+            episode = await work()
+            subscription.close()
+        if episode is not None:
+            await pump.finish(episode)
+            await self._tell_usage()
+        return episode
+
+    async def follow(self, history: SessionHistory) -> None:
+        """Show what the entity does in an episode that began before the editor opened the session, until it ends."""
+        if history.subscription is None:
+            return
+        cancels = self._cancels
+        async with self._turn:
+            try:
+                await self._show(history.subscription, partial(self._await_episode, cancels), history.turns)
+            except* CantripError as errors:
+                await self.answer(_to_request_error(errors).message)
+
+    async def _await_episode(self, cancels: int) -> Episode:
+        entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=self.cantrip()))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._interrupt_if_asked, entity, cancels)
+            episode = await entity.episode()
+            tasks.cancel_scope.cancel()
+        return episode
+
+    async def _interrupt_if_asked(self, entity: Entity, cancels: int) -> None:
+        await self._wait_for_cancel(cancels)
+        await entity.interrupt("cancelled in the editor", now=True, by=self.by)
+
+    async def _wait_for_cancel(self, cancels: int) -> None:
+        while self._cancels <= cancels:
+            await self._cancelled.wait()
 
     async def _give(self, prompt: EditorPrompt, cancels: int) -> Episode | None:
         """Give the entity the prompt as its intent; return the episode, None if the intent was withdrawn."""
@@ -205,8 +259,7 @@ class EditorSession:
 
     async def _cancel_if_asked(self, receipt: Receipt, cancels: int) -> None:
         """Withdraw the intent of a prompt, or interrupt its episode, once the prompt is cancelled."""
-        while self._cancels <= cancels:
-            await self._cancelled.wait()
+        await self._wait_for_cancel(cancels)
         await receipt.cancel("cancelled in the editor", now=True, by=self.by)
 
     async def _begin(self, prompt: EditorPrompt) -> Receipt:
@@ -286,10 +339,19 @@ class EditorSession:
 
     # History
 
-    async def replay(self) -> None:
+    async def read_history(self) -> SessionHistory:
+        """Return the history of the session, with a subscription to what follows if its entity is at work."""
+        subscription = self._subscribe()
+        history = await self.runtime.read(self._read_history)
+        if history.is_working:
+            return replace(history, subscription=subscription)
+        subscription.close()
+        return history
+
+    async def replay(self, history: SessionHistory) -> None:
         """Send the whole history of the session as updates."""
-        turns, logs = await self.runtime.read(self._read_history)
-        for records in logs:
+        turns = history.turns
+        for records in history.logs:
             log, replay, waiting = EventLog(), UpdateReplay(self._editor.locate), list[Update]()
             for event in log.add_all(records):
                 if isinstance(event, StepCompleteEvent) and event.turn_id not in turns:
@@ -301,17 +363,20 @@ class EditorSession:
                     waiting.clear()
             await self._tell_all(waiting)
 
-    def _read_history(self) -> tuple[frozenset[str], list[Sequence[Record]]]:
-        """Return the ids of the session's turns, and the records of the entities that made them, oldest first."""
+    def _read_history(self) -> SessionHistory:
         if not self.has_begun:
-            return frozenset(), []
+            return SessionHistory(frozenset(), ())
         loom = self.runtime.loom
         line = [self.entity_id]
         header = loom.header(self.entity_id)
         while header.forked and header.parent_turn is not None:
             line.append(loom.owner(header.parent_turn))
             header = loom.header(line[-1])
-        return frozenset(turn.id for turn in self.thread()), [loom.records(entity_id) for entity_id in reversed(line)]
+        return SessionHistory(
+            frozenset(turn.id for turn in self.thread()),
+            [loom.records(entity_id) for entity_id in reversed(line)],
+            is_working=loom.state(self.entity_id) != "idle",
+        )
 
     async def _tell_all(self, updates: Iterable[Update]) -> None:
         for update in updates:
@@ -342,7 +407,7 @@ class EditorSession:
 
     async def ask_user(self, request: Request) -> None:
         """Send a request to the editor's user and record the decision; without an answer the request stays open."""
-        if request.id in self._asked:
+        if request.id in self._asked or request.kind == "deferred":  # a program delivers the result, not the user
             return
         self._asked.add(request.id)
         try:
@@ -377,14 +442,17 @@ class EditorSession:
         ]
         question = self.runtime.redact({"toolCall": call, "options": options})
         outcome = await self._editor.ask("session/request_permission", question)
-        chosen = outcome.get("outcome") if isinstance(outcome, Mapping) else None
-        option = chosen.get("optionId") if isinstance(chosen, Mapping) else None
-        if option in ("allow", "always"):
-            remember = "entity" if option == "always" else "once"
+        choice = read_choice(outcome)
+        if choice in ("allow", "always"):
+            remember = "entity" if choice == "always" else "once"
             await self.runtime.decide(request.id, "allow", by=self.by, remember=remember, door=self.door)  # type: ignore[arg-type]
-        elif option == "reject":
+        elif choice == "reject":
             await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
-        elif isinstance(chosen, Mapping) and chosen.get("outcome") == "cancelled" and await self._is_open(request):
+        elif choice != "cancelled":
+            note = f"the editor answered with {choice[:100]!r}, which is none of its options: allow, always, reject"
+            await self.runtime.decide(request.id, "deny", by=self.by, note=note, door=self.door)
+            await self.answer(f"{title_of(request.gate)} was not run: {note}")
+        elif await self._is_open(request):
             self.cancel()  # the protocol's word for it: the user has cancelled the prompt
 
     def locate(self, path: str) -> str:
@@ -423,8 +491,10 @@ class EditorSession:
 class _Pump:
     """Sends the updates of an entity while it works."""
 
-    def __init__(self, session: EditorSession, subscription: UpsertSubscription) -> None:
+    def __init__(self, session: EditorSession, subscription: UpsertSubscription, shown: frozenset[str]) -> None:
         self._session = session
+        self._shown = shown
+        """The ids of turns that the editor has already."""
         self._subscription = subscription
         self._segments = Segments()
         self._prefix = uuid.uuid4().hex[:8]
@@ -441,6 +511,8 @@ class _Pump:
             _log.warning("an editor reads too slowly: some updates were left out")
 
     async def _send(self, output: Output) -> None:
+        if output.turn_id in self._shown:
+            return
         for piece in self._segments.add(output):
             chunk = chunk_of(piece, self._prefix)
             if chunk is not None:

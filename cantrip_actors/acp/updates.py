@@ -74,6 +74,23 @@ def question_text(request: Request) -> str:
     return "\n".join(replace(request, schema=None).render(columns=PANEL.columns, rows=PANEL.rows))
 
 
+def read_choice(answer: Any) -> str:
+    """Return the option that an editor answers a permission with, "cancelled", or what else it says.
+
+    Some editors name an option by its kind, and some give the outcome without the object around it.
+    """
+    fields = answer if isinstance(answer, Mapping) else {}
+    chosen = fields["outcome"] if isinstance(fields.get("outcome"), Mapping) else fields
+    if chosen.get("outcome") == "cancelled":
+        return "cancelled"
+    option = chosen.get("optionId")
+    return _OPTIONS.get(option, option) if isinstance(option, str) else "no option"
+
+
+_OPTIONS: Final = {"allow_once": "allow", "allow_always": "always", "reject_once": "reject", "reject_always": "reject"}
+"""The options by their kinds."""
+
+
 def fence(lines: Sequence[str]) -> str:
     """Return lines as a block of Markdown in which nothing is markup: each untrusted line begins with its frame."""
     return "\n".join(["```text", *lines, "```"])
@@ -154,7 +171,7 @@ def tool_update(upsert: ToolCallUpsert, locate: Locate, *, is_new: bool) -> Upda
 
 def _add_result(update: Update, output: str) -> None:
     shown = output if len(output) <= SHOWN else f"{output[:SHOWN]}… [{len(output) - SHOWN:,} more characters]"
-    update["rawOutput"] = shown
+    update["rawOutput"] = {"output": shown}  # older clients of the protocol take objects only
     if update["kind"] != "edit":
         update["content"] = [make_block(shown)]
 

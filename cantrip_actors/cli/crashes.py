@@ -75,7 +75,7 @@ def _render_line(report: dict[str, Any]) -> Text:
 
 
 def _report_lines(report: dict[str, Any]) -> Iterator[str]:
-    long = ("events", "traceback", "leaves", "versions")
+    long = ("events", "traceback", "frames", "leaves", "versions")
     for name, value in report.items():
         if name not in long:
             yield f"{name:<11} {escape(str(value))}"

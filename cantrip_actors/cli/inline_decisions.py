@@ -28,6 +28,9 @@ LOOK = 0.5
 SETTLING = 0.1
 """Seconds until the id of a request is printed: an unattended one may be denied at once."""
 
+_COMMANDS = {"question": ["answer ID TEXT"], "deferred": ["deliver ID RESULT"]}
+"""The commands for requests that are not decided by `allow` and `deny`."""
+
 ROWS_AROUND = 3
 """Lines of the screen that a request leaves free: for the question, for what is typed, and for an error."""
 
@@ -36,6 +39,14 @@ def parse_answer(text: str, schema: Any) -> Any:
     """Return the answer to a question: the text, or a JSON value if the schema refuses the text and it is JSON."""
     if schema is None or not find_misfits(text, schema, foreign=True):
         return text
+    try:
+        return parse_exactly(text)
+    except ValueError:
+        return text
+
+
+def parse_result(text: str) -> Any:
+    """Return the result of a deferred call: the JSON value if the text is one, else the text."""
     try:
         return parse_exactly(text)
     except ValueError:
@@ -154,9 +165,10 @@ def _is_open(runtime: Runtime, request: Request) -> bool:
 
 
 def _announce(request: Request, loom: str) -> None:
-    how = ["answer ID TEXT"] if request.kind == "question" else ["allow ID", "deny ID"]
+    how = _COMMANDS.get(request.kind, ["allow ID", "deny ID"])
     commands = ", ".join(f"cantrip {words}{render_loom_option(loom)}" for words in ("requests", *how))
-    print_note(f"waits for a person: {escape(request.id)} ({commands})")
+    what = f"the result of {escape(request.gate)}" if request.kind == "deferred" else "a person"
+    print_note(f"waits for {what}: {escape(request.id)} ({commands})")
 
 
 async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: Keyboard, by: str) -> bool:
@@ -164,7 +176,7 @@ async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: K
 
     The request is shown again above each question, so that what a person reads there is what the answer decides.
     """
-    is_question = request.kind == "question"
+    is_question = request.kind in _COMMANDS
     keyboard.discard()
     while True:
         columns, rows = screen_size()
@@ -172,7 +184,7 @@ async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: K
         whole = request.render(who=name or "", columns=columns - 1)
         for line in lines:
             print_note(line)
-        sys.stderr.write(_make_prompt(is_question=is_question, is_cut=lines != whole))
+        sys.stderr.write(_make_prompt(request.kind, is_cut=lines != whole))
         sys.stderr.flush()
         while (typed := await keyboard.line(LOOK)) is None:
             if not _is_open(runtime, request):
@@ -197,6 +209,10 @@ async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: K
 
 async def _decide(runtime: Runtime, request: Request, typed: str, by: str) -> bool:
     """Decide a request as typed; return False if the text is no decision. Raises AlreadyDecided and other errors."""
+    if request.kind == "deferred":
+        if typed:
+            await runtime.deliver(request.id, parse_result(typed), by=by, door=door())
+        return bool(typed)
     if request.kind == "question":
         if typed:
             await runtime.decide(request.id, answer=parse_answer(typed, request.schema), by=by, door=door())
@@ -211,7 +227,9 @@ async def _decide(runtime: Runtime, request: Request, typed: str, by: str) -> bo
     return True
 
 
-def _make_prompt(*, is_question: bool, is_cut: bool) -> str:
-    if is_question:
+def _make_prompt(kind: str, *, is_cut: bool) -> str:
+    if kind == "deferred":
+        return "its result (text or JSON), unless another program delivers it: "
+    if kind == "question":
         return "answer (`cantrip requests ID` shows all of the question): " if is_cut else "answer: "
     return "allow it? y, n, n with a note, or all to see the rest: " if is_cut else "allow it? y, n, or n with a note: "

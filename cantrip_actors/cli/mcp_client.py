@@ -50,6 +50,8 @@ def ls(target: TargetArgument, token_env: TokenVariable = None, json: AsJson = F
             return
         for gate in make_gates(server, listed, _refuse_call, in_programs=False):
             typer.echo(f"{escape(gate.signature)}\n    {printable(gate.description.strip().partition(chr(10))[0])}")
+            if gate.hints:
+                typer.echo(f"    {printable(gate.hints)}")
         typer.echo(f'pin="{listed.digest}"')
 
 

@@ -1,4 +1,4 @@
-"""The commands for requests to people: list them, and decide them.
+"""The commands for requests: list them, decide them, and deliver the results of deferred calls.
 
 They need no recipe: a decision is mail, which the process that offers the entity's cantrip takes.
 """
@@ -6,6 +6,7 @@ They need no recipe: a decision is mail, which the process that offers the entit
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,7 @@ def requests(
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """List the calls and questions that wait for a person.
+    """List the calls and questions that wait for a person, and the deferred calls that wait for a result.
 
     With the id of one, show it whole.
 
@@ -157,6 +158,48 @@ def answer(
     _decide(loom, None, id, None, by, as_json=as_json, more={"answer": text})
 
 
+@app.command(
+    epilog=examples(
+        "cantrip deliver 5f3a9c1e 'It is 12 °C.'",
+        """cantrip deliver 5f3a9c1e '{"degrees": 12}' """.strip(),
+        "cantrip deliver 5f3a9c1e --error 'the job was cancelled'",
+        "cantrip deliver 5f3a9c1e - < report.json",
+    )
+)
+def deliver(
+    id: RequestIdArgument,
+    result: Annotated[
+        str | None,
+        typer.Argument(metavar="TEXT|JSON", help="The result; - reads it from standard input."),
+    ] = None,
+    error: Annotated[
+        str | None, typer.Option("--error", metavar="TEXT", help="Instead of a result: what failed.")
+    ] = None,
+    by: By = None,
+    loom: Url = LOOM,
+    as_json: Json = False,
+) -> None:
+    """Deliver the result of a deferred call.
+
+    The result is the JSON value if the text is one, and else the text.
+    """
+    if (result is None) == (error is None):
+        raise typer.BadParameter("expected a result, or --error with a text", param_hint="RESULT")
+    text = sys.stdin.read() if result == "-" else result
+    decider = author(by)
+
+    async def work(runtime: Runtime) -> tuple[str, str | None]:
+        from cantrip_actors.cli.inline_decisions import parse_result
+
+        request = _find(runtime.requests(), id)
+        request_id = id if request is None else request.id
+        value = None if text is None else parse_result(text)
+        await runtime.deliver(request_id, value, error=error, by=decider, door=door())
+        return request_id, _find_unattended_root(runtime, request)
+
+    _show(loom, "deliver", *run_quietly(loom, work, as_json=as_json), by=decider, as_json=as_json)
+
+
 def _decide(
     loom: str,
     folder: Path | None,
@@ -181,9 +224,12 @@ def _decide(
         await runtime.decide(request_id, decision, by=decider, door=door(), **more)
         return request_id, _find_unattended_root(runtime, request)
 
-    request_id, root = run_quietly(loom, work, as_json=as_json)
-    verb = decision or "answer"
-    result = {"request_id": request_id, "decision": verb, "by": decider, "loom": loom}
+    _show(loom, decision or "answer", *run_quietly(loom, work, as_json=as_json), by=decider, as_json=as_json)
+
+
+def _show(loom: str, verb: str, request_id: str, root: str | None, *, by: str, as_json: bool) -> None:
+    """Print what was decided, and whether a process runs the entity with this root."""
+    result = {"request_id": request_id, "decision": verb, "by": by, "loom": loom}
     output.show(result, [f"{verb} {request_id}"], as_json=as_json)
     if root is not None and not as_json:
         output.print_note(
@@ -277,7 +323,7 @@ def _describe(request: Request, columns: int) -> str:
     """Return the text or the arguments in one line; the reason comes last, because the call matters more."""
     until = f" [until {request.expires_at[:19]}]" if request.expires_at else ""
     room = max(20, columns - len(until))
-    if request.kind != "approval":
+    if request.kind in ("question", "dispatch"):
         return f"{shorten(request.text, room)}{until}"
     call = show_call(request.args, room)
     left = room - count_columns(call) - 3

@@ -340,6 +340,9 @@ class _Screen:
         if request.kind == "question" and decision == "allow":
             self._view.note = f"{short(entity)} asks a question: `cantrip answer` answers it"
             return
+        if request.kind == "deferred" and decision == "allow":
+            self._view.note = f"{short(entity)} waits for a result: `cantrip deliver` delivers it"
+            return
 
         def decide(text: str) -> None:
             if decision == "deny":

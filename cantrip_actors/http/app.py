@@ -116,13 +116,7 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
     if row.body is not None:
         value = read_json(request, body) if body or row.needs_body else {}
         call.body = validate(row.body, value, strict=issubclass(row.body, Strict))
-    telemetry = service.telemetry
-    with (
-        nullcontext()
-        if telemetry is None
-        else telemetry.request(row.method, row.path, request.headers.get("traceparent"))
-    ):
-        answer = await row.work(call)
+    answer = await row.work(call)
     return answer.response() if isinstance(answer, JsonAnswer) else answer
 
 

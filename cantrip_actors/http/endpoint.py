@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cantrip_actors import CantripError
 from cantrip_actors.http.problems import Problem, make_revoked, problem_of, report
 from cantrip_actors.http.service import Service
+from cantrip_actors.observe.requests import FinishRequest, ignore_end
 from cantrip_actors.redact.logs import get_logger
 
 _access = get_logger("cantrip_actors.http.access")
@@ -44,14 +46,18 @@ class Endpoint:
             is_open = message["type"] == "http.response.start" or message.get("more_body", False)
             await send(message)
 
-        answer = await self._answer(request)
         try:
-            with self._service.answering(getattr(request.state, "token", None)) as valid:
-                await answer(scope, receive, count)
-            if valid.cancel_called and is_open:
-                await count({"type": "http.response.body", "body": b"", "more_body": False})
-            elif valid.cancel_called and not status:
-                await self._convert(make_revoked().response())(scope, receive, count)
+            with self._observe(request) as end:
+                answer = await self._answer(request)
+                try:
+                    with self._service.answering(getattr(request.state, "token", None)) as valid:
+                        await answer(scope, receive, count)
+                    if valid.cancel_called and is_open:
+                        await count({"type": "http.response.body", "body": b"", "more_body": False})
+                    elif valid.cancel_called and not status:
+                        await self._convert(make_revoked().response())(scope, receive, count)
+                finally:
+                    end(status, getattr(request.state, "error", ""))
         finally:
             if self._service.access_log:
                 _access.info(
@@ -64,6 +70,14 @@ class Endpoint:
                     token=getattr(getattr(request.state, "token", None), "name", ""),
                 )
 
+    def _observe(self, request: Request) -> AbstractContextManager[FinishRequest]:
+        """Return a context in which the request is observed; it takes the status of the answer."""
+        telemetry = self._service.telemetry
+        if telemetry is None:
+            return nullcontext(ignore_end)
+        url, parent = request.url, request.headers.get("traceparent")
+        return telemetry.request(request.method, self._path, parent, path=url.path, scheme=url.scheme)
+
     async def _answer(self, request: Request) -> ASGIApp:
         """Return the answer to a request: the boundary around handlers."""
         try:
@@ -73,5 +87,6 @@ class Endpoint:
         except CantripError as error:
             problem = problem_of(error)
         except Exception as error:  # a bug in a handler ends its request, not the service
+            request.state.error = type(error).__name__
             problem = report(error)
         return self._convert(problem.response(self._service.runtime.redact))

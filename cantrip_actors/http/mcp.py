@@ -146,6 +146,7 @@ def _mark(service: Service, request: Request, token: Token) -> None:
         allows=token.allows,
         check_cost=check_cost,
         starting=reserve_start,
+        page=str(request.base_url) if service.page else None,
     )
     user = AccessToken(token="", client_id=token.name, scopes=[], subject=token.digest)
     request.scope["user"] = AuthenticatedUser(user)

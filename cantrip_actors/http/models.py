@@ -119,10 +119,12 @@ class CompactBody(Strict):
 
 
 class DecideBody(Strict):
-    """Decide a request: a decision about a call, or the answer to a question."""
+    """Decide a request: a decision about a call, the answer to a question, or the result of a deferred call."""
 
     decision: Literal["allow", "deny"] | None = None
     answer: Any = None
+    result: Any = Field(default=None, description="The result of a deferred call; null is one, too.")
+    error: str | None = Field(default=None, description="Instead of a result: what failed.")
     note: str = ""
     args: dict[str, Any] | None = Field(default=None, description="With allow: other arguments for the call.")
     remember: Literal["once", "entity"] = "once"
@@ -307,10 +309,10 @@ class ReceiptJson(BaseModel):
 
 
 class RequestJson(BaseModel):
-    """A request that waits for a person."""
+    """A request that waits for a person, or a deferred call that waits for its result."""
 
     id: str
-    kind: Literal["approval", "question", "dispatch"]
+    kind: Literal["approval", "question", "deferred", "dispatch"]
     entity: str | None
     turn: str | None
     call: str | None
@@ -485,7 +487,7 @@ class DecidedJson(BaseModel):
     """A decision that was made."""
 
     id: str
-    decision: Literal["allow", "deny", "answer"]
+    decision: Literal["allow", "deny", "answer", "error"]
     by: str
 
 
@@ -567,6 +569,15 @@ class OverviewJson(BaseModel):
     live: dict[str, Any] | None = None
 
 
+class FrameJson(BaseModel):
+    """A frame of a traceback."""
+
+    file: str
+    line: int | None
+    function: str
+    text: str
+
+
 class CrashReportJson(BaseModel):
     """An unexpected end of an actor."""
 
@@ -582,6 +593,7 @@ class CrashReportJson(BaseModel):
     call: str | None = Field(default=None, description="The type of a call that it had in hand.")
     exception: str | None = None
     traceback: str | None = None
+    frames: list[FrameJson] | None = Field(default=None, description="The traceback as data, outermost frame first.")
     entity: str | None = None
 
 

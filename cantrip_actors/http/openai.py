@@ -8,7 +8,7 @@ response names its entity and the mail with the intent, so it is known at once a
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +19,7 @@ import anyio
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File, Receipt
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File, Receipt, Request
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, find_object_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
@@ -49,6 +49,9 @@ ID: Final = "resp_"
 PARTS: Final = frozenset({"text", "input_text", "output_text"})
 IMAGES: Final = frozenset({"image_url", "input_image"})
 FILES: Final = frozenset({"file", "input_file"})
+
+MOST_METADATA: Final = 512
+"""Characters of a value of metadata."""
 
 
 def as_openai_error(answer: Response) -> Response:
@@ -317,10 +320,21 @@ async def _start(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> _Run
     return _Run(entity.id, entity, None, call.service.growth.subscribe(entity.id))
 
 
+def _list_open_requests(call: HttpCall, entity_id: str) -> list[Request]:
+    """Return the open requests to people of an entity, and of those below it. Reads the loom."""
+    runtime = call.runtime
+    return [request for below in runtime.loom.subtree(entity_id) for request in runtime.requests(entity=below)]
+
+
 async def _leave(call: HttpCall, run: _Run) -> None:
-    """Cancel an episode whose client has gone, unless its result can be retrieved later."""
+    """Cancel an episode whose client has gone, unless its result can be retrieved later, or it waits for a person.
+
+    A client that runs out of patience, because a person thinks about a request, does not want that work undone.
+    """
     if call.key is None and not (isinstance(call.body, models.ResponseBody) and call.body.background):
         with anyio.CancelScope(shield=True):
+            if await call.read(lambda: _list_open_requests(call, run.entity.id)):
+                return
             if run.receipt is None:
                 await run.entity.stop(HUNG_UP, by=call.token.sender)
             else:
@@ -523,7 +537,16 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     if outcome is not None:
         return dict(call.redact_for_token(_build_response(id, model, created, outcome)))
     status = _STATUSES[call.runtime.receipt(entity_id, key).state]
-    return response_object(id, model, created, status, [])
+    shown = response_object(id, model, created, status, [])
+    requests = _list_open_requests(call, entity_id) if status == "in_progress" else []
+    return {**shown, "metadata": _describe_wait(call, entity_id, requests)} if requests else shown
+
+
+def _describe_wait(call: HttpCall, entity_id: str, requests: Sequence[Request]) -> dict[str, str]:
+    """Return the metadata of a response that waits for a person: texts, as OpenAI's API has them."""
+    ids = ",".join(request.id for request in requests)[:MOST_METADATA]
+    link = {"link": f"{call.request.base_url}#/e/{entity_id}"} if call.service.page else {}
+    return {"waits_for": "a person", "requests": ids, **link}
 
 
 async def cancel_response(call: HttpCall) -> JsonAnswer:

@@ -33,6 +33,8 @@ async def decide(call: HttpCall) -> JsonAnswer:
         raise Problem(404, "unknown-request", "no request has this id: GET /api/v1/requests lists them")
     entity_id, mail_key = request_id.partition(":")[0], make_decision_key(request_id)
     is_repeated = call.key is not None and await call.read(lambda: call.runtime.has_mail(entity_id, mail_key))
+    if not body.model_fields_set.isdisjoint({"result", "error"}):
+        return await _deliver(call, request_id, body, is_repeated=is_repeated)
     await call.runtime.decide(
         request_id,
         body.decision,
@@ -45,6 +47,19 @@ async def decide(call: HttpCall) -> JsonAnswer:
         key=call.key,
     )
     content = {"id": request_id, "decision": body.decision or "answer", "by": call.token.name}
+    return JsonAnswer(content, headers=REPLAYED if is_repeated else None)
+
+
+async def _deliver(call: HttpCall, request_id: str, body: models.DecideBody, *, is_repeated: bool) -> JsonAnswer:
+    """Deliver the result of a deferred call, or its error; it is durable when this answers."""
+    others = sorted(body.model_fields_set - {"result", "error"})
+    if others:
+        raise Problem(422, "invalid-decision", f"expected a result or an error alone, got also {', '.join(others)}")
+    token = call.token
+    await call.runtime.deliver(
+        request_id, body.result, error=body.error, by=token.name, door=token.sender, key=call.key
+    )
+    content = {"id": request_id, "decision": "answer" if body.error is None else "error", "by": token.name}
     return JsonAnswer(content, headers=REPLAYED if is_repeated else None)
 
 

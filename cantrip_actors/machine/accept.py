@@ -374,7 +374,9 @@ def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: st
         return []
     records: list[Record] = []
     turn = state.turn
-    is_before = turn.requested is not None and turn.decided is None and not turn.requested.round
+    is_before = (
+        turn.requested is not None and turn.decided is None and not (turn.requested.round or turn.requested.deferred)
+    )
     became = "not run" if is_before else "outcome unknown"
     calls = [*turn.calls[turn.next_call :], *([live.call] if live.call is not None else ())]
     for call in calls:

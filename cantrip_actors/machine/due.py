@@ -105,8 +105,17 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     excess = _explain_excess(plan, turn, moment, call)
     if excess is not None:
         return refuse(plan, state, live, moment, call, excess)
-    inquired = None
+    return _due_gate(plan, state, live, moment, gate, call)
+
+
+def _due_gate(
+    plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall
+) -> Record | Action | Step:
+    """Return the next step of a call that may be made."""
+    turn, inquired = state.turn, None
     if turn.requested is not None and turn.decided is not None:
+        if turn.requested.deferred:
+            return _due_delivered(plan, state, live, moment, gate, call, turn.requested, turn.decided)
         if turn.requested.round:
             inquired = Inquiry(turn.requested.round, turn.requested.state, turn.decided.decision, turn.decided.answer)
         args = turn.requested.args if inquired else turn.decided.args
@@ -126,12 +135,37 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     return _due_own_gate(plan, state, live, moment, gate, call, bound.args)
 
 
+def _due_delivered(
+    plan: Plan,
+    state: State,
+    live: Transient,
+    moment: Moment,
+    gate: Gate,
+    call: ToolCall,
+    requested: Requested,
+    decided: Decided,
+) -> Record | Run:
+    """Return the observation of a deferred call whose result was delivered; the steps after the gate see it first."""
+    result, is_error, images = decided.answer, decided.decision != "answer", decided.images
+    if decided.decision == "deny":
+        note = f": {decided.note}" if decided.note else ""
+        result = f"{call.gate} has no result: {decided.by or 'a person'} refused it{note}"
+    elif decided.decision == "expired":
+        result = f"{call.gate} has no result: none was delivered in time"
+    seen = Observation(call.gate, requested.args, result, is_error, call.id, gate.ephemeral, images)
+    if not gate.has_remarks:
+        return finish(plan, state, live, moment, seen)
+    live.wrapping, live.seen = "after", seen
+    return Run(gate, call, requested.args or {}, make_turn_id(state, live), seen)
+
+
 def _explain_excess(plan: Plan, turn: Turn, moment: Moment, call: ToolCall) -> str | None:
     """Return why a call is one too many for a ward; None if it is not."""
     most = plan.wards.max_gate_calls
     if most is not None and turn.next_call >= most:  # the medium refuses such calls of a program itself
         return f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
-    limit = None if turn.running == call.id else moment.budget.spent_calls.get(call.gate)
+    has_begun = turn.running == call.id or (turn.requested is not None and turn.requested.deferred)
+    limit = None if has_begun else moment.budget.spent_calls.get(call.gate)
     return None if limit is None else f"{call.gate} was not run: its calls are used up: {limit}"
 
 
@@ -174,6 +208,7 @@ def _due_request(
     why = "" if ask is None or ask.when is None else live.why
     if ask is None or why is None:
         return None
+    why = "\n".join(filter(None, (why, gate.hints)))
     known = state.remembered.get(call.gate, {}).get(why)
     if known is None:
         return _make_request(plan, state, live, moment, call, ask.expires, why, {})
@@ -227,6 +262,11 @@ def _due_own_gate(
         live.wrapping, live.seen = "after", answer
     if live.wrapping == "after":
         return Run(gate, call, args, make_turn_id(state, live), live.seen)
+    if gate.kind == "deferred":
+        expires = gate.dependencies.get("expires")
+        request = _make_request(plan, state, live, moment, call, expires, "", {})
+        approval = state.turn.requested
+        return msgspec.structs.replace(request, deferred=True, round=0 if approval is None else approval.round + 1)
     if gate.kind == "message":
         asked = state.turn.asked
         return (

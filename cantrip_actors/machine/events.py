@@ -121,6 +121,7 @@ class Decide(NamedTuple):
     key: str | None = None
     sender: str | None = None
     door: str = ""
+    images: tuple[File, ...] = NO_IMAGES
 
 
 class ChildOutcome(NamedTuple):

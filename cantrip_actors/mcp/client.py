@@ -44,16 +44,18 @@ from mcp_types import (
     Root,
     TextContent,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import FileUrl, ValidationError
 
 from cantrip_actors.mcp.changes import Changes
 from cantrip_actors.mcp.http_client import LOGIN_REFUSED, NEVER_TAKEN, SESSION, SessionClient, tells_of_no_session
 from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
-from cantrip_actors.mcp.pipe import Pipe
+from cantrip_actors.mcp.pipe import LONGEST, Pipe
 from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, ResourcePosition, entry_of
 from cantrip_actors.mcp.results import conversation, convert_result, messages_of, prompt_of, read, tool_of
 from cantrip_actors.mcp.rounds import ServerQuestions
+from cantrip_actors.mcp.server_tasks import StartedTask, TasksExtension, call_as_task, finish_task
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
@@ -162,6 +164,7 @@ async def hold(
                     sampling_callback=connection.answer_sampling if sampling else None,
                     list_roots_callback=connection.list_roots if roots else None,
                     message_handler=changes.note,
+                    extensions=[TasksExtension()],
                     cache=None,
                 )
                 async with client, anyio.create_task_group() as within:  # what uses the client ends before it
@@ -213,7 +216,7 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> ConnectTarget:
                 event_hooks={"response": [note]},
             )
         )
-        return streamable_http_client(url, http_client=http)
+        return streamable_http_client(url, http_client=http, max_sse_event_size=LONGEST)
 
     return reach
 
@@ -442,11 +445,23 @@ class _Connection:
 
     async def _call(self, tool: Tool, args: Mapping[str, Any], call: GateCall, progress: _Progress) -> ToolResult:
         questions = None if call.inquiry is None else ServerQuestions.read(call.inquiry)
+        is_modern = self.session.protocol_version in MODERN_PROTOCOL_VERSIONS
         try:
+            if tool.needs_task and not is_modern:
+                return convert_result(await call_as_task(self.session, tool.name, dict(args)), tool)
             result = await self._settle(partial(self._request, tool, args, progress), call, questions)
+            if isinstance(result, StartedTask):
+                result = await finish_task(self.session, result, partial(self._answer_task, call))
         except _Unsettled as problem:
             return ToolResult(f"{call.gate}: {problem}", is_error=True)
         return read(result) if isinstance(result, ReadResourceResult) else convert_result(result, tool)
+
+    async def _answer_task(self, call: GateCall, requests: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the responses to the questions of a task."""
+        return {
+            name: (await self._input(request, call, None)).model_dump(by_alias=True, mode="json", exclude_none=True)
+            for name, request in requests.items()
+        }
 
     async def _settle(self, send: _Send, call: GateCall | None, questions: ServerQuestions | None = None) -> Any:
         """Return the result of a request, once the server's own requests before it are answered. Raises _Unsettled."""
@@ -458,7 +473,7 @@ class _Connection:
                     questions.responses[name] = await self._input(request, call, questions.resume(name))
                 result = await send(questions.responses, questions.state)
             if not isinstance(result, InputRequiredResult):
-                if result.result_type != "complete":
+                if result.result_type != "complete" and not isinstance(result, StartedTask):
                     mismatch = f"the server answers with a result of the type {result.result_type}"
                     raise _Unsettled(f"{mismatch}, which this client does not take")
                 return result
@@ -481,6 +496,7 @@ class _Connection:
                     input_responses=responses,
                     request_state=state,
                     allow_input_required=True,
+                    allow_claimed=True,
                 )
             except MCPError as problem:
                 if problem.error.code != HEADER_MISMATCH or is_listed:
@@ -488,7 +504,7 @@ class _Connection:
                 await self.own_tools()  # the headers of a request depend on the list of tools
         raise AssertionError("the second attempt returns or raises")
 
-    async def _input(self, request: Any, call: GateCall | None, resume: Mapping[str, Any]) -> Any:
+    async def _input(self, request: Any, call: GateCall | None, resume: Mapping[str, Any] | None) -> Any:
         """Return the answer to a server's request; questions to a person are answered during calls only."""
         if isinstance(request, ListRootsRequest) and self._roots:
             return await self.list_roots()

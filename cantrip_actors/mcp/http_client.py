@@ -7,15 +7,17 @@ JSON-RPC error with one of the codes below, for exactly that request.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httpx2
 import orjson
 from mcp.client.auth import OAuthFlowError
 from mcp_types import METHOD_NOT_FOUND
 
+from cantrip_actors.mcp.pipe import LONGEST
 from cantrip_actors.terms.half_characters import HalfCharacterFilter
 from cantrip_actors.terms.tool_server import ToolServerError
 
@@ -35,7 +37,7 @@ _OVER: Final = re.compile(
 )
 """What servers say about a session that they do not know, with a status of 400."""
 
-_LONGEST: Final = 2_000
+_SEARCHED: Final = 2_000
 """Characters of an answer that are searched."""
 
 
@@ -45,7 +47,7 @@ def tells_of_no_session(text: str) -> bool:
     >>> tells_of_no_session("Bad Request: No valid session ID provided"), tells_of_no_session("n: expected a number")
     (True, False)
     """
-    return _OVER.search(text[:_LONGEST]) is not None
+    return _OVER.search(text[:_SEARCHED]) is not None
 
 
 class SessionClient(httpx2.AsyncClient):
@@ -55,53 +57,68 @@ class SessionClient(httpx2.AsyncClient):
     """
 
     def __init__(self, *, is_connected: Callable[[], bool], **settings: Any) -> None:
-        super().__init__(**settings)
+        hooks = settings.pop("event_hooks", {})
+        super().__init__(**settings, event_hooks={**hooks, "response": [*hooks.get("response", ()), _bound]})
         self._is_connected = is_connected
 
     async def send(self, request: httpx2.Request, **settings: Any) -> httpx2.Response:
         """Send a request, as the base class does."""
         try:
             response = await super().send(request, **settings)
-        except (httpx2.ConnectError, OAuthFlowError, ToolServerError) as problem:
+        except (httpx2.ConnectError, OAuthFlowError, ToolServerError, AnswerTooLong) as problem:
+            if isinstance(problem, AnswerTooLong) and not self._is_connected():
+                raise ToolServerError(str(problem)) from problem
             if not self._is_connected():
                 raise
             if isinstance(problem, httpx2.ConnectError):
                 return await _refuse(request, NEVER_TAKEN, f"it cannot be reached: {problem}")
             return await _refuse(request, LOGIN_REFUSED, str(problem))
         if SESSION in request.headers and response.status_code in (400, 404):
-            text = (await response.aread())[:_LONGEST].decode(errors="replace")
+            try:
+                text = (await response.aread())[:_SEARCHED].decode(errors="replace")
+            except AnswerTooLong:
+                text = ""
             if _ends_session(response.status_code, text):
                 return await _refuse(request, NEVER_TAKEN, "its session is over")
-        return _mend(response) if settings.get("stream") else response
+        return response
 
 
-class _MendedStream(httpx2.AsyncByteStream):
-    """The decoded body of an answer, without half characters, which the SDK does not read."""
+class AnswerTooLong(httpx2.StreamError):
+    """An answer has more bytes than one message of a server may have, as it was sent or decompressed."""
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """The decompressed body of an answer, bounded, and without half characters, which the SDK does not read.
+
+    A stream of events has no end; the SDK bounds each of its events.
+    """
 
     def __init__(self, response: httpx2.Response) -> None:
-        self._response = response
+        encodings = [(name, value) for name, value in response.headers.raw if name.lower() == b"content-encoding"]
+        stream = cast("httpx2.AsyncByteStream", response.stream)
+        self._encoded = httpx2.Response(200, headers=encodings, stream=stream, request=response.request)
+        self._is_endless = response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        text = HalfCharacterFilter()
-        async for piece in self._response.aiter_bytes():
-            if mended := text.feed(piece):
-                yield mended
+        text, size = HalfCharacterFilter(), 0
+        async with contextlib.aclosing(self._encoded.aiter_bytes()) as pieces:
+            async for piece in pieces:  # at most 1 MiB, also of one that was compressed
+                size += len(piece)
+                if size > LONGEST and not self._is_endless:
+                    raise AnswerTooLong(f"its answer has more than {LONGEST >> 20} MiB")
+                if mended := text.feed(piece):
+                    yield mended
         yield text.finish()
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        await self._encoded.aclose()
 
 
-def _mend(response: httpx2.Response) -> httpx2.Response:
-    """Return an answer whose body has no half characters."""
-    changed = (b"content-encoding", b"content-length", b"transfer-encoding")
-    return httpx2.Response(
-        response.status_code,
-        headers=[(name, value) for name, value in response.headers.raw if name.lower() not in changed],
-        stream=_MendedStream(response),
-        request=response.request,
-        extensions=response.extensions,
-    )
+async def _bound(response: httpx2.Response) -> None:
+    """Bound the body of an answer, before anyone reads it."""
+    response.stream = _BoundedStream(response)
+    for name in ("content-encoding", "content-length", "transfer-encoding"):
+        response.headers.pop(name, None)
 
 
 def _ends_session(status: int, text: str) -> bool:

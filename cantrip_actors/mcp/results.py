@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
 
 from mcp_types import (
     AudioContent,
@@ -23,12 +23,20 @@ from mcp_types import (
 from mcp_types import Prompt as McpPrompt
 from mcp_types import Tool as McpTool
 
+from cantrip_actors.mcp.repeats import leave_out, list_values, repeats
 from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image, MessageParts, split_message
 from cantrip_actors.terms.json_schema import find_misfits
+from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import Tool, ToolResult
+
+FILES: Final = 20
+"""Images and files that one result may have."""
+
+TITLE: Final = 200
+"""Characters of a tool's title that are kept."""
 
 
 def tool_of(listed: McpTool) -> Tool:
@@ -41,6 +49,10 @@ def tool_of(listed: McpTool) -> Tool:
         listed.output_schema,
         read_only=bool(hints and hints.read_only_hint),
         idempotent=bool(hints and hints.idempotent_hint),
+        title=(listed.title or (hints.title if hints else None) or "")[:TITLE],
+        destructive=hints.destructive_hint if hints else None,
+        open_world=hints.open_world_hint if hints else None,
+        needs_task=listed.execution is not None and listed.execution.task_support == "required",
     )
 
 
@@ -87,26 +99,65 @@ def _read_content(block: Any) -> Iterator[str | File | EmbeddedText]:
 
 
 def convert_result(result: CallToolResult, tool: Tool) -> ToolResult:
-    """Return the result of a call: its structured content if it has any, else its text; with images and files."""
-    parts = [part for block in result.content for part in _read_part(block)]
+    """Return the result of a call: its content in order, then the structured content that does not repeat it.
+
+    A text that only repeats structured content is left out, and so are media that structured content repeats: the
+    content has them as images and files.
+    """
+    structured = result.structured_content
+    repeated = list_values(structured)
+    read_blocks = [
+        (_find_data(block), list(_read_part(block)))
+        for block in result.content
+        if not (isinstance(block, TextContent) and repeats(block.text, repeated))
+    ]
+    parts = [part for _, block_parts in read_blocks for part in block_parts]
     texts = [part for part in parts if isinstance(part, str)]
-    files = [part for part in parts if not isinstance(part, str)]
     if result.is_error:
-        return ToolResult("\n".join(texts) or f"{tool.name} failed and does not say why", is_error=True)
-    value: Any = result.structured_content
-    if tool.output is not None:
-        if value is None:
-            return ToolResult(
-                f"{tool.name} has an output schema and returned nothing that is structured", is_error=True
-            )
-        problems = find_misfits(value, tool.output, foreign=True)
-        if problems:
-            problem_text = "; ".join(problems).replace("argument", "result")
-            return ToolResult(f"{tool.name} returned what its own output schema forbids: {problem_text}", is_error=True)
-    if value is None:
-        value = "\n".join(texts)
-        return ToolResult([*([value] if value else []), *files] if files else value)
-    return ToolResult([value, *files] if files else value)
+        why = "\n".join(texts) or ("" if structured is None else as_text(structured))
+        return ToolResult(why or f"{tool.name} failed and does not say why", is_error=True)
+    problem = _find_misfit(structured, tool)
+    if problem is not None:
+        return ToolResult(problem, is_error=True)
+    if structured is None and len(texts) == len(parts):
+        return ToolResult("\n".join(texts))
+    if not parts:
+        return ToolResult(structured)
+    files = {data: block_parts[0] for data, block_parts in read_blocks if data}
+    return ToolResult([*_bound(parts), *leave_out(structured, files)])
+
+
+def _find_misfit(structured: Any, tool: Tool) -> str | None:
+    """Return how the structured content of a result misses the tool's own schema; None if it does not."""
+    if tool.output is None:
+        return None
+    if structured is None:
+        return f"{tool.name} has an output schema and returned nothing that is structured"
+    problems = find_misfits(structured, tool.output, foreign=True)
+    if not problems:
+        return None
+    return (
+        f"{tool.name} returned what its own output schema forbids: {'; '.join(problems).replace('argument', 'result')}"
+    )
+
+
+def _find_data(block: Any) -> str:
+    """Return the base64 of a block of media; empty for other blocks."""
+    if isinstance(block, ImageContent | AudioContent):
+        return block.data
+    is_blob = isinstance(block, EmbeddedResource) and isinstance(block.resource, BlobResourceContents)
+    return block.resource.blob if is_blob else ""
+
+
+def _bound(parts: Sequence[str | File]) -> Iterator[str | File]:
+    """Yield the parts of a result with at most `FILES` files."""
+    files = 0
+    for part in parts:
+        files += isinstance(part, File)
+        if not isinstance(part, File) or files <= FILES:
+            yield part
+    if files > FILES:
+        yield f"[{files - FILES:,} more files left out: one result has at most {FILES}]"
 
 
 def read(result: ReadResourceResult) -> ToolResult:
@@ -114,14 +165,15 @@ def read(result: ReadResourceResult) -> ToolResult:
     parts = [_read_resource(content) for content in result.contents]
     if all(isinstance(part, str) for part in parts):
         return ToolResult("\n".join(map(str, parts)))
-    return ToolResult(parts)
+    return ToolResult(list(_bound(parts)))
 
 
 def _read_resource(resource: TextResourceContents | BlobResourceContents) -> str | File:
     if isinstance(resource, TextResourceContents):
         return resource.text
     media_type = resource.mime_type or ""
-    return _read_file(resource.blob, media_type, Image if media_type.startswith("image/") else File)
+    kind = Image if media_type.startswith("image/") else File
+    return _read_file(resource.blob, media_type, kind, resource.uri.partition("?")[0].rpartition("/")[2])
 
 
 def _read_part(block: Any) -> Iterator[str | File]:
@@ -138,10 +190,12 @@ def _read_part(block: Any) -> Iterator[str | File]:
         yield _read_resource(block.resource)
 
 
-def _read_file(data: str, media_type: str, kind: type[File]) -> str | File:
+def _read_file(data: str, media_type: str, kind: type[File], filename: str = "") -> str | File:
     """Return a file, or a text about a file that an entity cannot have."""
     try:
         content = base64.b64decode(data, validate=True)
-        return kind(content) if kind is Image else kind(content, media_type=media_type or None)
+        if kind is Image:
+            return Image(content)
+        return File(content, filename=filename or None, media_type=media_type or None)
     except (binascii.Error, InvalidFile) as problem:
         return f"[a file of the type {media_type or 'unknown'} that cannot be shown: {problem}]"

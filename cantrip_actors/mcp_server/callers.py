@@ -35,6 +35,7 @@ class McpCaller:
     `by` names it in records, and `door` names the door that vouches for it. `allows` says whether it has a scope
     (`cantrip_actors.http.tokens`). `check_cost` raises Refused if it has spent what it may spend. `starting` does so,
     too, and if it may not begin another entity now; it yields a function that counts the one it begins in the block.
+    `page` is the address of the live page, where people decide requests; None if there is none.
     """
 
     runtime: Runtime
@@ -44,6 +45,7 @@ class McpCaller:
     allows: Callable[[str], bool] = _allow
     check_cost: Callable[[], Awaitable[None]] = _skip_cost_check
     starting: Callable[[], AbstractAsyncContextManager[Callable[[str], None]]] = _skip_count
+    page: str | None = None
 
     async def read(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which reads the loom, as `Runtime.read`."""

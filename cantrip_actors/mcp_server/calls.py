@@ -2,7 +2,8 @@
 
 A client of the handshake era is asked during the call. A modern one gets `input_required` and calls again with the
 answers and the state that names the work; meanwhile the entity waits, as it does for any person. A client with the
-tasks extension gets a task once the work takes long or needs a person.
+tasks extension gets a task once the work takes long or needs a person. Any other client that cannot ask its user gets
+the request as the result of the call: a person decides it elsewhere, and the tool `continue` returns the result then.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ async def work_of_state(caller: McpCaller, state: str) -> tuple[ToolWork, frozen
 
 
 class ToolCallRun:
-    """A running call. `seen_ids` are those of requests that its user has seen: each is sent once."""
+    """A running call. `seen_ids` are those of requests that its user has seen: each is sent once.
+
+    A call that `owns_work` cancels it when it is cancelled, unless the work waits for a person.
+    """
 
     def __init__(
         self,
@@ -56,11 +60,14 @@ class ToolCallRun:
         context: ServerRequestContext[Any, Any],
         work: ToolWork,
         seen_ids: frozenset[str] = frozenset(),
+        *,
+        owns_work: bool = True,
     ) -> None:
         self._caller = caller
         self._context = context
         self._work = work
         self._put = set(seen_ids)
+        self._owns_work = owns_work
         self._is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._asks = can_ask(caller, context.session.client_capabilities)
         self._has_tasks = has_tasks(context)
@@ -68,14 +75,19 @@ class ToolCallRun:
         self._tasks: TaskGroup
 
     async def answer(self, responses: Mapping[str, Any] | None) -> ToolAnswer:
-        """Record the decisions that came with the call, and wait. Cancelling this cancels the work."""
+        """Record the decisions that came with the call, and wait.
+
+        Cancelling this cancels the work, unless a person has to decide something: a client that runs out of patience
+        says the same as one that cancels.
+        """
         try:
             await self._decide(responses or {})
             return await self._wait()
         except anyio.get_cancelled_exc_class():
             # the closed runtime has ended the entity, or suspended it for the next process
             with anyio.CancelScope(shield=True), suppress(RuntimeClosed):
-                await self._work.cancel("the MCP client cancelled the call")
+                if self._owns_work and not await self._caller.read(self._work.requests):
+                    await self._work.cancel("the MCP client cancelled the call")
             raise
 
     async def _decide(self, responses: Mapping[str, Any]) -> None:
@@ -89,8 +101,7 @@ class ToolCallRun:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._report)
-            if self._asks:
-                await tasks.start(self._follow)
+            await tasks.start(self._follow)
             with anyio.move_on_after(SOON if self._has_tasks else None):
                 self._found = await self._work.wait()
             tasks.cancel_scope.cancel()
@@ -110,13 +121,13 @@ class ToolCallRun:
                     await self._context.session.report_progress(count, message=f"turn {event.sequence}")
 
     async def _follow(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Send the requests of the entity, and of those below it, to the client's user."""
-        async with self._caller.runtime.requests(follow=True) as requests:
+        """Send the requests of the entity, and of those below it, to the client's user, or to the client itself."""
+        async with self._caller.runtime.requests(follow=True, attend=self._asks) as requests:
             task_status.started()
             async for request in requests:
                 if request.id in self._put or not await self._caller.read(partial(self._work.concerns, request)):
                     continue
-                if not self._is_modern:
+                if self._asks and not self._is_modern:
                     self._tasks.start_soon(self._ask, request)
                     continue
                 if not self._has_tasks:
@@ -124,12 +135,18 @@ class ToolCallRun:
                     waiting = [request for request in open_requests if request.id not in self._put]
                     if not waiting:
                         continue  # it was decided meanwhile
-                    self._found = types.InputRequiredResult(
-                        input_requests=forms_of(self._caller, waiting),
-                        request_state=state_of(self._work, frozenset(self._put)),
-                    )
+                    self._found = await self._caller.read(partial(self._hand_over, waiting))
                 self._tasks.cancel_scope.cancel()
                 return
+
+    def _hand_over(self, waiting: list[Request]) -> ToolAnswer:
+        """Return the answer to a call that waits for a person: the forms for the client's user, or the requests."""
+        if not self._asks:
+            return self._work.waiting_result(waiting)
+        return types.InputRequiredResult(
+            input_requests=forms_of(self._caller, waiting),
+            request_state=state_of(self._work, frozenset(self._put)),
+        )
 
     async def _ask(self, request: Request) -> None:
         """Ask the client for a decision, while the call waits."""

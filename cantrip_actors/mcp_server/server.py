@@ -21,7 +21,15 @@ from cantrip_actors.mcp_server.callers import CallerRefused, McpCaller
 from cantrip_actors.mcp_server.calls import ToolCallRun, work_of_state
 from cantrip_actors.mcp_server.resources import TEMPLATES, list_resources, read_resource
 from cantrip_actors.mcp_server.tasks import RequestContext, has_tasks, serve_tasks
-from cantrip_actors.mcp_server.tools import Offer, offers_of
+from cantrip_actors.mcp_server.tools import (
+    CONTINUE,
+    CONTINUE_TOOL,
+    ContinueArguments,
+    Offer,
+    make_prompt,
+    offers_of,
+    prompts_of,
+)
 from cantrip_actors.mcp_server.work import ToolWork, UnknownWork, error_result
 from cantrip_actors.runtime.events.instrument import Instrument, Served
 
@@ -33,11 +41,12 @@ PATIENCE: Final = 7 * 86_400.0
 INSTRUCTIONS: Final = (
     "Each tool has an agent work on an intent; it may take minutes. A result names the entity that worked: "
     "NAME_send gives a long-lived entity a further intent, NAME_fork continues from an earlier turn, and "
-    "cantrip://entities/ID and cantrip://turns/ID are what happened."
+    "cantrip://entities/ID and cantrip://turns/ID are what happened. A call that waits for a person returns at once; "
+    "once it is decided, the tool `continue` returns its result."
 )
 
 METHODS: Final = frozenset(
-    {"initialize", "ping", "server/discover", "tools/list", "tools/call", "prompts/list"}
+    {"initialize", "ping", "server/discover", "tools/list", "tools/call", "prompts/list", "prompts/get"}
     | {"resources/list", "resources/templates/list", "resources/read", "tasks/get", "tasks/update", "tasks/cancel"}
 )
 """Methods that are counted by their names; a client may send any text."""
@@ -66,6 +75,7 @@ def make_server(
         on_list_resource_templates=handlers.list_templates,
         on_read_resource=handlers.read_resource,
         on_list_prompts=handlers.list_prompts,
+        on_get_prompt=handlers.get_prompt,
     )
     serve_tasks(server, find)
     security = RequestStateSecurity(
@@ -73,7 +83,7 @@ def make_server(
     )
     server.middleware += [RequestStateBoundary(security, default_audience="cantrip"), _Errors(find)]
     if runtime.telemetry is not None:
-        server.middleware.insert(0, _Measuring(runtime.telemetry, handlers.offers))
+        server.middleware.insert(0, _Measuring(runtime.telemetry, {*handlers.offers, CONTINUE}))
     return server
 
 
@@ -97,12 +107,16 @@ class _Handlers:
 
     async def list_tools(self, context: RequestContext, _params: Any) -> types.ListToolsResult:
         """Return the tools that the client may call."""
-        return types.ListToolsResult(tools=[offer.tool for offer in self._list_offered(self._find(context)).values()])
+        tools = [offer.tool for offer in self._list_offered(self._find(context)).values()]
+        return types.ListToolsResult(tools=[*tools, CONTINUE_TOOL] if tools else [])
 
     async def call_tool(self, context: RequestContext, params: types.CallToolRequestParams) -> Any:
         """Have an entity work on an intent, or continue with the state of an earlier call."""
         caller = self._find(context)
-        offer = self._list_offered(caller).get(params.name)
+        offered = self._list_offered(caller)
+        offer = offered.get(params.name)
+        if offered and params.name == CONTINUE:
+            return await self._continue(context, caller, params)
         if offer is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:200]}")
         if params.request_state is not None:
@@ -112,13 +126,24 @@ class _Handlers:
             arguments: Any = offer.arguments.model_validate(params.arguments or {})
             work = await ToolWork.begin(caller, offer, arguments, survives=has_tasks(context))
         except ValidationError as error:
-            faults = (
-                f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)
-            )
-            return error_result(f"{params.name}: {'; '.join(faults)}")
+            return _explain_faults(params.name, error)
         except CantripError as error:
             return error_result(caller.runtime.redact(str(error)))
         return await ToolCallRun(caller, context, work).answer(None)
+
+    async def _continue(self, context: RequestContext, caller: McpCaller, params: types.CallToolRequestParams) -> Any:
+        """Return the result of an earlier call, or the requests that it still waits for."""
+        try:
+            work_id = ContinueArguments.model_validate(params.arguments or {}).id
+        except ValidationError as error:
+            return _explain_faults(params.name, error)
+        try:
+            work = await caller.read(lambda: ToolWork.find(caller, work_id))
+        except UnknownWork:
+            return error_result(
+                f"{CONTINUE}: no call has the id {work_id[:100]!r}: take it from the result of the call"
+            )
+        return await ToolCallRun(caller, context, work, owns_work=False).answer(None)
 
     async def list_resources(
         self, context: RequestContext, params: types.PaginatedRequestParams | None
@@ -127,9 +152,21 @@ class _Handlers:
         cursor = None if params is None else params.cursor
         return await to_thread.run_sync(list_resources, self._find(context), cursor)
 
-    async def list_prompts(self, _context: RequestContext, _params: Any) -> types.ListPromptsResult:
-        """Return no prompts: clients ask for them even if a server does not announce any."""
-        return types.ListPromptsResult(prompts=[])
+    async def list_prompts(self, context: RequestContext, _params: Any) -> types.ListPromptsResult:
+        """Return the prompts that a person may pick."""
+        return types.ListPromptsResult(prompts=list(self._list_prompts(context).values()))
+
+    def _list_prompts(self, context: RequestContext) -> dict[str, types.Prompt]:
+        return prompts_of(self._list_offered(self._find(context)).values())
+
+    async def get_prompt(self, context: RequestContext, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        """Return the message of a prompt."""
+        if params.name not in self._list_prompts(context):
+            raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name[:200]}")
+        intent = (params.arguments or {}).get("intent", "")
+        if not intent.strip():
+            raise MCPError(types.INVALID_PARAMS, f"{params.name[:200]}: the argument intent is missing")
+        return make_prompt(params.name, intent)
 
     async def list_templates(self, _context: RequestContext, _params: Any) -> types.ListResourceTemplatesResult:
         """Return the forms of the URIs."""
@@ -165,6 +202,11 @@ class _Measuring:
             shown = tool if isinstance(tool, str) and tool in self._offered else "_OTHER" if tool else ""
             method = ctx.method if ctx.method in METHODS else "_OTHER"
             self._telemetry.noted(Served(method, shown, error, time.perf_counter() - began))
+
+
+def _explain_faults(tool: str, error: ValidationError) -> types.CallToolResult:
+    faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False))
+    return error_result(f"{tool}: {'; '.join(faults)}")
 
 
 class _Errors:

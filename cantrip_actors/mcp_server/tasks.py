@@ -69,6 +69,21 @@ def _build_task(work: ToolWork, status: TaskStatus) -> dict[str, Any]:
     }
 
 
+def _read_task(caller: McpCaller, task_id: str, *, asks: bool) -> dict[str, Any]:
+    """Return the answer to `tasks/get`. Reads the loom."""
+    work = ToolWork.find(caller, task_id)
+    status = _find_status(work)
+    task: dict[str, Any] = {"resultType": "complete", **_build_task(work, status)}
+    if status == "input_required" and not asks:  # another door has to decide
+        return {**task, "status": "working", "statusMessage": work.describe_wait()}
+    if status == "input_required":
+        forms = forms_of(caller, work.requests())
+        task["inputRequests"] = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}
+    elif status == "completed" and (result := work.result()) is not None:
+        task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return task
+
+
 def _check_header(context: RequestContext, task_id: str) -> None:
     """Raise MCPError unless the header of an HTTP request names the task: the SDK checks methods of the core only."""
     if context.request is not None and context.request.headers.get(MCP_NAME_HEADER) != task_id:
@@ -93,22 +108,7 @@ def serve_tasks(server: Server[Any], find: Callable[[RequestContext], McpCaller]
     async def get(context: RequestContext, params: _TaskParams) -> dict[str, Any]:
         caller = caller_of(context, params.task_id, "read")
         asks = can_ask(caller, context.session.client_capabilities)
-
-        def look() -> dict[str, Any]:
-            work = ToolWork.find(caller, params.task_id)
-            status = _find_status(work)
-            if status == "input_required" and not asks:  # another door has to decide
-                status = "working"
-            task: dict[str, Any] = {"resultType": "complete", **_build_task(work, status)}
-            if status == "input_required":
-                forms = forms_of(caller, work.requests())
-                shown = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}
-                task["inputRequests"] = shown
-            elif status == "completed" and (result := work.result()) is not None:
-                task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-            return task
-
-        return await caller.read(look)
+        return await caller.read(lambda: _read_task(caller, params.task_id, asks=asks))
 
     async def update(context: RequestContext, params: _UpdateParams) -> dict[str, Any]:
         caller = caller_of(context, params.task_id, "approve")

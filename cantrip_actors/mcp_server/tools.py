@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -40,6 +40,24 @@ class ForkArguments(_ToolArguments):
     at: str = Field(min_length=1, description="The id of a turn; or that of an entity, for its last turn.")
 
 
+class ContinueArguments(BaseModel):
+    """Arguments of `continue`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(min_length=1, description="The `id` in `waits` of the earlier result.")
+
+
+CONTINUE: Final = "continue"
+"""The tool that returns the result of a call which waited for a person."""
+
+CONTINUE_TOOL: Final = types.Tool(
+    name=CONTINUE,
+    description="Return the result of an earlier call that waited for a person. If it still waits, say so again.",
+    input_schema=ContinueArguments.model_json_schema(),
+    annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+)
+
 _KINDS: Final[Mapping[str, tuple[type[_ToolArguments], str, str, str]]] = {
     "cast": (CastArguments, "", "", "cast"),
     "send": (
@@ -70,6 +88,10 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
     for name, cantrip in cantrips.items():
         for kind, (arguments, ending, purpose, scope) in _KINDS.items():
             called = re.sub(r"[^A-Za-z0-9._-]", "_", name)[: LONGEST - len(ending)] + ending
+            if called == CONTINUE:
+                raise InvalidCantrip(
+                    f'"{name}" would make a tool called "{CONTINUE}", which every server has: rename it'
+                )
             if called in offers:
                 raise InvalidCantrip(
                     f'"{offers[called].cantrip}" and "{name}" both make a tool called "{called}": rename one of them'
@@ -79,9 +101,39 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
                 description=(purpose + _build_description(name, cantrip))[:DESCRIPTION],
                 input_schema=arguments.model_json_schema(),
                 output_schema=_build_output_schema(cantrip),
+                annotations=_build_annotations(cantrip),
             )
             offers[called] = Offer(name, kind, arguments, scope, tool)  # type: ignore[arg-type]  # the keys of _KINDS
     return offers
+
+
+def _build_annotations(cantrip: Cantrip) -> types.ToolAnnotations:
+    """Return the hints for clients: a tool only reads if every gate of its cantrip does."""
+    gates = [gate for gate in cantrip.circle.open_gates.values() if gate.kind == "function"]
+    is_safe = cantrip.circle.medium == "tools" and not cantrip.circle.servers and all(gate.read_only for gate in gates)
+    is_open = bool(cantrip.circle.risks["way_out"] or cantrip.circle.risks["untrusted_content"])
+    return types.ToolAnnotations(read_only_hint=is_safe, open_world_hint=is_open)
+
+
+def prompts_of(offers: Iterable[Offer]) -> dict[str, types.Prompt]:
+    """Return a prompt for each tool that begins an entity, by its name: a person picks it and writes the intent."""
+    fields = CastArguments.model_json_schema()["properties"]
+    return {
+        offer.tool.name: types.Prompt(
+            name=offer.tool.name,
+            description=offer.tool.description,
+            arguments=[types.PromptArgument(name="intent", description=fields["intent"]["description"], required=True)],
+        )
+        for offer in offers
+        if offer.kind == "cast"
+    }
+
+
+def make_prompt(name: str, intent: str) -> types.GetPromptResult:
+    """Return the message of a prompt, which has the client's model call the tool."""
+    text = f"Call the tool {name} with exactly this intent, and report its result:\n\n{intent}"
+    message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+    return types.GetPromptResult(messages=[message])
 
 
 def _build_description(name: str, cantrip: Cantrip) -> str:
@@ -104,8 +156,10 @@ def _build_output_schema(cantrip: Cantrip) -> dict[str, Any]:
             "turns": {"type": "integer"},
             "tokens": {"type": "integer"},
             "cost": {"type": "number", "description": "In US dollars, the entity's children included."},
+            "waits": {"type": "object", "description": "In place of a result: the requests that a person decides."},
         },
-        "required": ["result", "entity_id", "turns", "tokens", "cost"],
+        "required": ["entity_id", "turns", "tokens", "cost"],
+        "anyOf": [{"required": ["result"]}, {"required": ["waits"]}],
     }
     return {**schema, "$defs": definitions} if definitions else schema
 

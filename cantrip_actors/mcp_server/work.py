@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,13 +12,18 @@ from mcp import types
 from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Receipt, Request
 from cantrip_actors.machine.project import find_episode, find_outcome, find_turn_in_force, get_time
 from cantrip_actors.mcp_server.callers import McpCaller
-from cantrip_actors.mcp_server.tools import CastArguments, ForkArguments, Offer, SendArguments
+from cantrip_actors.mcp_server.tools import CONTINUE, CastArguments, ForkArguments, Offer, SendArguments
 from cantrip_actors.terms.image import select_pictures
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
 
 CANCELLED: Final = frozenset({"cancelled", "interrupted", "abandoned", "parent_ended"})
 """The reasons of cancelled episodes."""
+
+
+_COLUMNS: Final = 400
+_ROWS: Final = 60
+"""The size of a request in a result."""
 
 
 class UnknownWork(CantripError, KeyError):
@@ -154,6 +160,37 @@ class ToolWork:
         ]
         return types.CallToolResult(content=content, structured_content=facts)
 
+    @property
+    def _link(self) -> str | None:
+        page = self._caller.page
+        return None if page is None else f"{page}#/e/{self.entity.id}"
+
+    def describe_wait(self) -> str:
+        """Return where a person decides the requests that this work waits for. Reads the loom."""
+        places = [f"`cantrip requests {request.id}`" for request in self.requests()]
+        return f"waits for a person: {', '.join(places if self._link is None else [self._link, *places])}"
+
+    def waiting_result(self, requests: Sequence[Request]) -> types.CallToolResult:
+        """Return the result of a call that waits for a person whom its client cannot ask. Reads the loom."""
+        link = self._link
+        waits = {
+            "for": "a person",
+            "id": self.id,
+            "requests": [
+                {"id": request.id, "kind": request.kind, "gate": request.gate, "text": self._redact(request.text)}
+                for request in requests
+            ],
+            **({} if link is None else {"link": link}),
+        }
+        facts = {name: value for name, value in self._facts(None).items() if name != "result"}
+        asks = [line for request in requests for line in request.render(columns=_COLUMNS, rows=_ROWS)]
+        text = (
+            f"This call {self.describe_wait()}. Tell your user to decide it there, then call the tool {CONTINUE} "
+            f'with id="{self.id}" for the result.\n'
+        )
+        content = types.TextContent(type="text", text=text + self._redact("\n".join(asks)))
+        return types.CallToolResult(content=[content], structured_content={**facts, "waits": waits})
+
     def _facts(self, outcome: Outcome | None) -> dict[str, Any]:
         loom, entity_id = self._caller.loom, self.entity.id
         usage = loom.subtree_usage(entity_id)
@@ -172,7 +209,7 @@ class ToolWork:
         """Return the open requests to people of the entity and of those below it."""
         runtime = self._runtime
         found = [one for below in runtime.loom.subtree(self.entity.id) for one in runtime.requests(entity=below)]
-        return sorted(found, key=lambda request: request.asked_at)
+        return sorted((one for one in found if one.kind != "deferred"), key=lambda request: request.asked_at)
 
     def count_turns_before(self) -> int:
         """Return the number of the last turn that the entity made before this work, or until now."""
@@ -180,7 +217,9 @@ class ToolWork:
         return turns[-1].sequence if turns else 0
 
     def concerns(self, request: Request) -> bool:
-        """Return whether a request is of this entity, or of one below it."""
+        """Return whether a request to a person is of this entity, or of one below it."""
+        if request.kind == "deferred":
+            return False  # a program delivers the result
         return request.entity is not None and self.entity.id in self._runtime.loom.ancestry(request.entity)
 
     async def cancel(self, reason: str) -> None:

@@ -185,6 +185,12 @@ class Counters:
             return {labels: series.value for labels, series in list(self._counts[name].items())}
         return {labels: value for gauge, labels, value in self.read_gauges() if gauge == name}
 
+    def read_exported(self, name: str) -> dict[Labels, float]:
+        """Return the series of a counter, with those that exist from the start."""
+        metric = self.metrics[name]
+        ends = ("",) * (len(metric.labels) - len(metric.from_start[0])) if metric.from_start else ()
+        return {(*labels, *ends): 0.0 for labels in metric.from_start} | self.read_values(name)
+
     def read_gauges(self) -> list[tuple[str, Labels, float]]:
         """Read all gauges. The values of series that have become `other` are added up."""
         values: dict[tuple[str, Labels], float] = {}
@@ -206,7 +212,8 @@ class Counters:
         for metric in self.metrics.values():
             name = metric.prometheus
             lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
-            for labels, value in values.get(metric.name, {}).items():
+            series = self.read_exported(metric.name) if metric.from_start else values.get(metric.name, {})
+            for labels, value in series.items():
                 lines.append(f"{name}{_render_labels(metric, labels)} {_render_number(value)}")
             for labels, histogram in histograms.get(metric.name, {}).items():
                 lines += _render_buckets(metric, name, labels, histogram)

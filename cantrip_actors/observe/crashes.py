@@ -58,6 +58,9 @@ HISTORY: Final = 2_000
 LONGEST: Final = 20_000
 """The most characters of a text in a report: of a longer one the beginning and the end are kept."""
 
+FRAMES: Final = 50
+"""The most frames of a traceback that a report has as data: those next to where the exception was raised."""
+
 LEAVES: Final = 100
 """The most leaves of an exception group in a report."""
 
@@ -186,9 +189,14 @@ def _describe_exception(reason: ExitReason) -> CrashReport:
     if not isinstance(reason, Crash):
         return {}
     error = reason.exception
-    trace = traceback.format_exception(type(error), error, strip_own_frames(error.__traceback__))
+    own = strip_own_frames(error.__traceback__)
+    trace = traceback.format_exception(type(error), error, own)
+    frames = [
+        {"file": frame.filename, "line": frame.lineno, "function": frame.name, "text": frame.line or ""}
+        for frame in traceback.extract_tb(own)[-FRAMES:]
+    ]
     leaves = [f"{type(leaf).__name__}: {render_exception(leaf)}" for leaf in islice(_list_leaves(error), LEAVES)]
-    return {"exception": type(error).__name__, "leaves": leaves, "traceback": "".join(trace)}
+    return {"exception": type(error).__name__, "leaves": leaves, "traceback": "".join(trace), "frames": frames}
 
 
 def _cut(value: Any) -> Any:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+import traceback
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final, Literal, TextIO
 
 import structlog
 
+from cantrip_actors.observe import names
 from cantrip_actors.redact.logs import log_processor, safe_repr
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.runtime.events.context_variables import DOING, WORKING
@@ -27,6 +30,9 @@ DEEPEST: Final = 20
 """The levels of lists and mappings that a value of a line may have; deeper ones are left out."""
 
 LEFT_OUT: Final = "…"
+
+FRAMES: Final = 20
+"""The most frames of one exception in a line in JSON."""
 
 LogLine = MutableMapping[str, Any]
 
@@ -55,6 +61,62 @@ def add_context(_logger: Any, _method: str, line: LogLine) -> LogLine:
     return line
 
 
+def export_line(_logger: Any, _method: str, line: LogLine) -> LogLine:
+    """Send a line as a log record to OpenTelemetry's logger provider, which an SDK exports over OTLP.
+
+    A processor for structlog: put it last before the renderer, after the redaction. It does nothing in a program that
+    has not loaded OpenTelemetry. An exception is `exception.type`, `exception.message` and `exception.stacktrace`.
+    """
+    if "opentelemetry" in sys.modules:
+        from opentelemetry._logs import LogRecord, SeverityNumber, get_logger
+
+        level = str(line.get("level", "info"))
+        exported = {key: value for key, value in line.items() if key not in _FIELDS}
+        record = LogRecord(
+            timestamp=time.time_ns(),
+            severity_number=SeverityNumber[_SEVERITIES.get(level, "INFO")],
+            severity_text=level.upper(),
+            body=str(line.get("event", "")),
+            attributes={key: _make_attribute(value) for key, value in exported.items()} | _describe_error(line),
+        )
+        get_logger(str(line.get("logger") or names.SCOPE)).emit(record)
+    return line
+
+
+_FIELDS: Final = frozenset(("event", "level", "timestamp", "logger", "exc_info", "exception", "trace_id", "span_id"))
+"""The keys of a line that a log record has elsewhere; the span is that of the current context."""
+
+_SEVERITIES: Final = {"debug": "DEBUG", "warning": "WARN", "error": "ERROR", "critical": "FATAL"}
+
+
+def _make_attribute(value: Any) -> Any:
+    return value if isinstance(value, (str, bool, int, float)) else safe_repr(value)
+
+
+def _describe_error(line: LogLine) -> dict[str, str]:
+    """Return the exception of a line as attributes: it is there as data, as text, or not rendered yet."""
+    found = line.get("exception")
+    if isinstance(found, list) and found:
+        first = found[0]
+        frames = (
+            f"{frame.get('filename')}:{frame.get('lineno')} in {frame.get('name')}"
+            for described in found
+            for frame in described.get("frames", ())
+        )
+        about = {names.EXCEPTION: first.get("exc_type"), names.EXCEPTION_TEXT: first.get("exc_value")}
+        return {name: str(value) for name, value in about.items()} | {names.EXCEPTION_TRACE: "\n".join(frames)}
+    if isinstance(found, str):
+        last = found.rstrip().rpartition("\n")[2]
+        kind, _, text = last.partition(": ")
+        return {names.EXCEPTION: kind, names.EXCEPTION_TEXT: text, names.EXCEPTION_TRACE: found}
+    error = line.get("exc_info")
+    error = error[1] if isinstance(error, tuple) else sys.exc_info()[1] if error is True else error
+    if not isinstance(error, BaseException):
+        return {}
+    trace = "".join(traceback.format_exception(error))
+    return {names.EXCEPTION: type(error).__name__, names.EXCEPTION_TEXT: str(error), names.EXCEPTION_TRACE: trace}
+
+
 def configure(
     form: Form,
     level: str,
@@ -74,13 +136,17 @@ def configure(
         rendered: list[Any] = [
             _add_name,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
-            structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.ExceptionRenderer(
+                structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=FRAMES)
+            ),
             log_processor(redactor),
+            export_line,
             _render_json,
         ]
     else:
         stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
-        rendered = [stamp, log_processor(redactor), *more, console or structlog.dev.ConsoleRenderer(colors=False)]
+        renderer = console or structlog.dev.ConsoleRenderer(colors=False)
+        rendered = [stamp, log_processor(redactor), export_line, *more, renderer]
     structlog.configure(
         processors=[*shared, *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -126,8 +192,27 @@ def _render_json(_logger: Any, _method: str, line: LogLine) -> str:
     text = json.dumps(line, default=safe_repr)
     if len(text) > LONGEST:
         room = max(100, LONGEST // (len(line) + 1))
+        if isinstance(line.get("exception"), list):
+            line["exception"] = _shorten_error(line["exception"], room)
         text = json.dumps({_cut(name, room): _cut(value, room) for name, value in line.items()}, default=safe_repr)
     return text
+
+
+def _shorten_error(exceptions: list[Any], room: int) -> list[Any]:
+    """Return a chain of exceptions that stays data: the first ones, with the frames next to where they were raised."""
+    shown: list[Any] = []
+    for most in (10, 5, 2, 0):
+        shown = [
+            {
+                **described,
+                "exc_value": str(described.get("exc_value", ""))[:500],
+                "frames": described.get("frames", [])[-most:] if most else [],
+            }
+            for described in exceptions[: max(1, most // 2)]
+        ]
+        if len(json.dumps(shown, default=safe_repr)) <= room:
+            break
+    return shown
 
 
 def _cut(value: Any, room: int) -> Any:

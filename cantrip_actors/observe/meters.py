@@ -39,7 +39,7 @@ def export(counters: Counters, meter: Meter) -> None:
 
 
 def _read_counter(counters: Counters, metric: Metric, _options: CallbackOptions) -> Iterable[Observation]:
-    series = counters.read_values(metric.name)
+    series = counters.read_exported(metric.name)
     return [Observation(value, _build_attributes(metric, labels)) for labels, value in series.items()]
 
 

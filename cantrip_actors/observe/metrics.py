@@ -1,14 +1,19 @@
 """The table of metrics: names, kinds, units, attributes and buckets.
 
+Exporters add the unit to a name that does not end in it. Series of counters that are known beforehand exist from the
+start, with 0: a reader that first sees a 1 takes it for no increase.
+
 The standard ones are those of the GenAI conventions; ours begin with `cantrip.`. Attributes come from closed sets or
 from the author of the cantrip: no series names an entity, an intent or a user.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, get_args
 
 from cantrip_actors.observe import names
+from cantrip_actors.terms.outcome import EndReason
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 
@@ -22,13 +27,15 @@ class Metric(NamedTuple):
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    from_start: tuple[tuple[str, ...], ...] = ()
+    """The labels of the series that exist from the start."""
 
     @property
     def prometheus(self) -> str:
         """Its name on the page of Prometheus, without the suffixes of samples."""
         name = self.name.replace(".", "_").replace("-", "_")
         unit = {"s": "_seconds", "By": "_bytes"}.get(self.unit, "")
-        return f"{name}{unit}{'_total' if self.kind == 'counter' else ''}"
+        return f"{name.removesuffix(unit)}{unit}{'_total' if self.kind == 'counter' else ''}"
 
 
 SECONDS: Final = tuple(0.01 * 2**n for n in range(14))
@@ -38,6 +45,7 @@ CALLS: Final = tuple(float(2**n) for n in range(8))
 WAITS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
 WORKFLOW: Final = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
 MCP: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+HTTP: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 FAST: Final = tuple(0.0001 * 2**n for n in range(14))
 
 TENANT: Final = "cantrip.tenant"
@@ -45,6 +53,7 @@ TENANT: Final = "cantrip.tenant"
 
 _QUERY: Final = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.SERVER, names.PORT)
 _MCP: Final = (names.MCP_METHOD, names.TOOL, names.ERROR)
+_HTTP: Final = (names.HTTP_METHOD, names.ROUTE, names.STATUS, names.SCHEME, names.ERROR)
 _USAGE: Final = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.MODALITY)
 _INFERENCE: Final = "gen_ai.client.inference"
 
@@ -85,6 +94,7 @@ _ALL: Final = (
         "gen_ai.execute_tool.duration", "Time of a gate call.", SECONDS, names.TOOL, names.TOOL_TYPE, names.ERROR
     ),
     _histogram("gen_ai.invoke_workflow.duration", "Time of a controller's run.", WORKFLOW, names.WORKFLOW, names.ERROR),
+    _histogram(names.HTTP_DURATION, "Time of a request to the service, until its answer ends.", HTTP, *_HTTP),
     _histogram("mcp.client.operation.duration", "Time of a call of a server's tool.", MCP, *_MCP),
     _histogram("mcp.server.operation.duration", "Time of a request of an MCP client.", MCP, *_MCP),
     _histogram("mcp.client.session.duration", "Time of a connection to a server of tools.", MCP),
@@ -165,4 +175,22 @@ LEGACY: Final = (
 PER_TENANT: Final = ("cantrip.turns", "cantrip.cost.usd", "cantrip.entity.ends")
 """The metrics that `tenant_metrics=True` counts by tenant."""
 
-METRICS: Final = {metric.name: metric for metric in _ALL}
+_ROLES: Final = ("entity", "circle", "crystal", "loom", "mail", "scheduler", "registry", "node")
+"""The kinds of actors whose crashes are rated."""
+
+_FROM_START: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    **{
+        f"cantrip.supervisor.{what}": tuple((role,) for role in _ROLES)
+        for what in ("restarts", "gave_up", "zombies", "failed_starts")
+    },
+    "cantrip.supervisor.crashes": tuple((role, "crash") for role in _ROLES),
+    "cantrip.entity.ends": tuple((reason, "") for reason in get_args(EndReason)),
+    "cantrip.streams.dropped": tuple((dialect,) for dialect in ("native", "openai", "acp", "mcp")),
+}
+
+METRICS: Final = {
+    metric.name: metric._replace(
+        from_start=_FROM_START.get(metric.name, () if metric.labels or metric.kind != "counter" else ((),))
+    )
+    for metric in _ALL
+}

@@ -1,7 +1,7 @@
 """Every name of OpenTelemetry's GenAI conventions in this package, and our own; renaming changes only this file.
 
-The names are those of `open-telemetry/semantic-conventions-genai`, which are newer than those of the package
-`opentelemetry-semantic-conventions`, so nothing is imported from there.
+The names are those of `open-telemetry/semantic-conventions-genai`. The package `opentelemetry-semantic-conventions` has
+the earlier ones, so nothing is imported from there; `tests/observe/test_conventions.py` lists each difference.
 """
 
 from __future__ import annotations
@@ -52,6 +52,14 @@ TRANSPORT: Final = "network.transport"
 ERROR: Final = "error.type"
 EXCEPTION: Final = "exception.type"
 EXCEPTION_TEXT: Final = "exception.message"
+
+EXCEPTION_TRACE: Final = "exception.stacktrace"
+HTTP_METHOD: Final = "http.request.method"
+ROUTE: Final = "http.route"
+STATUS: Final = "http.response.status_code"
+PATH: Final = "url.path"
+SCHEME: Final = "url.scheme"
+HTTP_DURATION: Final = "http.server.request.duration"
 
 # content
 SYSTEM: Final = "gen_ai.system_instructions"
@@ -125,7 +133,6 @@ BACKFILLED: Final = "cantrip.backfilled"
 RETRY_EVENT: Final = "cantrip.retry"
 ASKED_EVENT: Final = "cantrip.approval.asked"
 DECIDED_EVENT: Final = "cantrip.approval.decided"
-STATUS: Final = "http.response.status_code"
 DELAY: Final = "cantrip.retry.delay"
 REQUEST: Final = "cantrip.request.id"
 DECISION: Final = "cantrip.decision"

@@ -8,8 +8,9 @@ API only when a `Telemetry` is made; without it no part of OpenTelemetry is impo
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +22,7 @@ from cantrip_actors.observe.counters import Counters
 from cantrip_actors.observe.crashes import Crashes
 from cantrip_actors.observe.measuring import Measuring
 from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
+from cantrip_actors.observe.requests import FinishRequest, HttpRequest, find_error, ignore_end
 from cantrip_actors.observe.settings import OnContent, TracingSettings
 from cantrip_actors.runtime.events.instrument import EpisodeSpans, Fact, Instrument
 from cantrip_actors.terms.arguments import check, check_choice, check_kind
@@ -138,16 +140,36 @@ class Telemetry(Instrument):
         """Return the metrics as a page in Prometheus' text format 0.0.4. Any thread may call it."""
         return self.counters.render_prometheus()
 
-    def request(self, method: str, route: str, traceparent: str | None) -> AbstractContextManager[None]:
+    @contextmanager
+    def request(
+        self, method: str, route: str, traceparent: str | None = None, *, path: str = "", scheme: str = ""
+    ) -> Iterator[FinishRequest]:
         """Return a context in which a request is the current span: its casts and sends are below it.
 
-        `route` is a template, without ids. If the server is instrumented already, this adds nothing.
+        `route` is a template, without ids. Call what the context yields with the status of the answer, and the class
+        of the error that the request ended with, if any. If the server is instrumented already, there is no other
+        span. The time of the request is counted by route and status.
         """
+        began, ends = time.perf_counter(), list[tuple[int, str]]()
+        try:
+            with self._trace_request(HttpRequest(method, route, traceparent, path, scheme)) as finish:
+
+                def end(status: int, error: str = "") -> None:
+                    ends[:] = [(status, find_error(status, error))]
+                    finish(*ends[0])
+
+                yield end
+        finally:
+            status, error = ends[0] if ends else (0, "")
+            labels = (method, route, str(status or ""), scheme, error)
+            self.counters.observe(names.HTTP_DURATION, labels, time.perf_counter() - began)
+
+    def _trace_request(self, request: HttpRequest) -> AbstractContextManager[FinishRequest]:
         if self._settings is None:
-            return nullcontext()
+            return nullcontext(ignore_end)
         from cantrip_actors.observe.tracing import request_span
 
-        return request_span(self._settings, method, route, traceparent)
+        return request_span(self._settings, request)
 
     # What the runtime calls
 

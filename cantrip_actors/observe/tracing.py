@@ -46,6 +46,7 @@ from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import RecordedSpan, build_spans, emit, find_parent_trace
 from cantrip_actors.observe.content import QueryMessages, build_definitions, build_output, dump_text
 from cantrip_actors.observe.measuring import get_address, get_error_type, get_method, get_tool_type
+from cantrip_actors.observe.requests import FinishRequest, HttpRequest, ignore_end
 from cantrip_actors.observe.usage import build_usage_attributes
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Bound, Cell
@@ -78,9 +79,6 @@ _log = get_logger("cantrip_actors.observe")
 
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _RAISED = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Group|Warning|Timeout))(?:: |$)")
-
-IN_PROCESS: Final = ("local",)
-"""Providers whose model runs on this machine."""
 
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
 
@@ -557,7 +555,7 @@ def _describe_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuer
     provider, model = names.split_crystal_name(get_crystal_name(crystal))
     is_workflow = getattr(crystal, "is_workflow", False)
     operation = names.PLAN if is_workflow else names.CHAT
-    is_inside = is_workflow or hasattr(crystal, "respond") or provider in IN_PROCESS
+    is_inside = is_workflow or hasattr(crystal, "respond")  # `local:` crystals speak to a server, too
     options = {} if is_summary else cell.plan.cantrip.call.sampling()
     known: dict[str, Any] = {
         names.OPERATION: operation,
@@ -615,26 +613,37 @@ def find_parent(variables: ContextVariables, variable: ContextVar[Any], mail: st
     return trace.set_span_in_context(trace.NonRecordingSpan(remote), context)
 
 
+def _finish_request(span: Span, status: int, error: str) -> None:
+    """Note the status of the answer to a request, and the error that it ended with, if any."""
+    if status:
+        span.set_attribute(names.STATUS, status)
+    if error:
+        span.set_attribute(names.ERROR, error)
+        span.set_status(Status(StatusCode.ERROR))
+
+
 @contextmanager
-def request_span(settings: TracingSettings, method: str, route: str, header: str | None) -> Iterator[None]:
+def request_span(settings: TracingSettings, request: HttpRequest) -> Iterator[FinishRequest]:
     """Make a request the current span in this block, below the span that its `traceparent` names.
 
     If the server is instrumented already, its span remains the current one. Use it in a plain coroutine.
     """
     if trace.get_current_span().get_span_context().is_valid:
-        yield
+        yield ignore_end
         return
-    remote = parse_traceparent(header)
+    remote = parse_traceparent(request.traceparent)
     parent = otel.Context() if remote is None else trace.set_span_in_context(trace.NonRecordingSpan(remote))
-    known = {"http.request.method": method, "http.route": route}
-    start = partial(settings.tracer.start_span, f"{method} {route}", parent, SpanKind.SERVER, known)
+    known = {names.HTTP_METHOD: request.method, names.ROUTE: request.route}
+    known |= {name: value for name, value in ((names.PATH, request.path), (names.SCHEME, request.scheme)) if value}
+    start = partial(settings.tracer.start_span, f"{request.method} {request.route}", parent, SpanKind.SERVER, known)
     span = attempt("a request is not traced", start)
     if span is None:
-        yield
+        yield ignore_end
         return
+    finish = partial(_finish_request, span)
     token = otel.attach(trace.set_span_in_context(span, parent))
     try:
-        yield
+        yield lambda status, error: attempt("a request is not traced", partial(finish, status, error))
     finally:
         otel.detach(token)
         attempt("a request is not traced", span.end)

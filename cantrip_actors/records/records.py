@@ -31,6 +31,9 @@ OnClose = Literal["end", "keep"]
 """What happens to a one-shot entity without a key that works when its runtime closes: it ends, or is left as it stands,
 for the next process."""
 
+RequestKind = Literal["approval", "question", "deferred"]
+"""What an entity waits for: the approval of a call, the answer of a person, or the result of a deferred call."""
+
 SCHEMA = 1
 """The version of the records' format. Every header states it; from version 2 on every line does."""
 
@@ -211,13 +214,13 @@ class Asked(_Record, frozen=True, tag="asked"):
 
 
 class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
-    """The entity waits for a person: for a decision about a gate call, or for the answer to a `question`.
+    """The entity waits: for a decision about a call, for the answer to a `question`, or for the result of a call.
 
     Nothing of the gate has run, unless the gate itself asks: the `round` of its first question is 1, and `state` is
     what it continues with once it has the answer. `args` are the arguments of the call, for the person, also if the
     utterance has them. `why` is what the condition of `ask_first` said. `question` is the text for the person, None for
     an approval, and `answer_schema` the JSON Schema of the answer. `snapshot` is the program that waits, in the middle
-    of its call.
+    of its call. If it is `deferred`, any program delivers the result of the call.
     """
 
     entity_id: str
@@ -233,6 +236,17 @@ class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
     snapshot: Snapshot | None = None
     round: int = 0
     state: Any = None
+    deferred: bool = False
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call, as `GateCall.id`; an earlier request about the same call has this id as well."""
+        return _call_id(self)
+
+    @property
+    def kind(self) -> RequestKind:
+        """The kind of the request."""
+        return "deferred" if self.deferred else "approval" if self.question is None else "question"
 
     @property
     def id(self) -> str:
@@ -240,13 +254,15 @@ class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
         return _request_id(self)
 
 
-Decision = Literal["allow", "deny", "answer", "expired"]
+Decision = Literal["allow", "deny", "answer", "error", "expired"]
+"""How a request was decided. The result of a deferred call is an "answer", or an "error"."""
 
 
 class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     """A request was decided by the person `by`, who may have left a `note`; or it has expired.
 
-    `args` replaces the arguments of the call; `answer` is that of a question. With `remember` the decision holds for
+    `args` replaces the arguments of the call; `answer` is that of a question, or the result of a deferred call with its
+    `images`, or the text of its error. With `remember` the decision holds for
     later calls of the gate by this entity for which the condition says the same. `key` and `sender` are those of
     the mail that this record takes. `door` is the door that the decision came through (`door.py`).
     """
@@ -266,6 +282,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     door: str = ""
     round: int = 0
     """That of the request."""
+    images: tuple[File, ...] = NO_IMAGES
 
     @property
     def decider(self) -> str:
@@ -277,7 +294,8 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
         """Return the decision, its author and how that is known, its time, and the note."""
         if self.decision == "expired":
             return f"nobody in time, {self.at}"
-        what = {"allow": "allowed", "deny": "denied", "answer": "answered"}[self.decision]
+        words = {"allow": "allowed", "deny": "denied", "answer": "answered", "error": "reported as failed"}
+        what = words[self.decision]
         note = f": {self.note}" if self.note else ""
         return f"{what} by {self.decider}, {self.at}{note}"
 
@@ -288,8 +306,11 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
 
 
 def _request_id(about: Requested | Decided) -> str:
-    call = f"{about.entity_id}:{about.turn_id}:{about.tool_call_id}"
-    return f"{call}:{about.round}" if about.round else call
+    return f"{_call_id(about)}:{about.round}" if about.round else _call_id(about)
+
+
+def _call_id(about: Requested | Decided) -> str:
+    return f"{about.entity_id}:{about.turn_id}:{about.tool_call_id}"
 
 
 class Utterance(_Record, frozen=True, kw_only=True, tag="utterance"):
@@ -556,7 +577,7 @@ Record = (
 
 R = TypeVar("R", bound=Record)
 
-WITH_IMAGES = frozenset({GateFinished, IntentGiven, Steered, Utterance})
+WITH_IMAGES = frozenset({Decided, GateFinished, IntentGiven, Steered, Utterance})
 """The kinds that have `images`."""
 WITH_SNAPSHOT = frozenset({Committed, GateStarted, Requested})
 """The kinds that have a `snapshot`."""

@@ -242,7 +242,7 @@ class DelegatedEvent(StepEvent, frozen=True, gc=False):
 class RequestedEvent(StepEvent, frozen=True, gc=False):
     """The entity waits for a person: `runtime.decide(request_id, …)`; `text` says why, or is the question.
 
-    The answer to a question has to match `schema`.
+    The answer to a question has to match `schema`. A deferred call waits for `runtime.deliver(request_id, …)`.
     """
 
     request_id: str
@@ -253,10 +253,11 @@ class RequestedEvent(StepEvent, frozen=True, gc=False):
     tool_call_id: str = ""
     is_question: bool = False
     schema: Mapping[str, Any] | None = None
+    is_deferred: bool = False
 
 
 class DecidedEvent(StepEvent, frozen=True, gc=False):
-    """A request was decided: "allow", "deny", "answer" or "expired"."""
+    """A request was decided: "allow", "deny", "answer" or "expired"; a deferred call got an "answer" or an "error"."""
 
     request_id: str
     decision: str

@@ -211,6 +211,7 @@ def _read_request(record: Requested, at: float) -> Iterator[EntityEvent]:
         record.tool_call_id,
         record.question is not None,
         record.answer_schema,
+        record.deferred,
     )
 
 

@@ -229,21 +229,22 @@ class Circle:
 
     @cached_property
     def risks(self) -> Mapping[Risk, tuple[str, ...]]:
-        """The names of the open gates that bring each risk, as their authors declare."""
+        """The names of the open gates that bring each risk, as their authors declare.
+
+        A server's name stands for its tools.
+        """
         gates = [gate for gate in self.open_gates.values() if gate.server not in self.servers or gate.server is None]
+        servers = {risk: [server.name for server in self.servers if self._brings(server, risk)] for risk in RISKS}
         return MappingProxyType(
-            {
-                risk: (
-                    *(gate.name for gate in gates if gate.brings(risk)),
-                    *(
-                        server.name
-                        for server in self.servers
-                        if risk in server.risks and (risk != "way_out" or server.ask != "all")
-                    ),
-                )
-                for risk in RISKS
-            }
+            {risk: (*(gate.name for gate in gates if gate.brings(risk)), *servers[risk]) for risk in RISKS}
         )
+
+    def _brings(self, server: ToolServer, risk: Risk) -> bool:
+        """Return whether a server's tools bring a risk; before they are listed, the server says so itself."""
+        tools = [gate for gate in self.gates if gate.server == server]
+        if tools:
+            return any(gate.brings(risk) for gate in tools if gate.name in self.open_gates)
+        return risk in server.risks and (risk != "way_out" or server.ask != "all")
 
     @property
     def has_lethal_trifecta(self) -> bool:
@@ -383,6 +384,8 @@ def _find_gate(part: str | Gate | Callable[..., Any]) -> Gate:
         check(callable(part), "gate", "a name, a gate or an annotated function", part, InvalidCantrip)
         part = gate(part)
     if part.name in DELEGATION or part.name == "done":
+        if part.kind == "deferred":
+            raise InvalidCantrip(f"gate {part.name}: the runtime carries it out, so it cannot be deferred: rename it")
         kind: Literal["delegate", "done"] = "delegate" if part.name in DELEGATION else "done"
         part = part if part.kind == kind else replace(part, kind=kind)
     return part.ready()

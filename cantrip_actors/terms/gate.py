@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Refused"]
 
-GateKind = Literal["function", "done", "delegate", "message", "question"]
+GateKind = Literal["function", "done", "delegate", "message", "question", "deferred"]
 
 
 class GateSource(Protocol):
@@ -113,6 +113,8 @@ class Gate:
     """How failed attempts of the function are retried; None if they are not."""
     max_shown: int | None = None
     """Characters of one result that a query shows; None for a quarter of the model's window, at most 100,000."""
+    hints: str = field(default="", repr=False, compare=False)
+    """What its server says of it to a person who decides about a call."""
 
     def __post_init__(self) -> None:
         for flag in ("ephemeral", "idempotent", "read_only", "blocking"):
@@ -164,7 +166,9 @@ class Gate:
         if standard_gate is not None and standard_gate.parameters is self.parameters:
             description, parameters = "" if description == standard_gate.description else description, {}
         steps = [wrapper.name for wrapper in self.wrappers]
-        identity = {"name": self.name, "parameters": parameters} | ({"wrapped": steps} if steps else {})
+        identity: dict[str, Any] = {"name": self.name, "parameters": parameters} | ({"wrapped": steps} if steps else {})
+        if self.kind == "deferred":
+            identity["deferred"] = True
         return identity, description
 
     @property
@@ -185,6 +189,8 @@ class Gate:
     ) -> Gate:
         """Return a gate with a given JSON Schema, such as that of a tool of a server or of a recipe.
 
+        With `kind="deferred"` it has no function: another program delivers the results of its calls.
+
         Raises InvalidCantrip if the schema is not valid, or does not describe an object.
         """
         fits = isinstance(parameters, Mapping | None)
@@ -195,14 +201,36 @@ class Gate:
             raise InvalidCantrip(f"gate {name}: parameters are not a JSON Schema: {fault}")
         if schema.setdefault("type", "object") != "object":
             raise InvalidCantrip(f'gate {name}: expected parameters of type "object", got "{schema["type"]}"')
-        return cls(
+        gate = cls(
             name=check_name(name),
             description=description,
             parameters=schema,
-            kind=kind,
+            kind="function" if kind == "deferred" else kind,
             function=function,
             schema=make_validator(schema),
             **complete_settings(settings, function),
+        )
+        return gate.defer() if kind == "deferred" else gate
+
+    def defer(self, expires: float | None = None) -> Gate:
+        """Return the gate as a deferred one: a call of it waits until a program delivers its result.
+
+        Raises InvalidCantrip if the gate has what only a function needs that is called here.
+        """
+        idle = [name for name in ("timeout", "retry") if getattr(self, name) is not None]
+        idle += [name for name in ("idempotent",) if getattr(self, name)]
+        if idle:
+            hint = ": expires=… bounds the wait" if "timeout" in idle else ""
+            raise InvalidCantrip(f"gate {self.name}: {idle[0]} has no effect on a deferred gate{hint}; leave it out")
+        if self.injected or self.site:
+            raise InvalidCantrip(
+                f"gate {self.name}: the function of a deferred gate is never called, so it takes no dependency and no "
+                "GateCall: give it the parameters of the entity's call alone"
+            )
+        checked = check_expires(f"gate {self.name}", expires)
+        dependencies = {} if checked is None else {"expires": checked}
+        return replace(
+            self, kind="deferred", function=None, blocking=False, injected=("expires",), dependencies=dependencies
         )
 
     @property
@@ -384,6 +412,7 @@ _DEPENDENCIES: dict[tuple[GateKind, str], Callable[[str, Any], Any]] = {
     ("message", "to"): _check_patterns,
     ("question", "expires"): check_expires,
     ("question", "unattended"): check_unattended,
+    ("deferred", "expires"): check_expires,
 }
 """The dependencies of `with_` that are checked: those of the gates without a function."""
 

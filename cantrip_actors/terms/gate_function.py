@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, Unpack, overload
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, create_model
 
+from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate, GateSettings, check_name, complete_settings
 from cantrip_actors.terms.identity import build_parameters_identity
@@ -35,7 +36,12 @@ Injected = Annotated[T, _Dependency()]
 def gate(function: Callable[..., Any], /) -> Gate: ...
 @overload
 def gate(
-    *, name: str | None = None, description: str | None = None, **settings: Unpack[GateSettings]
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    deferred: bool = False,
+    expires: float | None = None,
+    **settings: Unpack[GateSettings],
 ) -> Callable[[Callable[..., Any]], Gate]: ...
 def gate(
     function: Callable[..., Any] | None = None,
@@ -43,6 +49,8 @@ def gate(
     *,
     name: str | None = None,
     description: str | None = None,
+    deferred: bool = False,
+    expires: float | None = None,
     **settings: Unpack[GateSettings],
 ) -> Gate | Callable[[Callable[..., Any]], Gate]:
     """Make a gate of an annotated function: its name, docstring, annotations and defaults are the definition.
@@ -55,15 +63,23 @@ def gate(
     "private_data" that it reads, "untrusted_content" that strangers wrote, or a "way_out" for what the entity says. A
     circle with all three is warned about.
 
-    Raises InvalidCantrip for an unknown risk, and if no schema can be derived from the annotations.
+    With `deferred=True` the function is never called: a call is recorded and waits, for days and through restarts,
+    until any program delivers its result with `Runtime.deliver`. After `expires` seconds without a result, the
+    observation is an error.
+
+    Raises InvalidCantrip for an unknown risk, if no schema can be derived from the annotations, and for settings that
+    a deferred gate cannot have.
     """
+    check_kind("gate: deferred", deferred, bool, "True or False", InvalidCantrip)
+    if expires is not None and not deferred:
+        raise InvalidCantrip("gate: expires is for deferred=True; timeout=… bounds a function that runs here")
 
     def make(function: Callable[..., Any]) -> Gate:
         inner = _unwrap_partials(function)
         own_name = check_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
         injected, required_injected, fields, open_, site = _split(function, own_name)
         model, schema = make_model(own_name, fields, open_=open_)
-        return Gate(
+        called_here = Gate(
             name=own_name,
             description=description if description is not None else inspect.getdoc(_find_annotated(function)) or "",
             parameters=schema,
@@ -75,6 +91,7 @@ def gate(
             model=model,
             **complete_settings(settings, function),
         )
+        return called_here.defer(expires) if deferred else called_here
 
     return make if function is None else make(function)
 

@@ -62,6 +62,7 @@ class NeverTaken(Exception):
 class Tool(NamedTuple):
     """A tool as its server describes it: `parameters` and `output` are JSON Schemas, the rest are hints.
 
+    `destructive` and `open_world` are None if the server does not say. A tool that `needs_task` is run as a task only.
     One of another `kind` than "tool" is not the server's own: it lists or reads the server's resources.
     """
 
@@ -71,11 +72,29 @@ class Tool(NamedTuple):
     output: Mapping[str, Any] | None = None
     read_only: bool = False
     idempotent: bool = False
+    title: str = ""
+    destructive: bool | None = None
+    open_world: bool | None = None
+    needs_task: bool = False
     kind: Literal["tool", "resources", "read"] = "tool"
 
     def get_digest_fields(self) -> tuple[Any, ...]:
         """Return what the digest of a server's tools covers."""
         return tuple(self) if self.kind != "tool" else tuple(self)[:-1]
+
+    def describe_hints(self, server: str) -> str:
+        """Return what its server says of it to a person who decides about a call; empty if it says nothing."""
+        says = [
+            f'it is called "{" ".join(self.title.split())}"' if self.title and self.title != self.name else "",
+            "it only reads" if self.read_only else "",
+            "it may destroy or overwrite data" if self.destructive and not self.read_only else "",
+            "it only adds data" if self.destructive is False and not self.read_only else "",
+            "calling it again changes nothing more" if self.idempotent and not self.read_only else "",
+            "it reaches the world outside" if self.open_world else "",
+            "it stays within its own data" if self.open_world is False else "",
+        ]
+        words = ", ".join(word for word in says if word)
+        return f"the server {server} says: {words}" if words else ""
 
 
 class ToolResult(NamedTuple):
@@ -453,7 +472,7 @@ def _make_gate(server: ToolServer, tool: Tool, calls: Calls, *, in_programs: boo
         read_only=tool.read_only and server.trust_hints,
         timeout=server.timeout,
         max_shown=server.max_shown,
-        risks=server.risks,
+        risks=_find_risks(server, tool),
     )
     wrappers: list[Wrapper] = []
     if server.ask == "all" or tool.name in server.ask:
@@ -461,7 +480,19 @@ def _make_gate(server: ToolServer, tool: Tool, calls: Calls, *, in_programs: boo
     if server.guard is not None and not tool_gate.read_only and not (wrappers and server.guard.ask):
         wrappers.insert(0, server.guard)
     checked = make_validator(tool_gate.parameters, foreign=True)
-    return replace(tool_gate, site=((CALL, get_call),), server=server, wrappers=tuple(wrappers), schema=checked)
+    hints = tool.describe_hints(server.name)
+    return replace(
+        tool_gate, site=((CALL, get_call),), server=server, wrappers=tuple(wrappers), schema=checked, hints=hints
+    )
+
+
+def _find_risks(server: ToolServer, tool: Tool) -> frozenset[Risk]:
+    """Return the risks of a tool: those of its server. A hint may add one; it takes one away only if it is trusted."""
+    if tool.open_world:
+        return server.risks | {"untrusted_content", "way_out"}
+    if tool.open_world is False and server.trust_hints:
+        return server.risks - {"way_out"}
+    return server.risks
 
 
 def _make_catalogue(server: ToolServer, listed: ListedTools) -> Gate:

@@ -116,6 +116,52 @@ def test_the_sdks_client_works_with_the_agent(backend: str, tmp_path: Path) -> N
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
+@pytest.mark.rule("W-42")
+def test_the_sdks_client_sees_in_a_loaded_session_what_runs_after_its_permission(tmp_path: Path) -> None:
+    class Client:
+        def __init__(self, allows: bool) -> None:
+            self.allows = allows
+            self.asked, self.answered = asyncio.Event(), asyncio.Event()
+            self.outputs: list[Any] = []
+            self.text = ""
+
+        async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+            if isinstance(update, schema.ToolCallProgress) and update.status == "completed":
+                self.outputs.append(update.raw_output)
+            if isinstance(update, schema.AgentMessageChunk):
+                self.text += update.content.text
+                if "paid 3" in self.text:
+                    self.answered.set()
+
+        async def request_permission(self, **_: Any) -> Any:
+            self.asked.set()
+            if not self.allows:
+                await asyncio.sleep(1000)
+            outcome = schema.AllowedOutcome(outcome="selected", option_id="allow")
+            return schema.RequestPermissionResponse(outcome=outcome)
+
+        def on_connect(self, conn: Any) -> None:
+            pass
+
+    async def work() -> None:
+        command = ["-m", "cantrip_actors.cli.main", *RECIPE, "--loom", f"sqlite:{tmp_path / 'loom.db'}"]
+        first, second = Client(allows=False), Client(allows=True)
+        async with acp.spawn_agent_process(first, sys.executable, *command, env=ENVIRONMENT, cwd=ROOT) as (conn, _):
+            await conn.initialize(protocol_version=1)
+            session = (await conn.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+            prompt = [acp.text_block('pay {"amount": 3}')]
+            waiting = asyncio.ensure_future(conn.prompt(session_id=session, prompt=prompt))
+            await first.asked.wait()
+            waiting.cancel()
+        async with acp.spawn_agent_process(second, sys.executable, *command, env=ENVIRONMENT, cwd=ROOT) as (conn, _):
+            await conn.initialize(protocol_version=1)
+            await conn.load_session(session_id=session, cwd=str(tmp_path), mcp_servers=[])
+            await second.answered.wait()
+        assert second.outputs == [{"output": "paid 3"}]
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
 @pytest.mark.rule("ACP-04", "ACP-06", "ACP-07", "ACP-08")
 def test_invalid_input_and_printed_output_do_not_break_the_connection() -> None:
     with agent("--loom", "memory:", general=["--log-level", "debug"]) as on:

@@ -1,5 +1,6 @@
 """What an editor can do with an entity: prompts, permissions, cancelling, going back, choices, files."""
 
+import contextlib
 import json
 import sys
 import uuid
@@ -93,7 +94,7 @@ async def test_calls_of_gates_are_shown_with_their_results() -> None:
         calls = [one for one in editor.updates if one["sessionUpdate"].startswith("tool_call")]
         assert [one["status"] for one in calls] == ["pending", "completed"]
         assert len({one["toolCallId"] for one in calls}) == 1
-        assert calls[-1]["rawOutput"] == "seen"
+        assert calls[-1]["rawOutput"] == {"output": "seen"}
         usage = [one for one in editor.updates if one["sessionUpdate"] == "usage_update"]
         assert usage[-1]["size"] == 1000
 
@@ -330,6 +331,69 @@ async def test_a_request_to_a_closed_editor_is_sent_again_at_load() -> None:
         turns = runtime.loom.turns(session)
         assert [one.result for turn in turns for one in turn.gate_calls] == ["paid 3"]
         assert request.gate == "pay"
+
+
+@pytest.mark.rule("W-42")
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_what_runs_after_a_permission_is_shown_to_the_editor_that_opened_the_session(
+    method: str, is_restarted: bool, tmp_path: Path
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        url = f"sqlite:{tmp_path / 'loom.db'}"
+        recipe = helper()
+        runtime = await stack.enter_async_context(Runtime.open(url, cantrips=[recipe]))
+        async with edited(recipe, runtime=runtime, answers={"session/request_permission": lambda _: None}) as editor:
+            session = await new(editor)
+            await editor.prompt(session, "hello")
+            await editor.begin("session/prompt", {"sessionId": session, "prompt": 'pay {"amount": 3}'})
+            await editor.until(lambda: editor.asked)
+        if is_restarted:
+            await stack.aclose()
+            runtime = await stack.enter_async_context(Runtime.open(url, cantrips=[recipe], recover="resume"))
+        async with edited(recipe, runtime=runtime, answers=chooses("allow")) as editor:
+            await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
+            await editor.until(lambda: "paid 3" in editor.text())
+            assert editor.text().count("it said: paid 3") == 1
+            assert editor.text().count("hello is number 1") == (method == "session/load")
+            calls = [one for one in editor.of(session) if one["sessionUpdate"].startswith("tool_call")]
+            assert calls[-1]["status"] == "completed"
+            assert calls[-1]["rawOutput"] == {"output": "paid 3"}
+            assert len({one["toolCallId"] for one in calls}) == 1
+            assert await editor.prompt(session, "and now?") == "end_turn"
+            assert editor.text().count("it said: paid 3") == 1
+
+
+@pytest.mark.rule("W-42", "ACP-11")
+async def test_work_that_began_before_the_session_was_loaded_is_cancelled_as_a_prompt() -> None:
+    recipe = helper()
+    async with Runtime.open("memory:", cantrips=[recipe]) as runtime:
+        async with edited(recipe, runtime=runtime) as editor:
+            session = await new(editor)
+            await editor.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 1000}'})
+            await editor.until(lambda: [one for one in editor.updates if one.get("status") == "in_progress"])
+        async with edited(recipe, runtime=runtime) as editor:
+            await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+            await editor.tell("session/cancel", sessionId=session)
+            assert await editor.prompt(session, "and now?") == "end_turn"
+
+
+@pytest.mark.rule("W-42")
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ({"outcome": {"outcome": "selected", "optionId": "allow_once"}}, "paid 3"),
+        ({"outcome": "selected", "optionId": "allow"}, "paid 3"),
+        ({"outcome": {"outcome": "selected", "optionId": "reject_always"}}, "denied"),
+        ({"outcome": {"outcome": "selected", "optionId": "proceed"}}, "'proceed', which is none of its options"),
+        ({"outcome": {"outcome": "selected"}}, "'no option', which is none"),
+        ({}, "'no option', which is none"),
+    ],
+)
+async def test_another_form_of_answer_to_a_permission_is_understood_or_refused_aloud(answer: Any, result: str) -> None:
+    async with edited(helper(), answers={"session/request_permission": lambda _: answer}) as editor:
+        assert await editor.prompt(await new(editor), 'pay {"amount": 3}') == "end_turn"
+        assert result in editor.text()
 
 
 @pytest.mark.rule("ACP-15", "ACP-16")
@@ -681,7 +745,7 @@ async def test_a_server_of_a_session_ends_with_the_session() -> None:
     async with edited(adder()) as editor:
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=given()))["sessionId"]
         assert await editor.prompt(session, "go") == "end_turn"
-        results = [one["rawOutput"] for one in editor.updates if one.get("status") == "completed"]
+        results = [one["rawOutput"]["output"] for one in editor.updates if one.get("status") == "completed"]
         assert results[1] == '{"result":3}'
         await editor.ask("session/close", sessionId=session)
         await ended(int(results[0]))
@@ -694,7 +758,7 @@ async def test_a_server_of_the_session_may_be_behind_a_url() -> None:
         servers = [{"type": "http", "name": "my-tools", "url": url, "headers": [{"name": "X-Team", "value": "a"}]}]
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=servers))["sessionId"]
         assert await editor.prompt(session, "go") == "end_turn"
-        assert '{"result":3}' in [one.get("rawOutput") for one in editor.updates]
+        assert {"output": '{"result":3}'} in [one.get("rawOutput") for one in editor.updates]
         await editor.until(lambda: "my_tools__review" in json.dumps(editor.updates))
 
 
@@ -708,7 +772,7 @@ async def test_a_loaded_session_has_the_servers_that_it_is_loaded_with() -> None
         await editor.ask("session/resume", sessionId=session, cwd=str(ROOT), mcpServers=given())
         editor.updates.clear()
         assert await editor.prompt(session, "again") == "end_turn"
-        assert '{"result":3}' in [one.get("rawOutput") for one in editor.updates]
+        assert {"output": '{"result":3}'} in [one.get("rawOutput") for one in editor.updates]
 
 
 @pytest.mark.real_time
@@ -718,7 +782,7 @@ async def test_in_the_mode_ask_the_user_decides_about_tools_of_servers() -> None
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=given()))["sessionId"]
         await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
         await editor.prompt(session, "go")
-        failed = [one["rawOutput"] for one in editor.updates if one.get("status") == "failed"]
+        failed = [one["rawOutput"]["output"] for one in editor.updates if one.get("status") == "failed"]
         assert ["can change something" in str(one) for one in failed] == [True, True]
 
 

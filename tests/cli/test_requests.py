@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,26 @@ async def pay(to: str, note: str = "") -> str:
 '''
 
 
+BUILDING = '''\
+from cantrip_actors import gate
+
+@gate(deferred=True)
+async def build(target: str) -> dict:
+    """Build."""
+'''
+
+
 @pytest.fixture
 def waiting(place: Path) -> Iterator[subprocess.Popen[str]]:
     """A cast in a process of its own, which waits for a person."""
     (place / "ask.yaml").write_text(RECIPE)
+    with cast_in_another_process() as process:
+        yield process
+
+
+@contextmanager
+def cast_in_another_process() -> Iterator[subprocess.Popen[str]]:
+    """Cast ask.yaml in a process of its own, which is killed afterwards."""
     process = Forked(
         COMMAND,
         *("cast", "ask.yaml", "Send it", "--quiet"),
@@ -70,8 +87,8 @@ def next_request(process: subprocess.Popen[str]) -> str:
     """Return the id that the process prints next."""
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert line.startswith("waits for a person: "), line
-    return line.removeprefix("waits for a person: ").split()[0]
+    assert line.startswith(("waits for a person: ", "waits for the result of build: ")), line
+    return line.partition(": ")[2].split()[0]
 
 
 @pytest.mark.rule("C-20", "C-21")
@@ -117,6 +134,26 @@ def test_one_request_is_shown_whole(cantrip, waiting):
     assert cantrip("requests", request, "--json").json["args"] == {"text": "ten boxes"}
     assert cantrip("requests", "nothing").code == 2
     assert 'text: "ten boxes"' in cantrip("requests").out
+
+
+@pytest.mark.rule("V-24")
+def test_results_of_deferred_calls_are_delivered_from_other_terminals(cantrip, place):
+    (place / "building.py").write_text(BUILDING)
+    call = {"tool_calls": [{"gate": "build", "args": {"target": "docs"}}]}
+    script = [call, call, {"tool_calls": [{"gate": "done", "args": {"answer": "built"}}]}]
+    circle = {"gates": ["done", {"python": "building:build"}], "wards": [{"max_turns": 10}]}
+    (place / "ask.yaml").write_text(json.dumps({"crystal": {"scripted": script}, "circle": circle}))
+    with cast_in_another_process() as process:
+        first = next_request(process)
+        assert [row["kind"] for row in cantrip("requests", "--json").json] == ["deferred"]
+        assert cantrip("deliver", first).code == 2
+        assert cantrip("deliver", first, '{"pages": 7}').out == f"deliver {first}\n"
+        second = next_request(process)
+        assert cantrip("deliver", second, "--error", "the disk is full", "--json").json["decision"] == "deliver"
+        assert process.communicate()[0] == "built\n"
+    thread = cantrip("loom", "thread", first.split(":")[0][-8:]).out
+    assert "pages" in thread
+    assert "the disk is full" in thread
 
 
 @pytest.mark.rule("C-20")

@@ -35,6 +35,11 @@ async def nap(seconds: float) -> str:
     return "slept"
 
 
+@gate(deferred=True)
+async def build(target: str) -> Any:
+    """Build."""
+
+
 @gate(idempotent=True)  # so a kill at any point has one result
 async def pay(amount: int) -> str:
     """Pay."""
@@ -55,6 +60,8 @@ def answer(context: Any) -> dict[str, Any]:
         return call("nap", seconds=float(rest))
     if word == "turns":
         return call("nap", seconds=float(rest.split()[1]))
+    if word == "build":
+        return call("build", target=rest)
     if word == "pay":
         return call("pay", amount=int(rest))
     return {"content": f"you said: {last}", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
@@ -65,7 +72,7 @@ def call(name: str, **args: Any) -> dict[str, Any]:
 
 
 def echo(name: str = "echo", crystal: Any = None) -> Cantrip:
-    circle = Circle(["done", nap, ask_first(pay)], [max_turns(50)])
+    circle = Circle(["done", nap, ask_first(pay), build], [max_turns(50)])
     return Cantrip(crystal or scripted(answer), circle=circle, name=name)
 
 

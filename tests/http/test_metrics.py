@@ -139,3 +139,38 @@ async def test_a_cast_over_http_is_below_the_span_of_its_caller() -> None:
         [span.name for span in sdk.below(first)] == [span.name for span in sdk.below(second)] == ["invoke_agent echo"]
     )
     assert second.parent is None
+
+
+@pytest.mark.rule("W-60")
+async def test_a_request_has_its_status_path_and_scheme_in_its_span_and_is_counted_by_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sdk = Sdk()
+    telemetry = sdk.telemetry()
+    async with served(options={"telemetry": telemetry}, telemetry=telemetry) as on:
+        await on.get("entities", 200)
+        await on.get("entities/nobody", 404)
+        monkeypatch.setattr("cantrip_actors.http.entities.check_cursor", fail)
+        await on.get("entities", 500)
+    good, bad = sdk.named("GET /api/v1/entities")
+    (missing,) = sdk.named("GET /api/v1/entities/{id}")
+    told = [[span.attributes.get(name) for name in OF_REQUEST] for span in (good, missing, bad)]
+    assert told == [
+        [200, "/api/v1/entities", "http", None],
+        [404, "/api/v1/entities/nobody", "http", None],
+        [500, "/api/v1/entities", "http", "KeyError"],
+    ]
+    assert [span.status.is_ok for span in (good, missing, bad)] == [True, True, False]
+    counted = telemetry.counters.read_histograms()["http.server.request.duration"]
+    assert {labels: series.count for labels, series in counted.items()} == {
+        ("GET", "/api/v1/entities", "200", "http", ""): 1,
+        ("GET", "/api/v1/entities/{id}", "404", "http", ""): 1,
+        ("GET", "/api/v1/entities", "500", "http", "KeyError"): 1,
+    }
+
+
+OF_REQUEST = ("http.response.status_code", "url.path", "url.scheme", "error.type")
+
+
+def fail(*_: Any) -> None:
+    raise KeyError("a bug")

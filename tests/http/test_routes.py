@@ -383,6 +383,22 @@ async def test_a_turn_whose_content_was_erased_takes_neither_forks_nor_rewards()
 # People
 
 
+@pytest.mark.rule("V-24")
+async def test_the_result_of_a_deferred_call_is_delivered_once() -> None:
+    async with served(tokens=[token("ci", "approve", "read")]) as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "build docs"}, 201)
+        request = await wait_for_request(on)
+        assert (request["gate"], request["args"], request["kind"]) == ("build", {"target": "docs"}, "deferred")
+        path, headers = f"requests/{request['id']}", on.as_token("ci")
+        await on.post(path, {"result": 1, "decision": "allow"}, 422, headers=headers)
+        await on.post(path, {"result": 1, "error": "both"}, 422, headers=headers)
+        delivered = await on.post(path, {"result": None}, 200, headers=headers | KEY)
+        assert (delivered["decision"], delivered["by"]) == ("answer", "ci")
+        await on.post(path, {"result": None}, 200, headers=headers | KEY)
+        assert (await on.post(path, {"error": "late"}, 409, headers=headers))["decision"] == "answer"
+        assert (await finish(on, request["entity"]))["episode"]["result"] == "it said: null"
+
+
 @pytest.mark.rule("HTTP-19")
 async def test_a_request_is_decided_once_and_the_second_caller_gets_the_first_decision() -> None:
     async with served(tokens=[token("ann", "approve", "read")]) as on:

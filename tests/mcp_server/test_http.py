@@ -108,20 +108,23 @@ async def test_tokens_and_tenants_hold_for_tools_and_resources(era: str) -> None
                 await client.call_tool("helper", {"intent": "x"})
             assert (await client.read_resource(f"cantrip://entities/{entity}")).contents
         async with client_of(on, era, "narrow") as client:
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["other", "other_fork"]
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["other", "other_fork", "continue"]
 
 
-@pytest.mark.rule("HTTP-19")
+@pytest.mark.rule("HTTP-19", "W-41")
 @BOTH
 async def test_a_token_that_may_not_approve_is_not_asked(era: str) -> None:
     async with served([helper()], tokens=[token("caster", "cast", tenant="a")]) as on:
         options = {"elicitation_callback": user({"decision": "allow"})}
-        async with client_of(on, era, "caster", **options) as client, anyio.create_task_group() as tasks:
-            tasks.start_soon(client.call_tool, "helper", {"intent": "pay 3"})
-            await until(on.runtime.requests)
-            await anyio.sleep(0.2)
+        async with client_of(on, era, "caster", **options) as client:
+            waiting = await client.call_tool("helper", {"intent": "pay 3"})
+            waits = waiting.structured_content["waits"]
             (request,) = on.runtime.requests()
+            assert [one["id"] for one in waits["requests"]] == [request.id]
+            assert waits["link"] == f"{on.url}/#/e/{request.entity}"
             await on.runtime.decide(request.id, "deny", by="anna")
+            done = await client.call_tool("continue", {"id": waits["id"]})
+            assert "denied" in done.content[0].text
 
 
 async def test_a_request_about_a_task_has_to_name_it_in_its_header() -> None:

@@ -114,12 +114,67 @@ async def test_a_request_of_a_child_is_put_to_the_user(era: str) -> None:
         assert not done.is_error
 
 
-async def test_a_client_without_forms_waits_for_another_door(era: str) -> None:
-    async with connected(era) as (client, runtime), anyio.create_task_group() as tasks:
-        tasks.start_soon(client.call_tool, "helper", {"intent": "pay 3"})
-        await anyio.sleep(60)
+@pytest.mark.rule("W-41")
+@pytest.mark.parametrize("tool", ["helper", "helper_send"])
+@pytest.mark.parametrize(("decision", "result"), [("allow", "paid 3"), ("deny", "denied")])
+async def test_a_client_without_forms_gets_the_request_at_once_and_the_result_by_a_second_call(
+    era: str, tool: str, decision: Any, result: str
+) -> None:
+    async with connected(era) as (client, runtime):
+        waiting = await client.call_tool(tool, {"intent": "pay 3"})
+        assert not waiting.is_error
+        facts: Any = waiting.structured_content
+        assert "result" not in facts
+        ((request,), waits) = runtime.requests(), facts["waits"]
+        assert waits["for"] == "a person"
+        assert [(one["id"], one["gate"]) for one in waits["requests"]] == [(request.id, "pay")]
+        assert "amount: 3" in waiting.content[0].text  # type: ignore[union-attr]
+        again = await client.call_tool("continue", {"id": waits["id"]})
+        assert again.structured_content["waits"] == waits  # type: ignore[index]
+        await runtime.decide(request.id, decision, by="anna")
+        done = await client.call_tool("continue", {"id": waits["id"]})
+        assert result in done.content[0].text  # type: ignore[union-attr]
+        assert done.structured_content["entity_id"] == facts["entity_id"]  # type: ignore[index]
+
+
+@pytest.mark.rule("W-41")
+async def test_a_call_that_is_given_up_leaves_an_entity_that_waits_for_a_person(era: str) -> None:
+    async def think_long(_context: Any, _params: Any) -> Any:
+        await anyio.sleep_forever()
+
+    async with connected(era, elicitation_callback=think_long) as (client, runtime):
+        with anyio.move_on_after(60):
+            await client.call_tool("helper", {"intent": "pay 3"})
+        await anyio.sleep(1)
         (request,) = runtime.requests()
-        await runtime.decide(request.id, "deny", by="anna")
+        await runtime.decide(request.id, "allow", by="anna")
+        done = await client.call_tool("continue", {"id": request.entity})
+        assert done.content[0].text == "it said: paid 3"  # type: ignore[union-attr]
+
+
+@pytest.mark.rule("W-41")
+async def test_a_continued_call_that_is_given_up_cancels_nothing_and_unknown_ids_are_errors(era: str) -> None:
+    async with connected(era) as (client, runtime):
+        entity = await runtime.start(helper(), "nap 30")
+        with anyio.move_on_after(10):
+            await client.call_tool("continue", {"id": entity.id})
+        done = await client.call_tool("continue", {"id": entity.id})
+        assert done.content[0].text == "it said: slept"  # type: ignore[union-attr]
+        for arguments, words in (({"id": "other"}, "no call has the id 'other'"), ({}, "id: Field required")):
+            failed = await client.call_tool("continue", arguments)
+            assert failed.is_error
+            assert words in failed.content[0].text  # type: ignore[union-attr]
+
+
+@pytest.mark.rule("W-41")
+async def test_a_client_without_forms_attends_to_no_request(era: str) -> None:
+    async with connected(era, [helper()], runtime=None) as (client, runtime):
+        async with runtime.requests(follow=True, attend=False):
+            denying = Cantrip(
+                scripted(answer), circle=Circle(["done", ask_first(pay, unattended="deny")], [max_turns(4)]), name="d"
+            )
+            assert "denied" in str((await runtime.cast(denying, "pay 3")).result)
+        assert (await client.list_tools()).tools
 
 
 def test_a_question_that_no_form_can_show_is_asked_for_as_json(era: str) -> None:

@@ -127,6 +127,21 @@ async def test_work_of_more_than_five_seconds_is_a_task() -> None:
         assert done["createdAt"] <= done["lastUpdatedAt"]
 
 
+@pytest.mark.rule("W-41")
+async def test_a_task_of_a_client_without_forms_says_where_a_person_decides() -> None:
+    async with with_tasks() as (client, runtime):
+        began = anyio.current_time()
+        task = await begin(client, "pay 3")
+        assert (task["resultType"], anyio.current_time() - began < 5) == ("task", True)
+        (request,) = runtime.requests()
+        seen = await ask(client, "tasks/get", taskId=task["taskId"])
+        assert (seen["status"], request.id in seen["statusMessage"]) == ("working", True)
+        await runtime.decide(request.id, "allow", by="anna")
+        await anyio.sleep(1)
+        done = await ask(client, "tasks/get", taskId=task["taskId"])
+        assert done["result"]["structuredContent"]["result"] == "it said: paid 3"
+
+
 async def test_a_client_without_the_extension_waits_and_may_not_ask_about_tasks() -> None:
     async with connected(MODERN) as (client, _):
         done = await client.call_tool("helper", {"intent": "nap 60"})

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.parametrize("era", ERAS)
 async def test_tools_are_listed_in_a_fixed_order_and_may_be_cached(era: str) -> None:
     async with connected(era, [helper("b"), helper("a")]) as (client, _):
         listed = await client.list_tools()
-        assert [tool.name for tool in listed.tools] == ["b", "b_send", "b_fork", "a", "a_send", "a_fork"]
+        assert [tool.name for tool in listed.tools] == ["b", "b_send", "b_fork", "a", "a_send", "a_fork", "continue"]
         if era != "legacy":
             assert (listed.ttl_ms, listed.cache_scope) == (60_000, "private")
         tool = listed.tools[0]
@@ -31,6 +31,31 @@ async def test_tools_are_listed_in_a_fixed_order_and_may_be_cached(era: str) -> 
         assert set(tool.input_schema["properties"]) == {"intent", "context"}
         assert tool.output_schema is not None
         assert "entity_id" in tool.output_schema["required"]
+
+
+@pytest.mark.rule("W-40")
+async def test_each_cantrip_is_a_prompt_that_has_the_clients_model_call_its_tool(era: str) -> None:
+    async with connected(era, [helper("b"), helper("a")]) as (client, _):
+        prompts = (await client.list_prompts()).prompts
+        assert [(prompt.name, [argument.name for argument in prompt.arguments or []]) for prompt in prompts] == [
+            ("b", ["intent"]),
+            ("a", ["intent"]),
+        ]
+        (message,) = (await client.get_prompt("a", {"intent": "count the notes"})).messages
+        assert "the tool a " in message.content.text  # type: ignore[union-attr]
+        assert message.content.text.endswith("count the notes")  # type: ignore[union-attr]
+        for name, arguments in (("c", {"intent": "x"}), ("a", {}), ("a", {"intent": " "})):
+            with pytest.raises(MCPError, match=r"Unknown prompt|intent is missing"):
+                await client.get_prompt(name, arguments)
+
+
+@pytest.mark.rule("W-40")
+async def test_a_tool_only_reads_if_all_gates_of_its_cantrip_do(era: str) -> None:
+    see = gate(lambda: "x", name="see", read_only=True)
+    look = Cantrip(scripted([]), circle=Circle(["done", see], [max_turns(3)]), name="look")
+    async with connected(era, [helper(), look]) as (client, _):
+        hints = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+    assert [hints[name].read_only_hint for name in ("helper", "look")] == [False, True]  # type: ignore[union-attr]
 
 
 @pytest.mark.rule("MCP-13")

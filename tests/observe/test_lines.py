@@ -184,6 +184,7 @@ async def test_a_crash_makes_one_report_with_what_is_needed(monkeypatch: pytest.
     assert (report["kind"], report["incarnation"], report["call"]) == ("EntityActor", 1, None)
     assert "in crashing" in report["traceback"]
     assert "supervisors/" not in report["traceback"]
+    assert report["frames"][-1]["function"] == "crashing"
     assert report["path"].endswith(f"/{episode.entity_id}")
     assert (report["entity"], report["cantrip"]) == (episode.entity_id, "notes")
     assert report["after_turn"] == episode.thread[0].id
@@ -452,3 +453,49 @@ async def test_a_log_that_cannot_be_written_ends_no_entity(lines: Any) -> None:
     async with Runtime.open() as runtime:
         outcome = await runtime.cast(cantrip([say("fail"), done("went on")], fail), "go")
     assert outcome.result == "went on"
+
+
+@pytest.mark.rule("W-60")
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_lines_are_log_records_without_secrets_and_with_the_exception_as_attributes(
+    form: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sdk = Sdk()
+    monkeypatch.setattr("opentelemetry._logs.get_logger", sdk.logs.get_logger)
+    before, was = structlog.get_config(), structlog.is_configured()
+    configure(form, "info", io.StringIO(), Redactor({"key": SECRET}))
+    try:
+        log = structlog.get_logger("shop")
+        log.debug("not this")
+        log.warning("ordered", what="milk", key=SECRET, many={"a": 1})
+        try:
+            raise ValueError(f"the key is {SECRET}")
+        except ValueError:
+            log.exception("failed")
+    finally:
+        structlog.configure(**before) if was else structlog.reset_defaults()
+    ordered, failed = [one.log_record for one in sdk.log_exporter.get_finished_logs()]
+    assert (ordered.body, ordered.severity_text, ordered.attributes["what"]) == ("ordered", "WARNING", "milk")
+    assert failed.attributes["exception.type"] == "ValueError"
+    assert failed.attributes["exception.message"].startswith("the key is [")
+    assert "test_lines.py" in failed.attributes["exception.stacktrace"]
+    assert SECRET not in sdk.exported
+
+
+@pytest.mark.rule("W-60")
+def test_a_long_chain_of_exceptions_stays_data_in_a_line(lines: Any) -> None:
+    def fail(depth: int) -> None:
+        if depth == 0:
+            raise ValueError("x" * 5_000)
+        try:
+            fail(depth - 1)
+        except ValueError as error:
+            raise ValueError("y" * 5_000) from error
+
+    try:
+        fail(20)
+    except ValueError:
+        structlog.get_logger("shop").exception("failed")
+    (line,) = lines()
+    first = line["exception"][0]
+    assert (first["exc_type"], first["frames"][-1]["name"]) == ("ValueError", "fail")

@@ -99,6 +99,9 @@ OF_MCP = {
     "mcp.server.operation.duration": ("histogram", "s", OF_A_TOOL, MCP),
     "mcp.client.session.duration": ("histogram", "s", "", MCP),
 }
+HTTP = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+OF_REQUEST = "http.request.method http.route http.response.status_code url.scheme error.type"
+OF_HTTP = {"http.server.request.duration": ("histogram", "s", OF_REQUEST, HTTP)}
 OURS = {
     "supervisor.restarts": ("counter", "1", "kind"),
     "supervisor.crashes": ("counter", "1", "kind reason"),
@@ -155,7 +158,7 @@ OURS = {
 @pytest.mark.rule("METRIC-01")
 def test_every_metric_is_there_with_its_kind_unit_attributes_and_buckets() -> None:
     found = {one.name: (one.kind, one.unit, " ".join(one.labels), one.buckets) for one in METRICS.values()}
-    standard = {f"gen_ai.{name}": told for name, told in STANDARD.items()} | OF_MCP
+    standard = {f"gen_ai.{name}": told for name, told in STANDARD.items()} | OF_MCP | OF_HTTP
     assert {name: told for name, told in found.items() if not name.startswith("cantrip.")} == standard
     ours = {name: told[:3] for name, told in found.items() if name.startswith("cantrip.")}
     assert ours == {f"cantrip.{name}": told for name, told in OURS.items()}

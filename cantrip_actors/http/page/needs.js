@@ -77,8 +77,8 @@ export class NeedsPane {
     return entity ? h("a", { href: linkTo(id), dir: "auto" }, title(entity)) : h("span", null, "a dispatch");
   }
   #request(one) {
-    const may = this.can("approve"), question = one.kind === "question";
-    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": question ? "Question" : `Approve ${plain(one.gate)}?` });
+    const may = this.can("approve"), question = one.kind === "question", deferred = one.kind === "deferred";
+    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": question ? "Question" : deferred ? `Result of ${plain(one.gate)}` : `Approve ${plain(one.gate)}?` });
     const top = h("p", { class: "top" }, sign("hand"), this.#who(one.entity), h("span", { class: "dim", "data-at": String(Date.parse(one.asked_at)) }, ago(Date.parse(one.asked_at))));
     const error = h("p", { class: "error", role: "alert", hidden: true });
     const send = (body) => this.act.decide(one, body).catch((problem) => { error.hidden = false; setText(error, problem.message); });
@@ -88,6 +88,11 @@ export class NeedsPane {
       const form = h("form", { onsubmit: (event) => { event.preventDefault(); send({ answer: parsed(answer.value, one.schema) }); } }, answer,
         h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), button({ onclick: () => send({ decision: "deny" }) }, "Decline")));
       card.append(top, write(h("p", { class: "what", dir: "auto" }), one.text ?? ""), may ? form : "", error);
+    } else if (deferred) {
+      const result = h("textarea", { rows: "2", "aria-label": "Its result", placeholder: "Its result: text or JSON" });
+      const form = h("form", { onsubmit: (event) => { event.preventDefault(); send({ result: parsed(result.value, { type: "any" }) }); } }, result,
+        h("div", { class: "row2" }, h("button", { class: "main" }, "Deliver"), button({ onclick: () => send({ error: result.value || "no result can be had" }) }, "It failed")));
+      card.append(top, h("p", { class: "what" }, "waits for the result of ", write(h("code", { class: "gate" }), one.gate)), values(one.args), may ? form : "", error);
     } else {
       const note = h("input", { type: "text", "aria-label": "Note", placeholder: "Note, for the entity and the loom", autocomplete: "off" });
       const always = h("input", { type: "checkbox" });

@@ -146,9 +146,9 @@ export class Timeline {
         return h("li", { class: "step said" }, h("span", { class: "knot" }, sign("star")), h("div", { class: "card said" },
           h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], time(Date.parse(data.began ?? data.at))), prose(String(data.intent ?? "")), (data.images ?? []).map(picture)));
       case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], [prose(data.text), (data.images ?? []).map(picture)], data.at);
-      case "request": return line("hand", "ask", data.kind === "question" ? "asks a person" : ["asks before ", h("code", null, plain(data.gate))], data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.asked_at);
+      case "request": return line("hand", "ask", data.kind === "question" ? "asks a person" : data.kind === "deferred" ? ["waits for the result of ", h("code", null, plain(data.gate))] : ["asks before ", h("code", null, plain(data.gate))], data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.asked_at);
       case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
-        [h("b", null, { allow: "approved", deny: "denied", answer: "answered" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
+        [h("b", null, { allow: "approved", deny: "denied", answer: "answered", error: "reported as failed" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
       case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
         h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, time(Date.parse(data.at))), prose(data.marker)));
       case "undo": return this.#undo(data, line, by);

@@ -58,6 +58,7 @@ from cantrip_actors.machine.project.record import (
 from cantrip_actors.machine.project.requests import (
     Verdict,
     find_decision,
+    find_delivery,
     find_last_beginning,
     find_open_request,
     measure_waited,
@@ -102,6 +103,7 @@ __all__ = [
     "drop_undone",
     "find_cantrip",
     "find_decision",
+    "find_delivery",
     "find_dependencies",
     "find_episode",
     "find_first_intent",

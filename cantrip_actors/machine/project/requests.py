@@ -10,7 +10,7 @@ from cantrip_actors.records.records import Committed, Decided, Ended, GateFinish
 
 
 class Verdict(NamedTuple):
-    """How a request was decided: "allow", "deny", "answer" or "expired"; by whom, when (ISO 8601, UTC), and why."""
+    """How a request was decided: "allow", "deny", "answer", "error" or "expired"; by whom, when (ISO 8601), and why."""
 
     decision: str
     by: str
@@ -34,6 +34,12 @@ def find_decision(records: Iterable[Record], request_id: str) -> Requested | Ver
         elif found is not None and isinstance(record, GateFinished):  # the episode was ended from outside
             return Verdict("expired", "", "", "the call was ended first")
     return found
+
+
+def find_delivery(records: Iterable[Record], call_id: str) -> str:
+    """Return the id of the request for the result of a call; `call_id` itself if there is no such request."""
+    requests = (record for record in records if isinstance(record, Requested) and record.deferred)
+    return next((request.id for request in requests if call_id in (request.id, request.call_id)), call_id)
 
 
 def find_last_beginning(records: Sequence[Record]) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from cantrip_actors.machine.project.record import get_time, sum_usage
-from cantrip_actors.records.records import ChildStarted, GateStarted, IntentGiven, Record
+from cantrip_actors.records.records import ChildStarted, GateStarted, IntentGiven, Record, Requested
 from cantrip_actors.terms.call_limit import CallLimit
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 from cantrip_actors.terms.period import PeriodBudget
@@ -27,7 +27,10 @@ def list_records_of_period(records: Sequence[Record], budget: PeriodBudget | Cal
 
 def list_started_gates(records: Iterable[Record]) -> list[str]:
     """Return the gate of each call whose beginning is recorded."""
-    return [record.gate for record in records if type(record) is GateStarted]
+    begun = (
+        record for record in records if type(record) is GateStarted or (type(record) is Requested and record.deferred)
+    )
+    return [record.gate for record in begun]
 
 
 def list_usage_by_time(records: Sequence[Record], last: str) -> Iterator[tuple[float, Usage]]:

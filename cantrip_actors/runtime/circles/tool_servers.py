@@ -26,6 +26,7 @@ import anyio
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.project import find_header_in_force
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.context_variables import ContextVariables, bind_variables, capture_variables
 from cantrip_actors.runtime.events.instrument import Fact, SessionEnded
 from cantrip_actors.terms.cantrip import Cantrip
@@ -82,6 +83,8 @@ SESSIONS: Final = 3
 RESTARTS: Final = 5
 PERIOD: Final = 60.0
 """A server whose connection ends more than `RESTARTS` times within so many seconds is given up."""
+
+_log = get_logger("cantrip_actors.runtime")
 
 ServerWork = Callable[[Connection], Awaitable[Any]]
 """The work that a caller wants done with a connection."""
@@ -272,6 +275,8 @@ class ToolServers:
         """Handles the facts that no record contains: how long connections lasted."""
         self.known: dict[Hashable, ServerInUse] = {}
         self.numbers = itertools.count()
+        self._warned: set[str] = set()
+        """The ids of cantrips whose risks were logged."""
 
     def supervise(self) -> DynamicSupervisor:
         """Return a new incarnation of that supervisor, without children."""
@@ -303,10 +308,20 @@ class ToolServers:
                     await used.hold()
                     known = ListedTools.of(server, await self._list_tools(used))
                 listed[server.name] = known
-            yield self.complete_cantrip(cantrip, listed)
+            completed = self.complete_cantrip(cantrip, listed)
+            self._report_risks(cantrip, completed)
+            yield completed
         finally:
             for used in held:
                 await used.release()
+
+    def _report_risks(self, cantrip: Cantrip, completed: Cantrip) -> None:
+        """Log once that a cantrip has the lethal trifecta because of what its servers say of their tools (X-43)."""
+        if cantrip.circle.has_lethal_trifecta or not completed.circle.has_lethal_trifecta or cantrip.id in self._warned:
+            return
+        self._warned.add(cantrip.id)
+        risks = {risk: list(gates) for risk, gates in completed.circle.risks.items()}
+        _log.warning("the tools of servers give a cantrip the lethal trifecta", cantrip=cantrip.id, **risks)
 
     async def _list_tools(self, used: ServerInUse) -> Sequence[Tool]:
         try:

@@ -433,7 +433,12 @@ class Performer:
             await cell.inbox.open(partial(cell.actor.send, MAIL), lambda key: key == state.episode.key)
 
     def _deny_unattended(self, consult: Consult) -> Decide | None:
-        """Return the denial of a request that no program follows, if `unattended` is "deny"; otherwise None."""
+        """Return the denial of a request that no program follows, if `unattended` is "deny"; otherwise None.
+
+        The result of a deferred call may come from a program that follows no requests.
+        """
+        if consult.request.deferred:
+            return None
         gate = self._cell.plan.gates.get(consult.request.gate)
         ask = None if gate is None else gate.ask_first
         setting = None if gate is None else ask.unattended if ask is not None else gate.dependencies.get("unattended")

@@ -592,6 +592,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     crystals = _call_blocking(Runtime.crystals)
     drain = _call_blocking(Runtime.drain)
     decide = _call_blocking(Runtime.decide)
+    deliver = _call_blocking(Runtime.deliver)
     schedule = _wrap_result(BlockingSchedule, Runtime.schedule)
     schedules = _wrap_result(_wrap_schedules, Runtime.schedules)
     find = _wrap_result(_wrap_found, Runtime.find)
@@ -628,13 +629,15 @@ class BlockingRuntime(_Blocking[Runtime]):
     @overload
     def requests(self, *, follow: Literal[False] = False, entity: HasId | str | None = None) -> list[Request]: ...
     @overload
-    def requests(self, *, follow: Literal[True]) -> BlockingRequestFeed: ...
+    def requests(self, *, follow: Literal[True], attend: bool = True) -> BlockingRequestFeed: ...
     def requests(
-        self, *, follow: bool = False, entity: HasId | str | None = None
+        self, *, follow: bool = False, attend: bool = True, entity: HasId | str | None = None
     ) -> list[Request] | BlockingRequestFeed:
         """Return the requests that wait for a person, or a feed of them, as `Runtime.requests`."""
         if follow:
-            return BlockingRequestFeed(self._portal.call(lambda: self._inner.requests(follow=True)), self._portal)
+            return BlockingRequestFeed(
+                self._portal.call(lambda: self._inner.requests(follow=True, attend=attend)), self._portal
+            )
         return self._portal.call(lambda: self._inner.requests(entity=entity))
 
     def reward(self, turn_id: str, value: float) -> None:

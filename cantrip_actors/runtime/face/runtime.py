@@ -946,20 +946,23 @@ class Runtime:
     @overload
     def requests(self, *, follow: Literal[False] = False, entity: HasId | str | None = None) -> list[Request]: ...
     @overload
-    def requests(self, *, follow: Literal[True]) -> RequestFeed: ...
-    def requests(self, *, follow: bool = False, entity: HasId | str | None = None) -> list[Request] | RequestFeed:
+    def requests(self, *, follow: Literal[True], attend: bool = True) -> RequestFeed: ...
+    def requests(
+        self, *, follow: bool = False, attend: bool = True, entity: HasId | str | None = None
+    ) -> list[Request] | RequestFeed:
         """Return the requests that wait for a person, of all entities in the loom, the oldest first.
 
         With an `entity` only its own; that costs the same however many others wait. With `follow`, return a feed: the
         open ones, then each new one, also of other processes that write the loom
-        (`async for request in runtime.requests(follow=True)`). A list is read from the loom in the calling thread, as
+        (`async for request in runtime.requests(follow=True)`). While a feed is open, requests count as attended; with
+        `attend=False` they do not, because nobody is asked. A list is read from the loom in the calling thread, as
         by `interrupted`; a feed reads it in another. Raises RuntimeClosed.
         """
         check_kind("follow", follow, bool, "True or False")
         requests = self._tree.requests
         if follow:
             self._tree.check_open()
-            return requests.follow(self._tenant)
+            return requests.follow(self._tenant, attend=attend)
         self._tree.check_not_closed()  # a list needs no event loop: `read` makes it in a thread
         if entity is not None:
             return requests.open_of(self._find_id(entity))
@@ -1018,6 +1021,30 @@ class Runtime:
             key=key,
             tenant=self._tenant,
         )
+
+    async def deliver(
+        self,
+        call_id: str,
+        result: Any = None,
+        *,
+        error: str | None = None,
+        by: str = "program",
+        door: str = "",
+        key: str | None = None,
+    ) -> None:
+        """Deliver the result of a deferred call, `@gate(deferred=True)`. It is durable when this returns.
+
+        `call_id` is the id of the request that `requests()` lists. Any process that opens the loom may deliver, whether
+        or not it knows the entity's cantrip. `result` is what a gate may return: a JSON value, a dataclass, a pydantic
+        model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door` and `key` are as
+        in `decide`.
+
+        Raises UnknownRequest; AlreadyDecided, with the first delivery, for a call that has a result or has expired;
+        InvalidDecision for a call that is not deferred and for an invalid result; InboxFull, LoomError, RuntimeClosed.
+        """
+        check_texts(InvalidDecision, call_id=call_id, door=door)
+        self._tree.check_open()
+        await self._tree.requests.deliver(call_id, result, error=error, by=by, door=door, key=key, tenant=self._tenant)
 
     def add_request_source(self, source: RequestSource) -> None:
         """Add a source of requests that are not records of entities, to list and decide them. `Dispatcher` adds one."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cantrip_actors.records.records import RequestKind
 from cantrip_actors.redact.visible import (
     FRAME,
     NARROWEST,
@@ -28,7 +29,7 @@ _WIDEST_NAME: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that a person decides: about a call of a gate, or a question.
+    """A request that a person decides, about a call or a question; or a deferred call that waits for its result.
 
     `entity` is the id of the entity that waits, `turn` and `call` are the ids of its turn and its call. `args` are the
     arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
@@ -36,7 +37,7 @@ class Request:
     """
 
     id: str
-    kind: Literal["approval", "question", "dispatch"]
+    kind: RequestKind | Literal["dispatch"]
     entity: str | None
     turn: str | None
     call: str | None
@@ -80,10 +81,11 @@ def _render_call(request: Request, asker: str, columns: int, rows: int | None) -
         reason = ["why a person decides:", *frame(request.text, columns, None if rows is None else _REASON_ROWS)]
     yield from reason
     gate = show_name(request.gate)
+    wants = "waits for the result of" if request.kind == "deferred" else "wants to call"
     if not request.args:
-        yield f"{asker} wants to call {gate} without arguments"
+        yield f"{asker} {wants} {gate} without arguments"
         return
-    yield f"{asker} wants to call {gate} with"
+    yield f"{asker} {wants} {gate} with"
     if rows is None:
         yield from (f"{FRAME}{line}" for line in wrap_arguments(request.args, room))
         return

@@ -1,4 +1,4 @@
-"""Requests to people: list the open ones, follow them, and decide them.
+"""Requests: list the open ones, follow them, decide them, and deliver the results of deferred calls.
 
 A request is a record of the entity that waits, so the loom holds all of them, whether a process runs the entity or not.
 A decision is mail to that entity: it is durable when `decide` returns, and a record takes it exactly once. Its key is
@@ -8,7 +8,7 @@ made of the request's id, so of two decisions about one request the first one co
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -16,9 +16,10 @@ from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
 
 import anyio
 
+from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images
 from cantrip_actors.loom import KeyUsed, Loom
 from cantrip_actors.loom.selection import Page, Selection
-from cantrip_actors.machine.project import Life, Verdict, find_decision
+from cantrip_actors.machine.project import Life, Verdict, find_decision, find_delivery
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, make_decision_key
@@ -34,6 +35,8 @@ from cantrip_actors.terms.arguments import check, check_choice, check_name, chec
 from cantrip_actors.terms.bounds import DEEPEST, TooLarge, check_value, is_deeper
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
 from cantrip_actors.terms.exact_json import read_arguments
+from cantrip_actors.terms.file import File
+from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.json_schema import find_misfits, load
 from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.own_gates import QUESTION
@@ -61,7 +64,8 @@ class RequestSource(Protocol):
 class RequestFeed(Follower[Request]):
     """The open requests, then each new one: `async for request in runtime.requests(follow=True)`.
 
-    While a feed is open, requests count as attended. Close it, or leave its `async with`, to stop following.
+    While a feed is open, requests count as attended, unless it was opened with `attend=False`. Close it, or leave its
+    `async with`, to stop following.
     """
 
     def __init__(self, requests: Requests, bus: Bus, tenant: str | None = None) -> None:
@@ -131,10 +135,11 @@ class Requests:
         """The number of feeds in this process that follow requests."""
         return len(self._feeds)
 
-    def follow(self, tenant: str | None = None) -> RequestFeed:
-        """Return a feed of open and new requests, of all tenants or of one."""
+    def follow(self, tenant: str | None = None, *, attend: bool = True) -> RequestFeed:
+        """Return a feed of open and new requests, of all tenants or of one; they count as attended with `attend`."""
         feed = RequestFeed(self, self._bus, tenant)
-        self._feeds.add(feed)
+        if attend:
+            self._feeds.add(feed)
         return feed
 
     def forget(self, feed: RequestFeed) -> None:
@@ -238,7 +243,7 @@ class Requests:
         shown = self._core.guard.redactor.value
         return Request(
             requested.id,
-            "approval" if requested.question is None else "question",
+            requested.kind,
             requested.entity_id,
             requested.turn_id,
             requested.tool_call_id,
@@ -280,20 +285,69 @@ class Requests:
         args = read_arguments(args) if isinstance(args, Mapping) else args
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
-        in_store = self._core.in_store
-        make_mail = partial(self._make_mail, request_id, decision, answer, args, remember, who)
-        try:
-            requested = await in_store(partial(self._find, request_id, tenant))
-        except AlreadyDecided:
-            if key is None or not await in_store(lambda: self._is_repeated(make_mail())):
-                raise
+        body: dict[str, Any] = {"request": request_id, "decision": decision or "answer", **who}
+        body |= {} if args is None else {"args": dict(args)}
+        body |= {"answer": answer} if decision is None else {}
+        body |= {"remember": True} if remember == "entity" else {}
+        make_mail = partial(self._make_mail, request_id, body)
+        requested = await self._find_open(request_id, make_mail, tenant, may_repeat=key is not None)
+        if requested is None:
             return None
         request = self._make_request(requested)
         if args is not None or (answer is not None and request.schema is not None):
             await self._load_checks()
         await self._check_decision(request, decision, answer, args, remember)
         if args is not None:
-            await in_store(partial(self._check_args, requested, args))
+            await self._core.in_store(partial(self._check_args, requested, args))
+        return await self._post(request_id, make_mail)
+
+    async def deliver(
+        self,
+        call_id: str,
+        result: object = None,
+        *,
+        error: str | None = None,
+        by: str,
+        door: str = "",
+        key: str | None = None,
+        tenant: str | None = None,
+    ) -> None:
+        """Deliver the result of a deferred call of any tenant, or of one. See `Runtime.deliver`."""
+        _check_author(by, "", key, door)
+        answer, images = _read_delivery(result, error)
+        entity_id = call_id.partition(":")[0]
+        request_id = await self._core.in_store(lambda: find_delivery(self._core.store.records(entity_id), call_id))
+        body = {"request": request_id, "decision": "answer" if error is None else "error", "answer": answer, "by": by}
+        body |= {"note": "", "no": self._core.make_moment().fresh if key is None else key}
+        body |= {"door": door} if door else {}
+        make_mail = partial(self._make_mail, request_id, body, images)
+        requested = await self._find_open(request_id, make_mail, tenant, may_repeat=key is not None)
+        if requested is None:
+            return
+        if not requested.deferred:
+            raise InvalidDecision(
+                f"request {request_id} is about a call of {requested.gate} that waits for a person: decide it"
+            )
+        await self._post(request_id, make_mail)
+
+    async def _find_open(
+        self, request_id: str, make_mail: Callable[[], Mail], tenant: str | None, *, may_repeat: bool
+    ) -> Requested | None:
+        """Return an open request; None if it was decided by this mail, which its sender repeats.
+
+        Raises UnknownRequest, AlreadyDecided.
+        """
+        in_store = self._core.in_store
+        try:
+            return await in_store(partial(self._find, request_id, tenant))
+        except AlreadyDecided:
+            if not may_repeat or not await in_store(lambda: self._is_repeated(make_mail())):
+                raise
+            return None
+
+    async def _post(self, request_id: str, make_mail: Callable[[], Mail]) -> None:
+        """Post a decision. Raises AlreadyDecided if another one was posted meanwhile, or the entity has ended."""
+        in_store = self._core.in_store
         try:
             await self._inboxes.post(await in_store(make_mail))
         except (KeyUsed, EntityEnded) as why:
@@ -341,25 +395,10 @@ class Requests:
         if gate == QUESTION.name and args is not None and args.get("schema") is not None:
             await self._load_checks()
 
-    def _make_mail(
-        self,
-        request_id: str,
-        decision: str | None,
-        answer: Any,
-        args: Mapping[str, Any] | None,
-        remember: Remember,
-        who: Mapping[str, Any],
-    ) -> Mail:
+    def _make_mail(self, request_id: str, body: dict[str, Any], images: tuple[File, ...] = NO_IMAGES) -> Mail:
         """Return the mail with a decision."""
-        body: dict[str, Any] = {"request": request_id, "decision": decision or "answer", **who}
-        if args is not None:
-            body["args"] = dict(args)
-        if decision is None:
-            body["answer"] = answer
-        if remember == "entity":
-            body["remember"] = True
         entity_id, key = request_id.partition(":")[0], make_decision_key(request_id)
-        return self._inboxes.make_mail(entity_id, "decision", body, key=key, sender=who["by"])
+        return self._inboxes.make_mail(entity_id, "decision", body, images, key=key, sender=body["by"])
 
     def _is_repeated(self, mail: Mail) -> bool:
         """Return whether the decision of a request was this mail."""
@@ -436,6 +475,20 @@ def _check_author(by: object, note: str, key: object, door: str) -> None:
         raise InvalidDecision(str(error)) from error
 
 
+def _read_delivery(result: object, error: object) -> tuple[Any, tuple[File, ...]]:
+    """Return a result as JSON with its images, or the text of an error. Raises InvalidDecision."""
+    if error is not None:
+        if not is_text(error):
+            raise InvalidDecision(f"error: expected a text that says what failed, got {error!r}")
+        if result is not None:
+            raise InvalidDecision("expected a result or an error, got both")
+    try:
+        converted = convert_with_images(result if error is None else error)
+    except NotPlain as problem:
+        raise InvalidDecision(f"result: expected a JSON value, or what a gate may return, got {problem}") from None
+    return (converted.value, converted.images) if isinstance(converted, Pictured) else (converted, NO_IMAGES)
+
+
 def check_decision(request: Request, decision: object, answer: object, args: object, remember: object) -> None:
     """Check a decision. The schema of a question was written by a model or a server.
 
@@ -455,7 +508,13 @@ def check_decision(request: Request, decision: object, answer: object, args: obj
             check_value(value)
         except TooLarge as problem:
             raise InvalidDecision(f"{what}: expected what one call may have, got {problem}") from None
-    if request.kind != "question":
+    if request.kind == "deferred":
+        if decision == "allow" or (decision is None) == (answer is None) or remember != "once":
+            raise InvalidDecision(
+                f"request {request.id} waits for the result of {request.gate}: expected an answer, which is the "
+                'result, or "deny"; `deliver` takes a result or an error'
+            )
+    elif request.kind != "question":
         if decision is None or answer is not None:
             raise InvalidDecision(f'request {request.id} is about a call of {request.gate}: expected "allow" or "deny"')
     elif decision == "allow" or (decision is None) == (answer is None):
