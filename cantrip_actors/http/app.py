@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -18,9 +18,11 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.status import HTTP_405_METHOD_NOT_ALLOWED
 from starlette.types import ASGIApp
 
+from cantrip_actors.http.anthropic import ANTHROPIC_ROUTES, as_anthropic_error
 from cantrip_actors.http.approvals import approval_routes
 from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
+from cantrip_actors.http.chats import CHAT_ROUTES
 from cantrip_actors.http.endpoint import Endpoint
 from cantrip_actors.http.guard import RequestGuard
 from cantrip_actors.http.live_page import page_routes
@@ -33,8 +35,17 @@ from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate, check_scope, session_shape, start_session
 from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, ApiRoute
 
+_ALL: Final = (*ROUTES, *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *CHAT_ROUTES, *OPERATIONS)
 
-def make_app(service: Service, routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS)) -> ASGIApp:
+
+_CONVERTERS: Final = {"openai": as_openai_error, "anthropic": as_anthropic_error}
+"""How each style of errors is made of a problem."""
+
+
+def make_app(
+    service: Service,
+    routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *CHAT_ROUTES, *OPERATIONS),
+) -> ASGIApp:
     """Return the application of a service. Its lifespan opens the service, unless it is open.
 
     The runtime has to be open around it.
@@ -94,7 +105,7 @@ def _make_endpoint(service: Service, row: ApiRoute) -> Endpoint:
     async def work(request: Request) -> Response:
         return await _answer(service, row, request)
 
-    return Endpoint(service, row.path, work, as_openai_error if row.style == "openai" else lambda problem: problem)
+    return Endpoint(service, row.path, work, _CONVERTERS.get(row.style, lambda problem: problem))
 
 
 async def _answer(service: Service, row: ApiRoute, request: Request) -> Response:

@@ -29,6 +29,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class Lenient(BaseModel):
+    """Base of the bodies of APIs that others define: unknown names are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
 async def read_body(request: Request, most: int, patience: float) -> bytes:
     """Return the body.
 

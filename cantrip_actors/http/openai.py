@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +27,7 @@ from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.openai_encoders import (
     ChatEncoder,
+    EpisodeEncoder,
     ResponseEncoder,
     answer_item,
     answer_text,
@@ -88,24 +89,29 @@ async def list_models(call: HttpCall) -> JsonAnswer:
     )
     named = [header for header in headers if header.name is not None and header.lasting]
     names += [(f"{ENTITY}{header.name}", _parse_seconds(header.at)) for header in named]
-    return JsonAnswer({"object": "list", "data": [_find_model(*name) for name in names]})
+    ends = {"first_id": names[0][0], "last_id": names[-1][0]} if names else {"first_id": None, "last_id": None}
+    shown = [_find_model(*name) for name in names]
+    return JsonAnswer({"object": "list", "data": shown, "has_more": False, **ends})
 
 
 async def get_model(call: HttpCall) -> JsonAnswer:
     """Return one model."""
     name = call.path["id"]
     if name.startswith(ENTITY):
-        header = await call.read(lambda: call.runtime.loom.header(_find_named(call, name).id))
+        header = await call.read(lambda: call.runtime.loom.header(find_named(call, name).id))
         return JsonAnswer(_find_model(name, _parse_seconds(header.at)))
     find_cantrip(call, name)
     return JsonAnswer(_find_model(name, 0))
 
 
 def _find_model(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "cantrip"}
+    at = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
+    of_anthropic = {"type": "model", "display_name": name, "created_at": at}
+    return {"id": name, "object": "model", "created": created, "owned_by": "cantrip", **of_anthropic}
 
 
-def _find_named(call: HttpCall, model: str) -> Entity:
+def find_named(call: HttpCall, model: str) -> Entity:
+    """Return the long-lived entity that a model names. Raises Problem 404."""
     entity = call.runtime.entity(model.removeprefix(ENTITY))
     if entity is None or not call.sees(entity.id):
         raise Problem(404, "model_not_found", f"no long-lived entity is called {model.removeprefix(ENTITY)!r}")
@@ -130,7 +136,7 @@ class _Asked(NamedTuple):
         return {"conversation": self.before} if self.before else None
 
 
-def _parse_messages(call: HttpCall, messages: list[dict[str, Any]], param: str) -> _Asked:
+def parse_messages(call: HttpCall, messages: list[dict[str, Any]], param: str) -> _Asked:
     """Return the intent and the data of messages. Raises Problem 400."""
     if (
         any(message.get("role") in ("system", "developer") for message in messages)
@@ -267,7 +273,7 @@ def _get_function(tool: Any) -> dict[str, Any]:
     return function if isinstance(function, dict) else {}
 
 
-def _apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:
+def apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:
     """Return an outcome with its answer in the form that the client asked for. Raises Problem 500."""
     if form is None or not outcome.terminated:
         return outcome
@@ -303,7 +309,8 @@ class _Run(NamedTuple):
         return episode_outcome
 
 
-async def _send(call: HttpCall, entity: Entity, chat_input: _Asked, *, with_context: bool) -> _Run:
+async def send_intent(call: HttpCall, entity: Entity, chat_input: _Asked, *, with_context: bool) -> _Run:
+    """Send an intent to an entity. Raises Problem 403 and 429."""
     check_scope(call.token, "send")
     key = call.key
     if key is None or not await call.read(lambda: call.runtime.has_mail(entity.id, key)):
@@ -314,7 +321,8 @@ async def _send(call: HttpCall, entity: Entity, chat_input: _Asked, *, with_cont
     return _Run(f"{entity.id}.{receipt.key}", entity, receipt, outputs)
 
 
-async def _start(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> _Run:
+async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> _Run:
+    """Begin an entity. Raises Problem 403 and 429."""
     check_scope(call.token, "cast")
     entity, _ = await begin_once(call, begin)
     return _Run(entity.id, entity, None, call.service.growth.subscribe(entity.id))
@@ -341,7 +349,7 @@ async def _leave(call: HttpCall, run: _Run) -> None:
                 await run.receipt.cancel(HUNG_UP, by=call.token.sender)
 
 
-async def _find_outcome(call: HttpCall, run: _Run) -> Outcome | None:
+async def find_run_outcome(call: HttpCall, run: _Run) -> Outcome | None:
     """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
     with closing(run.outputs):
         ended = await call.wait_for(run.episode, partial(_leave, call, run))
@@ -349,7 +357,7 @@ async def _find_outcome(call: HttpCall, run: _Run) -> Outcome | None:
 
 
 @contextmanager
-def _reserve_stream(call: HttpCall, *, is_stream: bool | None) -> Iterator[ExitStack]:
+def reserve_stream(call: HttpCall, *, is_stream: bool | None) -> Iterator[ExitStack]:
     """Count a stream that the block begins, until the yielded stack is closed. Raises Problem 429, before any work."""
     with ExitStack() as stack:
         if is_stream:
@@ -357,8 +365,8 @@ def _reserve_stream(call: HttpCall, *, is_stream: bool | None) -> Iterator[ExitS
         yield stack
 
 
-def _stream(
-    call: HttpCall, run: _Run, encoder: ChatEncoder | ResponseEncoder, on_close: Callable[[], object]
+def stream_run(
+    call: HttpCall, run: _Run, encoder: EpisodeEncoder, on_close: Callable[[], object]
 ) -> EventStreamResponse:
     """Return an episode as a stream of one dialect, and call `on_close` at the end of the stream."""
     failed: list[CantripError] = []
@@ -376,7 +384,7 @@ def _stream(
 
 
 async def _follow_events(
-    call: HttpCall, run: _Run, encoder: ChatEncoder | ResponseEncoder, failed: list[CantripError]
+    call: HttpCall, run: _Run, encoder: EpisodeEncoder, failed: list[CantripError]
 ) -> AsyncGenerator[bytes]:
     """Yield the events of an episode; `failed` has its error once it has ended with one."""
     is_done = False
@@ -395,7 +403,7 @@ async def _follow_events(
         problem = problem_of(failed[0]) if failed else None
         if problem is None:
             try:
-                outcome = _apply_form(encoder.form, await run.outcome(call))
+                outcome = apply_form(encoder.form, await run.outcome(call))
                 yield b"".join(encoder.end(outcome))
             except Problem as misfit:
                 problem = misfit
@@ -416,24 +424,24 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
     cantrip, form = _find_target(call, body)
-    chat_input = _parse_messages(call, body.messages, "messages")
+    chat_input = parse_messages(call, body.messages, "messages")
     created = int(time.time())
-    with _reserve_stream(call, is_stream=body.stream) as stack:
+    with reserve_stream(call, is_stream=body.stream) as stack:
         if cantrip is None:
-            entity = await call.read(lambda: _find_named(call, body.model))
-            run = await _send(call, entity, chat_input, with_context=False)
+            entity = await call.read(lambda: find_named(call, body.model))
+            run = await send_intent(call, entity, chat_input, with_context=False)
         else:
             start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
-            run = await _start(call, partial(start, key=call.key, by=call.token.sender))
+            run = await start_run(call, partial(start, key=call.key, by=call.token.sender))
         id = f"chatcmpl-{run.id}"
         if body.stream:
             with_usage = bool((body.stream_options or {}).get("include_usage"))
             encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=form)
-            return _stream(call, run, encoder, stack.pop_all().close)
-    outcome = await _find_outcome(call, run)
+            return stream_run(call, run, encoder, stack.pop_all().close)
+    outcome = await find_run_outcome(call, run)
     if outcome is None:
         return JsonAnswer(status=499)
-    shown = chat_completion(id, body.model, created, _apply_form(form, outcome), form)
+    shown = chat_completion(id, body.model, created, apply_form(form, outcome), form)
     return JsonAnswer(call.redact_for_token(shown))
 
 
@@ -447,20 +455,20 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     if body.instructions:
         messages.insert(0, {"role": "system", "content": body.instructions})
-    chat_input = _parse_messages(call, messages, "input")
-    with _reserve_stream(call, is_stream=body.stream) as stack:
+    chat_input = parse_messages(call, messages, "input")
+    with reserve_stream(call, is_stream=body.stream) as stack:
         run = await _continue(call, body, cantrip, chat_input)
         id, created = ID + run.id, int(time.time())
         if body.stream:
             response_encoder = ResponseEncoder(id, body.model, created, body.previous_response_id, form)
-            return _stream(call, run, response_encoder, stack.pop_all().close)
+            return stream_run(call, run, response_encoder, stack.pop_all().close)
     if body.background:
         run.outputs.close()
         return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=body.previous_response_id))
-    outcome = await _find_outcome(call, run)
+    outcome = await find_run_outcome(call, run)
     if outcome is None:
         return JsonAnswer(status=499)
-    outcome = _apply_form(form, outcome)
+    outcome = apply_form(form, outcome)
     shown = _build_response(id, body.model, created, outcome, body.previous_response_id, form)
     return JsonAnswer(call.redact_for_token(shown))
 
@@ -469,20 +477,20 @@ async def _continue(call: HttpCall, body: models.ResponseBody, cantrip: Cantrip 
     who: dict[str, Any] = {"key": call.key, "by": call.token.sender}
     previous = body.previous_response_id
     if cantrip is None and previous is None:
-        entity = await call.read(lambda: _find_named(call, body.model))
-        return await _send(call, entity, chat_input, with_context=False)
+        entity = await call.read(lambda: find_named(call, body.model))
+        return await send_intent(call, entity, chat_input, with_context=False)
     if previous is None:
         assert cantrip is not None, "the model is a cantrip"
-        return await _start(
+        return await start_run(
             call, partial(call.runtime.invoke, cantrip, chat_input.intent, context=chat_input.context, **who)
         )
     origin = await call.read(lambda: _find_continuation(call, previous))
     if isinstance(origin, Entity):
-        return await _send(call, origin, chat_input, with_context=True)
+        return await send_intent(call, origin, chat_input, with_context=True)
     fork = partial(
         call.runtime.start_fork, origin, intent=chat_input.intent, context=chat_input.context, cantrip=cantrip
     )
-    return await _start(call, partial(fork, **who))
+    return await start_run(call, partial(fork, **who))
 
 
 def _find_continuation(call: HttpCall, previous: str) -> Entity | str:
@@ -569,7 +577,7 @@ _STATUSES: Final[Mapping[MailState, str]] = {
 _OBJECT = {200: models.Opaque}
 
 OPENAI_ROUTES: tuple[ApiRoute, ...] = (
-    ApiRoute("GET", "/v1/models", "read", list_models, {200: models.ModelList}, style="openai"),
+    ApiRoute("GET", "/v1/models", "read", list_models, {200: models.ModelList}, query=models.AnyQuery, style="openai"),
     ApiRoute("GET", "/v1/models/{id:path}", "read", get_model, _OBJECT, style="openai"),
     ApiRoute("POST", "/v1/chat/completions", "read", chat_completions, _OBJECT, models.ChatBody, style="openai"),
     ApiRoute("POST", "/v1/responses", "read", create_response, _OBJECT, models.ResponseBody, style="openai"),

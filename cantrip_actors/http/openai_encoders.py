@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool
 from cantrip_actors.observe import Output
@@ -15,6 +15,24 @@ from cantrip_actors.terms.outcome import Outcome
 DONE: Final = b"data: [DONE]\n\n"
 BETWEEN: Final = "\n\n"
 """The separator between two messages of one chat completion."""
+
+
+class EpisodeEncoder(Protocol):
+    """Writes the stream of one episode in a dialect. With a `form` it is only the answer, in that form."""
+
+    form: AnswerForm | None
+
+    def begin(self) -> Iterator[bytes]:
+        """Yield what precedes all content."""
+
+    def add(self, output: Output) -> Iterator[bytes]:
+        """Yield an output."""
+
+    def end(self, outcome: Outcome) -> Iterator[bytes]:
+        """Yield the end."""
+
+    def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
+        """Yield the end of an episode that failed with an error in OpenAI's shape."""
 
 
 def chat_usage(usage: Usage) -> dict[str, Any]:

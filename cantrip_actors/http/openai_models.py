@@ -6,12 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+from cantrip_actors.http.bodies import Lenient
 
 
-class JsonSchema(_Lenient):
+class JsonSchema(Lenient):
     """A JSON Schema by its name."""
 
     schema_: Any = Field(default=None, alias="schema")
@@ -24,13 +22,13 @@ class AnswerFormat(JsonSchema):
     json_schema: JsonSchema | None = None
 
 
-class TextSetting(_Lenient):
+class TextSetting(Lenient):
     """How the text of a response is formed."""
 
     format: AnswerFormat | None = None
 
 
-class _Shared(_Lenient):
+class _Shared(Lenient):
     model: str = Field(description="The name of a cantrip, or entity:NAME.")
     stream: bool | None = None
     tools: list[Any] | None = None
@@ -64,7 +62,11 @@ class ResponseBody(_Shared):
     prompt: Any = None
 
 
-class Ignored(_Lenient):
+class AnyQuery(Lenient):
+    """Parameters that clients add and that change nothing here: `beta`, `limit`."""
+
+
+class Ignored(Lenient):
     """Nothing that is read."""
 
 

@@ -21,6 +21,9 @@ SECURE: Final = "__Host-cantrip"
 PLAIN: Final = "cantrip"
 """The cookie on plain-http loopback, where browsers keep no `__Host-` cookie."""
 
+API_KEY: Final = "x-api-key"
+"""Where Anthropic's clients send their token. A page cannot make a browser send it, as with `Authorization`."""
+
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -37,6 +40,8 @@ async def authenticate(service: Service, request: Request) -> Token:
     if header is not None:
         kind, _, value = header.partition(" ")
         text = value.strip() if kind.lower() == "bearer" else None
+    elif API_KEY in request.headers:
+        text = header = request.headers[API_KEY].strip()
     else:
         text = request.cookies.get(SECURE) or (request.cookies.get(PLAIN) if _is_plain(request) else None)
     try:

@@ -27,7 +27,7 @@ class ApiRoute(NamedTuple):
     body: type[BaseModel] | None = None
     query: type[BaseModel] = models.NoQuery
     style: str = "problem"
-    """The form of errors: "problem" (RFC 9457) or "openai"."""
+    """The form of errors: "problem" (RFC 9457), "openai" or "anthropic"."""
 
     @property
     def needs_body(self) -> bool:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import anyio
 from pydantic import BaseModel
 
-from cantrip_actors import Cantrip, Circle, ask_first, gate, scripted
+from cantrip_actors import Cantrip, Circle, CrystalError, ask_first, gate, scripted
 from cantrip_actors.wards import max_turns
 
 
@@ -28,12 +29,19 @@ async def pay(amount: int) -> str:
 
 
 @gate
+async def nap() -> str:
+    """Sleep for a second."""
+    await anyio.sleep(1)
+    return "slept"
+
+
+@gate
 def done(answer: Invoice) -> None:
     """Finish with the invoice."""
 
 
 def answer(context: Any) -> dict[str, Any]:
-    """Do what the intent says: look at its pictures, `weather CITY`, `pay AMOUNT`, `recall`, or repeat it."""
+    """Do what the first word of the intent says, look at its pictures, or repeat it."""
     last = context[-1]
     if last.role == "tool":
         return {"content": f"It said: {last.content}"}
@@ -46,13 +54,21 @@ def answer(context: Any) -> dict[str, Any]:
         return {"content": "Let me look.", "thinking": "Which city?", "tool_calls": [call]}
     if word == "pay":
         return {"content": "I pay.", "tool_calls": [{"gate": "pay", "args": {"amount": int(rest)}}]}
+    if word == "ask":
+        return {"tool_calls": [{"gate": "question", "args": {"text": "Which one?"}}]}
+    if word == "slow":
+        return {"content": "Let me wait.", "tool_calls": [{"gate": "nap", "args": {}}]}
+    if word == "break":
+        raise CrystalError("it is broken")
     if word == "recall":
         return {"content": " | ".join(str(message.content) for message in context)}
     return {"content": f"you said: {intent}", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
 
 
 ASSISTANT = Cantrip(
-    scripted(answer), circle=Circle(["done", weather, ask_first(pay)], [max_turns(9)]), name="assistant"
+    scripted(answer),
+    circle=Circle(["done", "question", weather, nap, ask_first(pay)], [max_turns(9)]),
+    name="assistant",
 )
 
 _BILL = {

@@ -4,7 +4,19 @@
 
 import assert from "node:assert/strict";
 import { createOpenAI } from "@ai-sdk/openai";
-import { generateText, Output, stepCountIs, streamText, tool } from "ai";
+import {
+  AbstractChat,
+  DefaultChatTransport,
+  generateText,
+  lastAssistantMessageIsCompleteWithApprovalResponses,
+  lastAssistantMessageIsCompleteWithToolCalls,
+  Output,
+  stepCountIs,
+  streamText,
+  tool,
+} from "ai";
+import { HttpAgent } from "@ag-ui/client";
+import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 import { z } from "zod";
 
@@ -82,6 +94,52 @@ trial("openai (JS)", "errors", async () => {
   await assert.rejects(openai.chat.completions.create({ model: "nobody", messages: hello }), OpenAI.NotFoundError);
 });
 
+// @anthropic-ai/sdk, with the token and the betas as Claude Code sends them
+
+const anthropic = new Anthropic({ baseURL: url, apiKey: null, authToken: token, maxRetries: 0 });
+const betas = ["claude-code-20250219", "interleaved-thinking-2025-05-14"];
+const prompt = { model: "assistant", max_tokens: 100, messages: hello };
+const system = [{ type: "text", text: "You are a coder.", cache_control: { type: "ephemeral" } }];
+
+trial("anthropic (JS)", "answer", async () => {
+  const { content } = await anthropic.messages.create(prompt);
+  assert.deepEqual(content.map(block => block.text), ["you said: hello"]);
+});
+
+trial("anthropic (JS)", "stream", async () => {
+  const thinking = { type: "enabled", budget_tokens: 1024 };
+  const asked = { ...prompt, system, thinking, betas, metadata: { user_id: "anna" } };
+  const message = await anthropic.beta.messages.stream(asked).finalMessage();
+  assert.match(message.content.at(-1).text, /^you said: /);
+  assert.equal(message.usage.output_tokens, 3);
+});
+
+trial("anthropic (JS)", "own form", async () => {
+  const asked = { ...prompt, model: "invoice", output_config: { format: { type: "json_schema", schema: z.toJSONSchema(Invoice) } } };
+  assert.deepEqual(JSON.parse((await anthropic.messages.create(asked)).content[0].text), bill);
+});
+
+trial("anthropic (JS)", "client tools", async () => {
+  const tools = [{ name: "temperature", input_schema: z.toJSONSchema(City) }];
+  const messages = [{ role: "user", content: "call temperature Oslo" }];
+  assert.equal((await anthropic.messages.create({ ...prompt, messages, tools })).stop_reason, "tool_use");
+});
+
+trial("anthropic (JS)", "models", async () => {
+  const ids = [];
+  for await (const model of anthropic.beta.models.list({ limit: 100 })) ids.push(model.id);
+  assert(ids.includes("assistant"));
+});
+
+trial("anthropic (JS)", "tokens", async () => {
+  const { input_tokens } = await anthropic.beta.messages.countTokens({ model: "assistant", messages: hello, system, betas });
+  assert(input_tokens > 5);
+});
+
+trial("anthropic (JS)", "errors", async () => {
+  await assert.rejects(anthropic.messages.create({ ...prompt, model: "nobody" }), Anthropic.NotFoundError);
+});
+
 // Vercel's AI SDK, as a client of OpenAI's API
 
 const vercel = createOpenAI({ baseURL: v1, apiKey: token });
@@ -130,6 +188,194 @@ trial("AI SDK", "client tools", async () => {
     assert.equal((await generateText(asked)).text, "It said: 3");
   }
 });
+
+// useChat: `AbstractChat` is what every `useChat` is made of
+
+const headers = { authorization: `Bearer ${token}` };
+const finished = messages =>
+  lastAssistantMessageIsCompleteWithApprovalResponses(messages) || lastAssistantMessageIsCompleteWithToolCalls(messages);
+
+class State {
+  status = "ready";
+  error = undefined;
+  messages = [];
+  pushMessage = message => (this.messages = [...this.messages, message]);
+  popMessage = () => (this.messages = this.messages.slice(0, -1));
+  replaceMessage = (at, message) => (this.messages = this.messages.map((old, n) => (n === at ? message : old)));
+  snapshot = value => structuredClone(value);
+}
+
+class Chat extends AbstractChat {
+  constructor(name, id = crypto.randomUUID()) {
+    const transport = new DefaultChatTransport({ api: `${url}/api/v1/chat/${name}`, headers });
+    super({ id, transport, state: new State(), sendAutomaticallyWhen: finished });
+  }
+  get text() {
+    return this.parts("text").map(part => part.text).join("|");
+  }
+  parts(type) {
+    return this.lastMessage.parts.filter(part => part.type === type);
+  }
+  async say(text, files) {
+    await this.sendMessage({ text, files });
+    assert.equal(this.error, undefined);
+  }
+  async settle() {
+    for (let n = 0; n < 500 && (n < 5 || this.status !== "ready"); n++) await new Promise(done => setTimeout(done, 20));
+    assert.equal(this.error, undefined);
+  }
+}
+
+trial("useChat", "stream", async () => {
+  const chat = new Chat("assistant");
+  await chat.say("hello");
+  assert.equal(chat.text, "you said: hello");
+});
+
+trial("useChat", "conversation", async () => {
+  const chat = new Chat("assistant");
+  await chat.say("one");
+  await chat.say("recall");
+  assert.match(chat.text, /you said: one/);
+  assert.equal(chat.messages.length, 4);
+  await chat.regenerate();
+  assert.match(chat.text, /you said: one/);
+  assert.equal(chat.messages.length, 4);
+});
+
+trial("useChat", "pictures", async () => {
+  const chat = new Chat("assistant");
+  await chat.say("look", [{ type: "file", mediaType: "image/png", url: picture }]);
+  assert.equal(chat.text, "I see 1 picture.");
+});
+
+trial("useChat", "gates", async () => {
+  const chat = new Chat("assistant");
+  await chat.say("weather Oslo");
+  assert.equal(chat.parts("reasoning")[0].text, "Which city?");
+  const [call] = chat.parts("tool-weather");
+  assert.deepEqual([call.state, call.input, call.output], ["output-available", { city: "Oslo" }, "sunny in Oslo"]);
+  assert.equal(chat.text, "Let me look.|It said: sunny in Oslo");
+});
+
+trial("useChat", "approvals", async () => {
+  for (const approved of [true, false]) {
+    const chat = new Chat("assistant");
+    await chat.say("pay 3");
+    const [asked] = chat.parts("tool-pay");
+    assert.equal(asked.state, "approval-requested");
+    await chat.addToolApprovalResponse({ id: asked.approval.id, approved, reason: "why not" });
+    await chat.settle();
+    const [call] = chat.parts("tool-pay");
+    assert.equal(call.state, approved ? "output-available" : "output-denied");
+    assert.match(chat.text, approved ? /^I pay.\|It said: paid 3$/ : /why not/);
+    assert.equal(chat.messages.length, 2);
+  }
+});
+
+trial("useChat", "questions", async () => {
+  const chat = new Chat("assistant");
+  await chat.say("ask");
+  const [question] = chat.parts("data-question");
+  assert.equal(question.data.text, "Which one?");
+  await chat.addToolOutput({ tool: "question", toolCallId: question.data.toolCallId, output: "the red one" });
+  await chat.sendMessage();
+  await chat.settle();
+  assert.match(chat.text, /the red one/);
+});
+
+trial("useChat", "errors", async () => {
+  const chat = new Chat("assistant");
+  await chat.sendMessage({ text: "break" });
+  assert.match(`${chat.error}`, /it is broken/);
+  const unknown = new Chat("nobody");
+  await unknown.sendMessage({ text: "hello" });
+  assert.match(`${unknown.error}`, /no cantrip of this name/);
+});
+
+trial("useChat", "resume", async () => {
+  const chat = new Chat("assistant");
+  const said = chat.sendMessage({ text: "slow" });
+  for (let n = 0; n < 500 && chat.status !== "streaming"; n++) await new Promise(done => setTimeout(done, 10));
+  await chat.stop();
+  await said;
+  const other = new Chat("assistant", chat.id); // the page was loaded again
+  other.messages = [chat.messages[0]];
+  await other.resumeStream();
+  assert.equal(other.error, undefined);
+  assert.match(other.text, /^Let me wait.\|It said: slept$/);
+  await other.resumeStream(); // nothing runs now
+  assert.equal(other.messages.length, 2);
+});
+
+const runExample = async name => {
+  const { log } = console;
+  const lines = [];
+  console.log = line => lines.push(line);
+  await import(name).finally(() => (console.log = log));
+  assert.deepEqual(lines, ["you said: How many?"]);
+};
+
+trial("useChat", "example", () => runExample("./chat.mjs"));
+
+// AG-UI
+
+const agent = name => new HttpAgent({ url: `${url}/api/v1/ag-ui/${name}`, headers, threadId: crypto.randomUUID() });
+const say = (on, text) => {
+  on.addMessage({ id: crypto.randomUUID(), role: "user", content: text });
+  return on.runAgent();
+};
+const content = ({ newMessages }, role) =>
+  newMessages.filter(message => message.role === role).map(message => message.content).join("|");
+
+trial("AG-UI", "stream", async () => {
+  assert.equal(content(await say(agent("assistant"), "hello"), "assistant"), "you said: hello");
+});
+
+trial("AG-UI", "conversation", async () => {
+  const on = agent("assistant");
+  await say(on, "one");
+  assert.match(content(await say(on, "recall"), "assistant"), /you said: one/);
+});
+
+trial("AG-UI", "gates", async () => {
+  const run = await say(agent("assistant"), "weather Oslo");
+  assert.equal(content(run, "tool"), "sunny in Oslo");
+  assert.match(content(run, "assistant"), /It said: sunny in Oslo/);
+  assert.equal(content(run, "reasoning"), "Which city?");
+});
+
+trial("AG-UI", "approvals", async () => {
+  for (const approved of [true, false]) {
+    const on = agent("assistant");
+    await say(on, "pay 3");
+    const [{ id, reason }] = on.pendingInterrupts;
+    assert.equal(reason, "tool_call");
+    const payload = { approved, reason: "why not" };
+    const run = await on.runAgent({ resume: [{ interruptId: id, status: "resolved", payload }] });
+    assert.match(content(run, "assistant"), approved ? /It said: paid 3/ : /why not/);
+  }
+});
+
+trial("AG-UI", "questions", async () => {
+  const on = agent("assistant");
+  await say(on, "ask");
+  const [{ id, message }] = on.pendingInterrupts;
+  assert.equal(message, "Which one?");
+  const run = await on.runAgent({ resume: [{ interruptId: id, status: "resolved", payload: "the red one" }] });
+  assert.match(content(run, "assistant"), /the red one/);
+});
+
+trial("AG-UI", "errors", async () => {
+  const on = agent("assistant");
+  const errors = [];
+  on.subscribe({ onRunErrorEvent: ({ event }) => void errors.push(event.message) });
+  await say(on, "break").catch(() => {});
+  assert.match(errors.join(), /it is broken/);
+  await assert.rejects(say(agent("nobody"), "hello"), /no cantrip of this name/);
+});
+
+trial("AG-UI", "example", () => runExample("./agent.mjs"));
 
 for (const { client, feature, work } of trials) {
   let error = "";

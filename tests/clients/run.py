@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import anthropic
 import instructor
 import openai
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
@@ -153,6 +154,89 @@ def openai_models() -> None:
 def openai_errors() -> None:
     error = catch(openai.NotFoundError, lambda: OPENAI.chat.completions.create(model="nobody", messages=HELLO))
     assert "offered: assistant" in str(error), error
+
+
+# anthropic
+
+ANTHROPIC = anthropic.Anthropic(base_url=URL, api_key=TOKEN, max_retries=0)
+SAID: Any = {"model": "assistant", "max_tokens": 100, "messages": HELLO}
+
+
+def text_of(message: Any) -> str:
+    """Return the text of a message of Anthropic's API."""
+    return "".join(block.text for block in message.content if block.type == "text")
+
+
+@trial("anthropic (Python)", "answer")
+def anthropic_answer() -> None:
+    message = ANTHROPIC.messages.create(**SAID)
+    same((text_of(message), message.stop_reason), ("you said: hello", "end_turn"))
+    same((message.usage.input_tokens, message.usage.output_tokens), (7, 3))
+
+
+@trial("anthropic (Python)", "stream")
+def anthropic_stream() -> None:
+    with ANTHROPIC.messages.stream(**{**SAID, "messages": [{"role": "user", "content": "weather Oslo"}]}) as stream:
+        message = stream.get_final_message()
+    same([block.type for block in message.content], ["thinking", "text", "text"])
+    same(text_of(message), "Let me look.It said: sunny in Oslo")
+
+
+@trial("anthropic (Python)", "conversation")
+def anthropic_conversation() -> None:
+    history = [*HELLO, {"role": "assistant", "content": "two"}, {"role": "user", "content": "recall"}]
+    message = ANTHROPIC.messages.create(**{**SAID, "messages": history, "system": "Be kind."})
+    assert "two" in text_of(message), message
+    assert "Be kind." in text_of(message), message
+
+
+@trial("anthropic (Python)", "pictures")
+def anthropic_pictures() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": PICTURE.partition(",")[2]}
+    content = [{"type": "text", "text": "look"}, {"type": "image", "source": source}]
+    message = ANTHROPIC.messages.create(**{**SAID, "messages": [{"role": "user", "content": content}]})
+    same(text_of(message), "I see 1 picture.")
+
+
+@trial("anthropic (Python)", "own form")
+def anthropic_own_form() -> None:
+    bill: Any = {**SAID, "model": "invoice"}
+    same(ANTHROPIC.messages.parse(**bill, output_format=Invoice).parsed_output, BILL)
+    tool = {"name": "bill", "input_schema": Invoice.model_json_schema()}
+    for choice in ({"type": "tool", "name": "bill"}, {"type": "any"}):
+        message = ANTHROPIC.messages.create(**bill, tools=[tool], tool_choice=choice)
+        with ANTHROPIC.messages.stream(**bill, tools=[tool], tool_choice=choice) as stream:
+            streamed = stream.get_final_message()
+        for (block,) in (message.content, streamed.content):
+            same((block.type, block.name, block.input), ("tool_use", "bill", BILL.model_dump()))
+
+
+@trial("anthropic (Python)", "any form")
+def anthropic_any_form() -> None:
+    assert ANTHROPIC.messages.parse(**SAID, output_format=Rhyme).parsed_output
+
+
+@trial("anthropic (Python)", "client tools")
+def anthropic_client_tools() -> None:
+    tool = {"name": "temperature", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    asked = {**SAID, "messages": [{"role": "user", "content": "call temperature Oslo"}]}
+    same(ANTHROPIC.messages.create(**asked, tools=[tool]).stop_reason, "tool_use")
+
+
+@trial("anthropic (Python)", "models")
+def anthropic_models() -> None:
+    assert {model.id for model in ANTHROPIC.models.list(limit=100)} >= {"assistant", "invoice"}
+    same(ANTHROPIC.models.retrieve("assistant").display_name, "assistant")
+
+
+@trial("anthropic (Python)", "errors")
+def anthropic_errors() -> None:
+    error = catch(anthropic.NotFoundError, lambda: ANTHROPIC.messages.create(**{**SAID, "model": "nobody"}))
+    assert "offered: assistant" in str(error), error
+    failing = {**SAID, "messages": [{"role": "user", "content": "break"}]}
+    catch(anthropic.APIStatusError, lambda: ANTHROPIC.messages.create(**failing))
+    with ANTHROPIC.messages.stream(**failing) as stream:
+        catch(anthropic.APIStatusError, stream.get_final_message)
 
 
 # pydantic-ai

@@ -1,0 +1,303 @@
+"""Anthropic's Messages API over the same entities: a request casts a one-shot entity, as a chat completion does.
+
+Requests become those of a chat completion, and the way from there to an episode is that of `openai.py`. Here is what
+differs: how content is written, the stream, typed answers, errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+
+from cantrip_actors import Cantrip
+from cantrip_actors.http import anthropic_models as models
+from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form
+from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
+from cantrip_actors.http.entities import find_cantrip
+from cantrip_actors.http.openai import (
+    ENTITY,
+    apply_form,
+    find_named,
+    find_run_outcome,
+    parse_messages,
+    reserve_stream,
+    send_intent,
+    start_run,
+    stream_run,
+)
+from cantrip_actors.http.openai_encoders import answer_text
+from cantrip_actors.http.openai_models import AnyQuery, Opaque
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.sse import encode_event
+from cantrip_actors.http.table import ApiRoute
+from cantrip_actors.observe import Output
+from cantrip_actors.observe.segments import Piece, Segments
+from cantrip_actors.terms.messages import Usage
+from cantrip_actors.terms.outcome import Outcome
+
+CHARACTERS_OF_A_TOKEN: Final = 4
+"""The usual ratio; the tokenizer is the provider's, and a cantrip may have any provider."""
+
+_KINDS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+_KEPT_HEADERS: Final = ("retry-after", "www-authenticate", "allow")
+
+
+def as_anthropic_error(answer: Response) -> Response:
+    """Return a problem in Anthropic's shape, and any other answer as it is."""
+    if answer.media_type != "application/problem+json":
+        return answer
+    problem = orjson.loads(bytes(answer.body))
+    status = 400 if answer.status_code == 422 else answer.status_code  # Anthropic has no 422
+    headers = {name: value for name, value in answer.headers.items() if name in _KEPT_HEADERS}
+    if "retry-after" not in headers or "entity_id" in problem:
+        headers["x-should-retry"] = "false"  # its clients try 409 and 5xx again, which would begin a second entity
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return json_response(_make_error(kind, problem["detail"]), status, headers)
+
+
+def _make_error(kind: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+# Requests
+
+
+def _read_messages(body: models.CountTokensBody) -> list[dict[str, Any]]:
+    """Return the messages of a body, the system prompt first, as those of a chat completion. Raises Problem 400."""
+    messages = [{"role": message.role, "content": _read_content(message.content)} for message in body.messages]
+    return [{"role": "system", "content": _read_content(body.system)}, *messages] if body.system else messages
+
+
+def _read_content(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    return content if isinstance(content, str) else [_read_block(block) for block in content]
+
+
+def _read_block(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a block as a part of a chat completion's message. Raises Problem 400 for one of another kind."""
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "text", "text": block.get("text")}
+    if kind == "image":
+        return {"type": "image_url", "image_url": {"url": _read_source(block)}}
+    if kind == "document":
+        source = block.get("source")
+        if isinstance(source, dict) and source.get("type") == "text":
+            return {"type": "text", "text": source.get("data")}
+        return {"type": "file", "file": {"file_data": _read_source(block), "filename": block.get("title")}}
+    if kind in ("thinking", "redacted_thinking"):
+        return {"type": "text", "text": ""}  # it is for the model that wrote it
+    raise Problem(
+        400, "unsupported_value", f"messages: expected texts, images and documents, got {kind!s:.50}", param="messages"
+    )
+
+
+def _read_source(block: Mapping[str, Any]) -> str:
+    source = block.get("source")
+    match source if isinstance(source, dict) else {}:
+        case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
+            return f"data:{media_type};base64,{data}"
+        case {"type": "url", "url": str(url)}:
+            return url
+    detail = "messages: expected a source of type base64 or url; this service keeps no files of its own"
+    raise Problem(400, "unsupported_value", detail, param="messages")
+
+
+def _find_answer_form(cantrip: Cantrip | None, body: models.MessagesBody) -> AnswerForm | None:
+    """Return the form of answer that a body asks for. Raises Problem 400 for what would change the answer otherwise."""
+    refused = next((name for name in ("mcp_servers", "container") if getattr(body, name)), None)
+    wanted = None if body.output_config is None else body.output_config.format
+    form = None
+    if refused is None and wanted is not None:
+        form = find_form(cantrip, wanted.schema_)
+        refused = "output_config" if form is None else None
+    choice = body.tool_choice or {}
+    if refused is None and body.tools and choice.get("type") != "none":
+        form = _find_tool_form(cantrip, body.tools, choice) if form is None else None
+        refused = "tools" if form is None else None
+    if refused is not None:
+        detail = f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own"
+        raise Problem(400, "unsupported_parameter", detail, param=refused)
+    return form
+
+
+def _find_tool_form(
+    cantrip: Cantrip | None, tools: list[dict[str, Any]], choice: Mapping[str, Any]
+) -> AnswerForm | None:
+    is_named = choice.get("type") == "tool"
+    chosen = [tool for tool in tools if tool.get("name") == choice.get("name")] if is_named else tools
+    if choice.get("type") not in ("tool", "any") or len(chosen) != 1 or not isinstance(chosen[0].get("name"), str):
+        return None
+    return find_form(cantrip, chosen[0].get("input_schema"), ClientTool(chosen[0]["name"], is_named=is_named))
+
+
+# Answers
+
+
+def _count_usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": max(0, usage.prompt_tokens - usage.cached_tokens),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def _find_stop_reason(outcome: Outcome, form: AnswerForm | None) -> str:
+    if not outcome.terminated:
+        return "max_tokens"
+    return "tool_use" if form is not None and form.tool is not None else "end_turn"
+
+
+def _make_message(id: str, model: str, content: list[dict[str, Any]], stop_reason: str | None) -> dict[str, Any]:
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": _count_usage(Usage()),
+    }
+
+
+def _make_answer(id: str, outcome: Outcome, form: AnswerForm | None) -> list[dict[str, Any]]:
+    """Return the content of a whole answer."""
+    if form is not None and form.tool is not None and outcome.terminated:
+        return [{"type": "tool_use", "id": f"toolu_{id}", "name": form.tool.name, "input": outcome.result}]
+    text = answer_text(outcome) or outcome.summary or ""
+    return [{"type": "text", "text": text, "citations": None}] if text else []
+
+
+_BLOCKS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
+    "message": ("text", "text_delta", {"type": "text", "text": ""}),
+    "thinking": ("thinking", "thinking_delta", {"type": "thinking", "thinking": "", "signature": ""}),
+}
+"""Of each kind of piece: the field of its text, the type of its deltas, and its block as it begins."""
+
+
+class AnthropicEncoder:
+    """Events of one message. With a form only the answer is content, because clients parse all of it."""
+
+    def __init__(self, id: str, model: str, form: AnswerForm | None = None) -> None:
+        self.form = form
+        self._id, self._model = id, model
+        self._segments = Segments()
+
+    def begin(self) -> Iterator[bytes]:
+        """Yield the event that precedes all content."""
+        yield _encode("message_start", message=_make_message(self._id, self._model, [], None))
+
+    def add(self, output: Output) -> Iterator[bytes]:
+        """Yield the events of an output."""
+        if self.form is None:
+            for piece in self._segments.add(output):
+                yield from self._add_piece(piece)
+
+    def end(self, outcome: Outcome) -> Iterator[bytes]:
+        """Yield the events of the end."""
+        if self.form is not None and self.form.tool is not None and outcome.terminated:
+            (block,) = _make_answer(self._id, outcome, self.form)
+            yield _encode("content_block_start", index=0, content_block={**block, "input": {}})
+            delta = {"type": "input_json_delta", "partial_json": answer_text(outcome)}
+            yield _encode("content_block_delta", index=0, delta=delta)
+            yield _encode("content_block_stop", index=0)
+        else:
+            for piece in self._segments.finish(answer_text(outcome)):
+                yield from self._add_piece(piece)
+        delta = {"stop_reason": _find_stop_reason(outcome, self.form), "stop_sequence": None}
+        yield _encode("message_delta", delta=delta, usage=_count_usage(outcome.subtree_usage))
+        yield _encode("message_stop")
+
+    def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
+        """Yield the end of an episode that failed."""
+        kind = "api_error" if error["type"] == "server_error" else error["type"]
+        yield encode_event("error", _make_error(kind, error["message"]))
+
+    def _add_piece(self, piece: Piece) -> Iterator[bytes]:
+        field, kind, block = _BLOCKS[piece.kind]
+        match piece.step:
+            case "begin":
+                yield _encode("content_block_start", index=piece.number, content_block=block)
+            case "grow":
+                yield _encode("content_block_delta", index=piece.number, delta={"type": kind, field: piece.text})
+            case "end":
+                yield _encode("content_block_stop", index=piece.number)
+
+
+def _encode(kind: str, **data: Any) -> bytes:
+    return encode_event(kind, {"type": kind, **data})
+
+
+# Handlers
+
+
+async def create_message(call: HttpCall) -> JsonAnswer | Response:
+    """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
+    body: models.MessagesBody = call.body
+    cantrip = None if body.model.startswith(ENTITY) else find_cantrip(call, body.model)
+    form = _find_answer_form(cantrip, body)
+    chat_input = parse_messages(call, _read_messages(body), "messages")
+    with reserve_stream(call, is_stream=body.stream) as stack:
+        if cantrip is None:
+            entity = await call.read(lambda: find_named(call, body.model))
+            run = await send_intent(call, entity, chat_input, with_context=False)
+        else:
+            start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
+            run = await start_run(call, partial(start, key=call.key, by=call.token.sender))
+        id = f"msg_{run.id}"
+        if body.stream:
+            return stream_run(call, run, AnthropicEncoder(id, body.model, form), stack.pop_all().close)
+    outcome = await find_run_outcome(call, run)
+    if outcome is None:
+        return JsonAnswer(status=499)
+    outcome = apply_form(form, outcome)
+    message = _make_message(id, body.model, _make_answer(id, outcome, form), _find_stop_reason(outcome, form))
+    return JsonAnswer(call.redact_for_token({**message, "usage": _count_usage(outcome.subtree_usage)}))
+
+
+async def count_tokens(call: HttpCall) -> JsonAnswer:
+    """Estimate the tokens of a request by its length; what the cantrip adds to it is not counted."""
+    body: models.CountTokensBody = call.body
+    if not body.model.startswith(ENTITY):
+        find_cantrip(call, body.model)
+    texts = [body.system, [message.content for message in body.messages], body.tools]
+    characters = sum(len(orjson.dumps(text)) for text in texts if text)
+    return JsonAnswer({"input_tokens": -(-characters // CHARACTERS_OF_A_TOKEN)})
+
+
+_OBJECT: Final = {200: Opaque}
+
+ANTHROPIC_ROUTES: Final = (
+    ApiRoute(
+        "POST",
+        "/v1/messages",
+        "read",
+        create_message,
+        _OBJECT,
+        models.MessagesBody,
+        query=AnyQuery,
+        style="anthropic",
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/messages/count_tokens",
+        "read",
+        count_tokens,
+        {200: models.TokenCount},
+        models.CountTokensBody,
+        query=AnyQuery,
+        style="anthropic",
+    ),
+)
+"""Anthropic's API; the models are those of OpenAI's. Messages check the scopes `cast` and `send` by what they do."""

@@ -1,0 +1,378 @@
+"""Chats of front ends: the Vercel AI SDK's `useChat`, and AG-UI.
+
+A chat is a long-lived entity whose name is the chat's id, so it outlives the page, the connection and the process. The
+newest message of the user is its next intent, with the message's id as its key: a repeated request follows the same
+episode. A client that hangs up ends its stream and not the episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import anyio
+from pydantic import Field
+from starlette.responses import Response
+
+from cantrip_actors import CantripError, Entity, Receipt
+from cantrip_actors.http import ag_ui, ui_messages
+from cantrip_actors.http.ag_ui import AgUiEvents
+from cantrip_actors.http.bodies import Lenient
+from cantrip_actors.http.calls import HttpCall, JsonAnswer
+from cantrip_actors.http.entities import find_cantrip
+from cantrip_actors.http.files import file_of, image_of
+from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
+from cantrip_actors.http.problems import Problem, problem_of
+from cantrip_actors.http.sessions import check_scope
+from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
+from cantrip_actors.http.table import BASE, ApiRoute
+from cantrip_actors.http.ui_messages import UiMessages
+from cantrip_actors.records.codec import dump_json
+from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.stream.events import (
+    EntityEndedEvent,
+    EntityEvent,
+    EntityStartedEvent,
+    EpisodeEndedEvent,
+    RequestedEvent,
+)
+
+LOOK_AT_MAIL: Final = 1.0
+"""Seconds after which it is looked whether an intent that waits was refused or withdrawn."""
+
+
+class UiMessageJson(Lenient):
+    """A message of `useChat`."""
+
+    id: str = Field(min_length=1, max_length=200)
+    role: str
+    parts: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class UiChatBody(Lenient):
+    """What `useChat` sends."""
+
+    id: str = Field(min_length=1, max_length=200, description="the chat; the name of its entity")
+    messages: list[UiMessageJson] = Field(min_length=1)
+    trigger: str = "submit-message"
+
+
+class AgUiMessageJson(Lenient):
+    """A message of AG-UI."""
+
+    id: str = Field(min_length=1, max_length=200)
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class AgUiResumeJson(Lenient):
+    """The answer to an interrupt of an earlier run."""
+
+    interruptId: str  # noqa: N815  # the protocol's name
+    status: str
+    payload: Any = None
+
+
+class AgUiBody(Lenient):
+    """What AG-UI's clients send to run an agent."""
+
+    threadId: str = Field(min_length=1, max_length=200, description="the name of the entity")  # noqa: N815
+    runId: str  # noqa: N815
+    messages: list[AgUiMessageJson] = Field(default_factory=list)
+    resume: list[AgUiResumeJson] = Field(default_factory=list)
+
+
+class ChatDecision(NamedTuple):
+    """The decision of a request that came with a chat's request."""
+
+    request_id: str
+    arguments: dict[str, Any]
+    """Those of `Runtime.decide`."""
+
+
+class ChatIntent(NamedTuple):
+    """The newest message of the user."""
+
+    key: str
+    said: Any
+
+
+# The Vercel AI SDK
+
+
+async def chat_ui(call: HttpCall) -> Response:
+    """Continue a chat of `useChat`: send the user's message, or decide what the entity waits for."""
+    body: UiChatBody = call.body
+    last = body.messages[-1]
+    if last.role == "user":
+        receipt = await _post(call, body.id, _read_ui_intent(last), regenerates=body.trigger.startswith("re"))
+        return _stream_ui(call, receipt)
+    entity = await _find_chat(call, body.id)
+    decisions = await call.read(lambda: list(_read_ui_decisions(call, entity.id, last.parts)))
+    if not decisions:
+        raise Problem(422, "invalid", "messages: expected a message of the user, or the decision of an open request")
+    await _decide_all(call, decisions)
+    return _stream_ui(call, await _get_newest_intent(call, entity), decisions)
+
+
+async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
+    """Return the stream of a chat's running episode again, from its beginning; 204 if none runs."""
+    entity = await call.read(lambda: call.runtime.entity(call.path["chat"]))
+    if entity is None:
+        return JsonAnswer(status=204)
+    entity = await _find_chat(call, call.path["chat"])
+    receipt = await _get_newest_intent(call, entity)
+    is_under_way = await call.read(lambda: receipt.state in ("waiting", "working"))
+    return _stream_ui(call, receipt) if is_under_way else JsonAnswer(status=204)
+
+
+def _stream_ui(call: HttpCall, receipt: Receipt, decisions: Collection[ChatDecision] = ()) -> Response:
+    return _stream(call, receipt, UiMessages(_make_id(receipt)), decisions, ui_messages.HEADERS, ui_messages.LAST)
+
+
+def _read_ui_intent(message: UiMessageJson) -> ChatIntent:
+    """Return a message as an intent. Raises Problem 422 for one without text."""
+    texts = [str(part.get("text", "")) for part in message.parts if part.get("type") == "text"]
+    files = [
+        _read_file(part.get("url"), part.get("mediaType"), part.get("filename"))
+        for part in message.parts
+        if part.get("type") == "file"
+    ]
+    return _make_intent(message.id, texts, files)
+
+
+def _read_ui_decisions(call: HttpCall, entity_id: str, parts: list[dict[str, Any]]) -> Iterator[ChatDecision]:
+    """Yield the decisions of open requests that the parts of a message have. Reads the loom."""
+    for request in call.runtime.requests(entity=entity_id):
+        part = next((part for part in parts if part.get("toolCallId") == request.call), {})
+        approval = part.get("approval") or {}
+        if request.kind == "question" and part.get("state") == "output-available":
+            yield ChatDecision(request.id, {"answer": part.get("output")})
+        elif part.get("state") == "approval-responded" and approval.get("id") == request.id:
+            decision = "allow" if approval.get("approved") is True else "deny"
+            yield ChatDecision(request.id, {"decision": decision, "note": str(approval.get("reason") or "")})
+
+
+# AG-UI
+
+
+async def run_ag_ui(call: HttpCall) -> Response:
+    """Run an agent for a client of AG-UI: send the user's newest message, or answer the interrupts of the last run."""
+    body: AgUiBody = call.body
+    decisions: list[ChatDecision] = []
+    if body.resume:
+        entity = await _find_chat(call, body.threadId)
+        decisions = await call.read(lambda: list(_read_ag_ui_decisions(call, entity.id, body.resume)))
+        await _decide_all(call, decisions)
+        receipt = await _get_newest_intent(call, entity)
+    else:
+        message = next((message for message in reversed(body.messages) if message.role == "user"), None)
+        if message is None:
+            raise Problem(422, "invalid", "messages: expected a message of the user")
+        receipt = await _post(call, body.threadId, _read_ag_ui_intent(message))
+    return _stream(call, receipt, AgUiEvents(body.threadId, body.runId, _make_id(receipt)), decisions, {}, ag_ui.LAST)
+
+
+def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
+    """Return a message as an intent. Raises Problem 422 for one without text."""
+    if not isinstance(message.content, list):
+        return _make_intent(message.id, [message.content or ""], [])
+    texts, files = [], []
+    for part in message.content:
+        source = part.get("source") or part
+        url, media_type = source.get("url") or source.get("value"), source.get("mimeType")
+        if part.get("type") == "text":
+            texts.append(str(part.get("text", "")))
+        else:
+            data = source.get("data") or (url if source.get("type") == "data" else None)
+            address = url if data is None else f"data:{media_type or 'application/octet-stream'};base64,{data}"
+            files.append(_read_file(address, media_type, part.get("filename")))
+    return _make_intent(message.id, texts, files)
+
+
+def _read_ag_ui_decisions(call: HttpCall, entity_id: str, answers: list[AgUiResumeJson]) -> Iterator[ChatDecision]:
+    """Yield the decisions that a run is resumed with. Reads the loom. Raises Problem 409 for one that is not open."""
+    open_requests = {request.id: request for request in call.runtime.requests(entity=entity_id)}
+    for answer in answers:
+        request, payload = open_requests.get(answer.interruptId), answer.payload
+        if request is None:
+            raise Problem(409, "conflict", f"resume: the thread has no open interrupt {answer.interruptId:.100}")
+        is_resolved = answer.status == "resolved"
+        if request.kind == "question" and is_resolved:
+            yield ChatDecision(request.id, {"answer": payload})
+            continue
+        fields = payload if isinstance(payload, dict) else {"approved": payload}
+        is_allowed = is_resolved and fields.get("approved") is True
+        args = fields.get("args") if is_allowed else None
+        note = str(fields.get("reason") or "")
+        yield ChatDecision(request.id, {"decision": "allow" if is_allowed else "deny", "note": note, "args": args})
+
+
+# Both
+
+
+def _read_file(url: Any, media_type: Any, filename: Any) -> Any:
+    if not isinstance(url, str):
+        raise Problem(422, "invalid-file", "messages: expected the URL of a file")
+    if str(media_type).startswith("image/"):
+        return image_of(url)
+    return file_of(url, filename if isinstance(filename, str) else None)
+
+
+def _make_intent(key: str, texts: list[str], files: list[Any]) -> ChatIntent:
+    text = "\n".join(texts)
+    if not text.strip() and not files:
+        raise Problem(422, "invalid-intent", "messages: expected a text in the newest message of the user")
+    return ChatIntent(key, [text, *files] if files else text)
+
+
+async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: bool = False) -> Receipt:
+    """Send an intent to the entity of a chat, which begins with its first one; with `regenerates` in the last's place.
+
+    Raises Problem 403, 404, 409 for a chat with another cantrip, and 429.
+    """
+    cantrip = find_cantrip(call, call.path["cantrip"])
+    service, token, runtime = call.service, call.token, call.runtime
+    async with service.key_lock(f"{token.tenant or ''}\0chat {chat}"):  # so that one request makes the entity
+        is_new = await call.read(lambda: runtime.entity(chat)) is None
+        check_scope(token, "cast" if is_new else "send")
+        if is_new:
+            async with service.limiter.reserve_start(token) as count:
+                entity = await runtime.ensure(chat, cantrip)
+                count(entity.id)
+        else:
+            entity = await _find_chat(call, chat)
+        key: str | None = call.key or f"chat:{intent.key}"
+        if regenerates:
+            await entity.undo(by=token.sender)
+            key = call.key
+        if key is None or not await call.read(lambda: runtime.has_mail(entity.id, key)):
+            await service.limiter.check_cost(token)
+        return await entity.post(intent.said, key=key, by=token.sender)
+
+
+async def _find_chat(call: HttpCall, chat: str) -> Entity:
+    """Return the entity of a chat. Raises Problem 404, and 409 if it has another cantrip than the path names."""
+    find_cantrip(call, call.path["cantrip"])
+
+    def look() -> Entity:
+        entity = call.runtime.entity(chat)
+        if entity is None or not call.sees(entity.id):
+            raise Problem(404, "unknown-entity", "no chat has this id")
+        name = call.runtime.loom.header(entity.id).cantrip_name
+        if name != call.path["cantrip"]:
+            raise Problem(409, "conflict", f"the chat {chat:.100} is of the cantrip {name}", entity_id=entity.id)
+        return entity
+
+    return await call.read(look)
+
+
+async def _get_newest_intent(call: HttpCall, entity: Entity) -> Receipt:
+    """Return the work on the newest intent of an entity."""
+
+    def look() -> Receipt:
+        records = call.runtime.loom.records(entity.id)
+        intent = next((record for record in reversed(records) if isinstance(record, IntentGiven)), None)
+        if intent is None:
+            raise Problem(404, "unknown-entity", "this chat has no message yet")
+        return call.runtime.receipt(entity, intent.key or "")
+
+    return await call.read(look)
+
+
+async def _decide_all(call: HttpCall, decisions: Collection[ChatDecision]) -> None:
+    check_scope(call.token, "approve")
+    for decision in decisions:
+        await call.runtime.decide(decision.request_id, by=call.token.name, door=call.token.sender, **decision.arguments)
+
+
+def _stream(
+    call: HttpCall,
+    receipt: Receipt,
+    dialect: FrontEndDialect,
+    decisions: Collection[ChatDecision],
+    headers: dict[str, str],
+    last: bytes,
+) -> Response:
+    """Return the episode of a work as a stream of a dialect. Raises Problem 429."""
+    encoder = FrontEndEncoder(dialect, [decision.request_id for decision in decisions])
+    limiter = call.service.limiter
+    with ExitStack() as stack:
+        stack.enter_context(limiter.stream(call.token))
+        events = _encode(call, receipt, encoder, last)
+        on_close = stack.pop_all().close
+    return EventStreamResponse(events, limiter.limits.patience, on_close, headers={**HEADERS, **headers})
+
+
+async def _encode(call: HttpCall, receipt: Receipt, encoder: FrontEndEncoder, last: bytes) -> AsyncGenerator[bytes]:
+    """Yield an episode as server-sent events, up to its end or to the first open request to a person."""
+    yield _write(encoder.begin())
+    feed = call.runtime.get_entity(receipt.entity_id).events("0", deltas=True)
+    events = _EpisodeEvents(feed, receipt.key)
+    try:
+        while not events.has_ended:
+            event = None
+            with anyio.move_on_after(QUIET if events.has_begun else LOOK_AT_MAIL):
+                event = await events.read()
+            if event is None:
+                if await call.read(lambda: receipt.state) in ("refused", "withdrawn"):
+                    raise StopAsyncIteration
+                yield COMMENT
+                continue
+            yield _write(call.redact_for_token(encoder.add(event)))
+            if isinstance(event, RequestedEvent) and await call.read(partial(_is_open, call, event)):
+                yield _write(call.redact_for_token(encoder.ask(event)))
+                break
+    except StopAsyncIteration:
+        try:
+            await receipt.episode()
+        except CantripError as error:
+            problem = problem_of(error)
+            yield _write(call.redact_for_token(encoder.fail(problem.kind, problem.detail)))
+    finally:
+        feed.close()
+    yield last
+
+
+class _EpisodeEvents:
+    """The events of the episode of one intent, from those of its entity."""
+
+    def __init__(self, events: AsyncIterator[EntityEvent], key: str) -> None:
+        self._events = events
+        self._key = key
+        self.has_begun = False
+        self.has_ended = False
+
+    async def read(self) -> EntityEvent:
+        """Return the next event. Raises StopAsyncIteration if the entity or the runtime ended without one."""
+        while True:
+            event = await anext(self._events)
+            if isinstance(event, EntityStartedEvent) and not self.has_begun:
+                self.has_begun = (event.key or "") == self._key
+            if self.has_begun:
+                self.has_ended = isinstance(event, EpisodeEndedEvent | EntityEndedEvent)
+                return event
+
+
+def _make_id(receipt: Receipt) -> str:
+    return f"{receipt.entity_id}.{receipt.key}"
+
+
+def _is_open(call: HttpCall, event: RequestedEvent) -> bool:
+    return any(request.id == event.request_id for request in call.runtime.requests(entity=event.entity_id))
+
+
+def _write(parts: Iterable[StreamPart]) -> bytes:
+    return b"".join(b"data: " + dump_json(part, mark=False) + b"\n\n" for part in parts)
+
+
+_STREAM: Final = {200: "text/event-stream"}
+
+CHAT_ROUTES: Final = (
+    ApiRoute("POST", f"{BASE}/chat/{{cantrip}}", "read", chat_ui, _STREAM, UiChatBody),
+    ApiRoute("GET", f"{BASE}/chat/{{cantrip}}/{{chat}}/stream", "read", resume_ui, {**_STREAM, 204: None}),
+    ApiRoute("POST", f"{BASE}/ag-ui/{{cantrip}}", "read", run_ag_ui, _STREAM, AgUiBody),
+)
+"""The routes of front ends. They check the scopes `cast`, `send` and `approve` themselves, by what they do."""

@@ -1,0 +1,177 @@
+"""The events of one episode as parts of a front end's stream. Pure: the dialects beside it say how parts are written.
+
+Every dialect has the same parts: a turn begins and ends, a text or a reasoning grows, a gate is called and answers, a
+person is asked, the episode ends. `FrontEndEncoder` finds them in events; a `FrontEndDialect` writes each of them as
+messages in JSON. `done` is no call: its argument is the answer.
+
+A stream that waits for a person ends, because that is how these protocols ask, and the entity goes on waiting. The
+client comes back with the decision. Its stream is made from the beginning of the episode again; what came before the
+decision is left out, so nothing has to be remembered between the two requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from cantrip_actors.observe.batching import Batching
+from cantrip_actors.observe.processor import Processor
+from cantrip_actors.observe.segments import Piece, Segments
+from cantrip_actors.stream.events import (
+    DecidedEvent,
+    EntityEndedEvent,
+    EntityEvent,
+    EpisodeEndedEvent,
+    RequestedEvent,
+    RewardedEvent,
+    StepCompleteEvent,
+    StepEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from cantrip_actors.terms.messages import as_text
+from cantrip_actors.terms.outcome import Outcome
+
+StreamPart = dict[str, Any]
+
+_DONE: Final = "done"
+_AT_ONCE: Final = Batching(interval=0.0)
+
+
+class ShownCall(NamedTuple):
+    """A call of a gate."""
+
+    id: str
+    gate: str
+    args: Mapping[str, Any]
+
+
+class FrontEndDialect(Protocol):
+    """How one protocol writes the parts of a stream."""
+
+    def begin(self) -> Iterator[StreamPart]:
+        """Yield the beginning of the stream."""
+
+    def begin_turn(self, turn_id: str) -> Iterator[StreamPart]:
+        """Yield the beginning of a turn."""
+
+    def end_turn(self, turn_id: str) -> Iterator[StreamPart]:
+        """Yield the end of a turn."""
+
+    def add_piece(self, piece: Piece) -> Iterator[StreamPart]:
+        """Yield a step of a text or a reasoning."""
+
+    def call_gate(self, call: ShownCall) -> Iterator[StreamPart]:
+        """Yield a call of a gate with its arguments."""
+
+    def add_result(self, call: ShownCall, result: Any, *, is_error: bool) -> Iterator[StreamPart]:
+        """Yield the answer of a gate."""
+
+    def deny(self, call: ShownCall) -> Iterator[StreamPart]:
+        """Yield that a person did not allow a call."""
+
+    def ask(self, request: RequestedEvent) -> Iterator[StreamPart]:
+        """Yield the question to a person, and the end of the stream."""
+
+    def end(self, outcome: Outcome) -> Iterator[StreamPart]:
+        """Yield the end of an episode that did not fail."""
+
+    def fail(self, code: str, message: str) -> Iterator[StreamPart]:
+        """Yield the end of an episode that failed."""
+
+
+class FrontEndEncoder:
+    """Turns the events of one episode, from its beginning, into the parts of a dialect.
+
+    The parts up to the decisions of the requests `decided` are left out: the client has them.
+    """
+
+    def __init__(self, dialect: FrontEndDialect, decided: Collection[str] = ()) -> None:
+        self._dialect = dialect
+        self._undecided = set(decided)
+        self._processor = Processor(lambda: 0.0, _AT_ONCE)
+        self._segments = Segments()
+        self._turn_id = ""
+        self._is_in_turn = False
+        self._calls: dict[str, ShownCall] = {}
+        """The calls without an answer."""
+        self._asking: dict[str, str] = {}
+        """The call of each open request."""
+
+    def begin(self) -> Iterator[StreamPart]:
+        """Yield the parts before all events."""
+        yield from self._dialect.begin()
+
+    def add(self, event: EntityEvent) -> list[StreamPart]:
+        """Return the parts of an event."""
+        parts = list(self._read(event))
+        if isinstance(event, DecidedEvent) and event.request_id in self._undecided:
+            self._undecided.remove(event.request_id)
+            is_last = not self._undecided and self._is_in_turn
+            return [*(self._dialect.begin_turn(self._turn_id) if is_last else ()), *parts]
+        return [] if self._undecided else parts
+
+    def ask(self, request: RequestedEvent) -> list[StreamPart]:
+        """Return the question to a person for an open request, and the end of the stream."""
+        return [*self._end_turn(), *self._dialect.ask(request)]
+
+    def fail(self, code: str, message: str) -> list[StreamPart]:
+        """Return the end of an episode that failed."""
+        return [*self._end_turn(), *self._dialect.fail(code, message)]
+
+    def _read(self, event: EntityEvent) -> Iterator[StreamPart]:
+        if isinstance(event, StepEvent) and event.turn_id != self._turn_id and not isinstance(event, RewardedEvent):
+            yield from self._end_turn()
+            self._turn_id, self._is_in_turn = event.turn_id, True
+            yield from self._dialect.begin_turn(event.turn_id)
+        for output in self._processor.process(event, event.at):
+            for piece in self._segments.add(output):
+                yield from self._dialect.add_piece(piece)
+        match event:
+            case ToolCallEvent():
+                yield from self._call(event.tool_call_id, event.gate, event.args)
+            case RequestedEvent():
+                yield from self._call(event.tool_call_id, event.gate, event.args)
+                self._asking[event.request_id] = event.tool_call_id
+            case DecidedEvent():
+                yield from self._decide(event)
+            case ToolResultEvent():
+                yield from self._finish(event)
+            case StepCompleteEvent():
+                yield from self._end_turn()
+            case EpisodeEndedEvent(outcome=Outcome() as outcome) | EntityEndedEvent(outcome=Outcome() as outcome):
+                yield from self._end(outcome)
+
+    def _call(self, call_id: str, gate: str, args: Mapping[str, Any] | None) -> Iterator[StreamPart]:
+        if gate != _DONE and call_id not in self._calls:
+            self._calls[call_id] = ShownCall(call_id, gate, args or {})
+            yield from self._dialect.call_gate(self._calls[call_id])
+
+    def _decide(self, event: DecidedEvent) -> Iterator[StreamPart]:
+        call = self._calls.get(self._asking.pop(event.request_id, ""))
+        if call is not None and event.decision in ("deny", "expired"):
+            del self._calls[call.id]  # the observation that follows is for the crystal
+            yield from self._dialect.deny(call)
+
+    def _finish(self, event: ToolResultEvent) -> Iterator[StreamPart]:
+        call_id = event.tool_call_id or f"{event.turn_id}:program"
+        if event.args is not None or event.tool_call_id is None:
+            yield from self._call(call_id, event.gate, event.args)
+        call = self._calls.pop(call_id, None)
+        if call is not None:
+            yield from self._dialect.add_result(call, event.result, is_error=event.is_error)
+
+    def _end(self, outcome: Outcome) -> Iterator[StreamPart]:
+        answer = None if outcome.result is None else as_text(outcome.result)
+        for piece in self._segments.finish(answer):
+            yield from self._dialect.add_piece(piece)
+        if outcome.reason in ("failed", "crashed"):
+            yield from self.fail(outcome.reason, outcome.error or "the entity failed")
+        else:
+            yield from self._end_turn()
+            yield from self._dialect.end(outcome)
+
+    def _end_turn(self) -> Iterator[StreamPart]:
+        if self._is_in_turn:
+            self._is_in_turn = False
+            yield from self._dialect.end_turn(self._turn_id)

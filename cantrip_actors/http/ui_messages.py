@@ -1,0 +1,103 @@
+"""The UI message stream of the Vercel AI SDK, which `useChat` reads with its default transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from cantrip_actors.http.front_ends import ShownCall, StreamPart
+from cantrip_actors.observe.segments import Piece
+from cantrip_actors.stream.events import RequestedEvent
+from cantrip_actors.terms.messages import as_text
+from cantrip_actors.terms.outcome import Outcome
+
+HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
+LAST: Final = b"data: [DONE]\n\n"
+
+_REASONS: Final = {"terminated": "stop", "truncated": "length", "timeout": "length", "budget": "length"}
+_NAMES: Final = {"message": "text", "thinking": "reasoning"}
+
+
+class UiMessages:
+    """Writes the parts of one assistant message.
+
+    Calls of gates are `tool-NAME` parts that the provider executes. A question is a call that the client answers with
+    `addToolOutput`; a `data-question` part has its text and its schema.
+    """
+
+    def __init__(self, message_id: str) -> None:
+        self._message_id = message_id
+
+    def begin(self) -> Iterator[StreamPart]:
+        """Yield the beginning of the message."""
+        yield {"type": "start", "messageId": self._message_id}
+
+    def begin_turn(self, turn_id: str) -> Iterator[StreamPart]:  # noqa: ARG002  # this dialect numbers its steps
+        """Yield the beginning of a step."""
+        yield {"type": "start-step"}
+
+    def end_turn(self, turn_id: str) -> Iterator[StreamPart]:  # noqa: ARG002
+        """Yield the end of a step."""
+        yield {"type": "finish-step"}
+
+    def add_piece(self, piece: Piece) -> Iterator[StreamPart]:
+        """Yield a step of a text or a reasoning."""
+        name, id = _NAMES[piece.kind], f"{piece.kind}-{piece.number}"
+        match piece.step:
+            case "begin":
+                yield {"type": f"{name}-start", "id": id}
+            case "grow":
+                yield {"type": f"{name}-delta", "id": id, "delta": piece.text}
+            case "end":
+                yield {"type": f"{name}-end", "id": id}
+
+    def call_gate(self, call: ShownCall) -> Iterator[StreamPart]:
+        """Yield a call with its arguments."""
+        yield _make_call(call.id, call.gate, call.args)
+
+    def add_result(self, call: ShownCall, result: Any, *, is_error: bool) -> Iterator[StreamPart]:
+        """Yield the output of a call."""
+        if is_error:
+            yield {"type": "tool-output-error", "toolCallId": call.id, "errorText": as_text(result)}
+        else:
+            yield {"type": "tool-output-available", "toolCallId": call.id, "output": result}
+
+    def deny(self, call: ShownCall) -> Iterator[StreamPart]:
+        """Yield that a person did not allow a call."""
+        yield {"type": "tool-output-denied", "toolCallId": call.id}
+
+    def ask(self, request: RequestedEvent) -> Iterator[StreamPart]:
+        """Yield an approval request, or a question; the message is continued by the answer."""
+        if request.is_question:
+            data = {"toolCallId": request.tool_call_id, "text": request.text, "schema": request.schema}
+            yield {"type": "data-question", "id": request.request_id, "data": data}
+        else:
+            descriptor = {"text": request.text, "expiresAt": request.expires_at}
+            yield {
+                "type": "tool-approval-request",
+                "approvalId": request.request_id,
+                "toolCallId": request.tool_call_id,
+                "approvalDescriptor": descriptor,
+            }
+        yield {"type": "finish", "finishReason": "tool-calls"}
+
+    def end(self, outcome: Outcome) -> Iterator[StreamPart]:
+        """Yield the end of the message."""
+        if outcome.reason == "cancelled":
+            yield {"type": "abort", "reason": outcome.summary or "cancelled"}
+        else:
+            yield {"type": "finish", "finishReason": _REASONS.get(outcome.reason, "other")}
+
+    def fail(self, code: str, message: str) -> Iterator[StreamPart]:  # noqa: ARG002  # this dialect has no codes
+        """Yield the error of an episode."""
+        yield {"type": "error", "errorText": message}
+
+
+def _make_call(call_id: str, gate: str, args: Any) -> StreamPart:
+    return {
+        "type": "tool-input-available",
+        "toolCallId": call_id,
+        "toolName": gate,
+        "input": args,
+        "providerExecuted": True,
+    }

@@ -1,0 +1,69 @@
+"""Anthropic's API beyond what its published clients show (tests/clients tries those)."""
+
+from typing import Any
+
+import pytest
+
+from cantrip_actors import Cantrip, Circle, CrystalError, scripted
+from cantrip_actors.wards import max_turns
+from tests.http.serving import ADMIN, echo, served, token
+
+pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-23")]
+
+HELLO = [{"role": "user", "content": "hello"}]
+SAID: dict[str, Any] = {"model": "echo", "max_tokens": 9, "messages": HELLO}
+
+
+async def test_errors_have_the_shape_of_anthropics_api() -> None:
+    def breaks(_: Any) -> Any:
+        raise CrystalError("it is broken")
+
+    broken = Cantrip(scripted(breaks), circle=Circle(["done"], [max_turns(3)]), name="broken")
+    tool = {"name": "x", "input_schema": {"type": "object"}}
+    file = [{"type": "document", "source": {"type": "file", "file_id": "f"}}]
+    async with served([echo(), broken], tokens=[token("reader", "read")]) as on:
+        for status, kind, more, headers in (
+            (400, "invalid_request_error", {"tools": [tool]}, {}),
+            (400, "invalid_request_error", {"tools": [tool, tool], "tool_choice": {"type": "any"}}, {}),
+            (400, "invalid_request_error", {"tools": [tool], "tool_choice": {"type": "tool", "name": "y"}}, {}),
+            (400, "invalid_request_error", {"mcp_servers": [{"url": "x"}]}, {}),
+            (400, "invalid_request_error", {"output_config": {"format": {"type": "json_schema"}}}, {}),
+            (400, "invalid_request_error", {"messages": []}, {}),
+            (400, "invalid_request_error", {"messages": [{"role": "user", "content": file}]}, {}),
+            (400, "invalid_request_error", {"messages": [{"role": "user", "content": [{"type": "video"}]}]}, {}),
+            (401, "authentication_error", {}, {"authorization": "Bearer no"}),
+            (403, "permission_error", {}, on.as_token("reader")),
+            (404, "not_found_error", {"model": "nobody"}, {}),
+        ):
+            answer = await on.ask("POST", "/v1/messages", status, json={**SAID, **more}, headers=headers)
+            assert (answer.json()["type"], answer.json()["error"]["type"]) == ("error", kind)
+            assert answer.headers["x-should-retry"] == "false"
+        assert not on.runtime.loom.entities()
+        for stream in (False, True):
+            answer = await on.ask("POST", "/v1/messages", json={**SAID, "model": "broken", "stream": stream})
+            assert answer.headers.get("x-should-retry") == (None if stream else "false")
+            assert "it is broken" in answer.text
+            assert ("event: error" in answer.text) == stream
+        assert len(on.runtime.loom.entities()) == 2
+
+
+async def test_a_request_has_what_anthropics_clients_send_with_it() -> None:
+    async with served() as on:
+        del on.client.headers["authorization"]
+        headers = {"x-api-key": ADMIN, "anthropic-version": "2023-06-01", "anthropic-beta": "a-2025-01-01,b"}
+        more = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "metadata": {"user_id": "x"}, "top_k": 3}
+        tool = {"name": "x", "input_schema": {"type": "object"}}
+        more |= {"tools": [tool], "tool_choice": {"type": "none"}}
+        said = {**SAID, **more, "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "x"}}]}
+        answer = await on.ask("POST", "/v1/messages?beta=true", 200, json=said, headers=headers)
+        assert answer.json()["usage"]["input_tokens"] in (0, 7)
+        (entity,) = on.runtime.loom.entities()
+        given: Any = on.runtime.loom.records(entity)[1]
+        assert (given.intent, given.context) == (
+            "hello",
+            {"conversation": [{"role": "system", "content": "Be brief."}]},
+        )
+        counted = await on.ask("POST", "/v1/messages/count_tokens?beta=true", 200, json=SAID, headers=headers)
+        assert 0 < counted.json()["input_tokens"] < 50
+        models = (await on.ask("GET", "/v1/models?limit=1000", 200, headers=headers)).json()
+        assert (models["first_id"], models["has_more"], models["data"][0]["type"]) == ("echo", False, "model")
