@@ -132,7 +132,7 @@ class _Sender:
                         return True
                     await self._change(found.position)
             if not has_more:
-                with anyio.move_on_after(POLL_INTERVAL if self._tree.store.shared else RENEWAL):
+                with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
                     await anext(news)
                     news._skip()  # noqa: SLF001  # the next reading finds what they announce
                 await self._renew(EventId(log.number, END_OF_RECORD))
@@ -185,8 +185,13 @@ class _Sender:
             await anyio.sleep(min(left, RENEWAL))
             await self._renew(None)
 
+    def _choose_interval(self) -> float | None:
+        """Return the seconds after which the loom is read without an event, if other processes may write it."""
+        return POLL_INTERVAL if self._tree.store.shared else None
+
     async def _renew(self, position: EventId | None) -> None:
-        if anyio.current_time() >= self._renew_at:
+        """Renew the lease, if another process could claim it otherwise."""
+        if self._tree.store.shared and anyio.current_time() >= self._renew_at:
             await self._change(position)
 
     async def _change(self, position: EventId | None, lasts: float = LEASE) -> EventId:
