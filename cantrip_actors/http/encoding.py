@@ -91,6 +91,32 @@ def find_kind(event: EntityEvent) -> str | None:
     return "intent" if is_further else DURABLE.get(type(event))
 
 
+class EventPage(NamedTuple):
+    """Events of a log, oldest first, and how many are before and after them."""
+
+    events: list[DurableEvent]
+    earlier: int
+    later: int
+
+
+def read_page(
+    records: Iterable[Record], limit: int, before: EventId | None, after: EventId | None, turn: int | None
+) -> EventPage:
+    """Return `limit` durable events of a log: around a turn, or after or before an event, or the newest."""
+    events = list(read_durable(EventLog(), records))
+    if turn is not None:
+        middle = next((at for at, one in enumerate(events) if one.turn and one.turn.sequence >= turn), len(events))
+        end = min(len(events), middle + limit // 2 + 1)
+        start = max(0, end - limit)
+    elif after is not None:
+        start = sum(durable.id <= after for durable in events)
+        end = min(len(events), start + limit)
+    else:
+        end = len(events) if before is None else sum(durable.id < before for durable in events)
+        start = max(0, end - limit)
+    return EventPage(events[start:end], start, len(events) - end)
+
+
 def find_id(event: EntityEvent) -> EventId:
     """Return the id of an event that was read from a log."""
     id = EventId.parse(event.id)

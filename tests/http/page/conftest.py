@@ -11,8 +11,9 @@ from tests.http.page.pages import ARCHIVIST, OPERATOR
 from tests.http.serving import ECHO, token
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def chrome() -> Iterator[Any]:
+    """One browser for all tests of a worker; each page has a context of its own."""
     with browser() as started:
         yield started
 
