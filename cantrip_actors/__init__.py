@@ -135,6 +135,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.queue import Queue
     from cantrip_actors.terms.retry import Retry
     from cantrip_actors.terms.risk import LethalTrifecta
+    from cantrip_actors.terms.webhook import Webhook
     from cantrip_actors.terms.work import Work
     from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 
@@ -252,6 +253,7 @@ __all__ = [
     "UnknownRequest",
     "Usage",
     "UsageEvent",
+    "Webhook",
     "Withdrawn",
     "Work",
     "ask_first",
@@ -374,6 +376,7 @@ _HOMES = {
         "Usage",
     ),
     "cantrip_actors.terms.queue": ("Queue",),
+    "cantrip_actors.terms.webhook": ("Webhook",),
     "cantrip_actors.terms.risk": ("LethalTrifecta",),
     "cantrip_actors.records.records": ("Observation",),
     "cantrip_actors.records.turn": (

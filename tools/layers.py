@@ -92,6 +92,9 @@ ROWS: dict[str, Row] = {
     "bench": _row("cantrip_actors agentic dispatch http observe redact supervisors", None),
     # The bench measures a chunk together with the code that frames it.
     "bench.crystals": _row("cantrip_actors crystal", None),
+    # The bench reads each kind of stream as its clients do, and its crystal streams.
+    "bench.pace": _row("cantrip_actors acp stream", None),
+    "bench.serve": _row("cantrip_actors bench bench.pace http", None),
     # The bench starts the shared server as the suites start theirs.
     "bench.cluster": _row("cantrip_actors bench bench.cluster_node conformance", None),
     "bench.cluster_node": _row("cantrip_actors conformance", None),

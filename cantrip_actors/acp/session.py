@@ -43,9 +43,11 @@ from cantrip_actors.acp.updates import (
     call_title,
     chunk_of,
     fence,
+    is_file_write,
     kind_of,
     make_block,
     make_chunk,
+    make_diff,
     program_of,
     question_text,
     read_choice,
@@ -350,7 +352,7 @@ class EditorSession:
         """Send the whole history of the session as updates."""
         turns = history.turns
         for records in history.logs:
-            log, replay, waiting = EventLog(), UpdateReplay(), list[Update]()
+            log, replay, waiting = EventLog(), UpdateReplay(self._editor.locate), list[Update]()
             for event in log.add_all(records):
                 if isinstance(event, StepCompleteEvent) and event.turn_id not in turns:
                     waiting.clear()  # the session went back to before this turn, and so to before its intent
@@ -431,6 +433,8 @@ class EditorSession:
             "rawInput": dict(request.args),
             "content": [make_block(fence(request.render(columns=PANEL.columns, rows=PANEL.rows)))],
         }
+        if is_file_write(request.gate, request.args):
+            call["content"].append(await self.make_diff(request.args))
         options = [
             {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
             {"optionId": "always", "name": "Always allow", "kind": "allow_always"},
@@ -450,6 +454,16 @@ class EditorSession:
             await self.answer(f"{title_of(request.gate)} was not run: {note}")
         elif await self._is_open(request):
             self.cancel()  # the protocol's word for it: the user has cancelled the prompt
+
+    def locate(self, path: str) -> str:
+        """Return the absolute path of a path that a file gate was called with."""
+        return self._editor.locate(path)
+
+    async def make_diff(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the difference between a file and the text that a call of `write` gives it."""
+        old_text = await self._editor.read_old_text(args["path"])
+        # an equal text was written already: the old one is lost
+        return make_diff(args, None if old_text == args["content"] else old_text, self.locate)
 
     async def _is_open(self, request: Request) -> bool:
         requests = await self.runtime.read(lambda: self.runtime.requests(entity=request.entity))
@@ -504,7 +518,9 @@ class _Pump:
             if chunk is not None:
                 await self._session.tell(chunk)
         if isinstance(output, ToolCallUpsert) and output.tool_name != "done":
-            update = tool_update(output, is_new=output.item_id not in self._calls)
+            update = tool_update(output, self._session.locate, is_new=output.item_id not in self._calls)
+            if is_file_write(output.tool_name, output.tool_arguments) and "content" in update:
+                update["content"] = [await self._session.make_diff(output.tool_arguments)]
             await self._session.tell(update)
             self._calls[output.item_id] = output
             if output.terminal:
@@ -518,7 +534,7 @@ class _Pump:
     async def finish(self, episode: Episode) -> None:
         """Send the rest: the ends of unfinished calls, and the answer."""
         for upsert in self._calls.values():
-            await self._session.tell({**tool_update(upsert, is_new=False), "status": "failed"})
+            await self._session.tell({**tool_update(upsert, self._session.locate, is_new=False), "status": "failed"})
         answer = as_text(episode.raw_result) if episode.terminated else episode.summary
         for piece in self._segments.finish(answer):
             chunk = chunk_of(piece, self._prefix)

@@ -222,7 +222,7 @@ async def _wait(
     ended = await call.wait_for(episode, leave, body.wait)
     if ended is None:
         return None
-    return JsonAnswer(call.redact_for_token(await call.read(lambda: episode_shape(ended))), 200, headers)
+    return JsonAnswer(call.redact_for_token(episode_shape(ended)), 200, headers)
 
 
 def _check_wait(call: HttpCall, seconds: float | None) -> None:

@@ -152,7 +152,7 @@ class Service:
     async def read_late(self, entity_id: str) -> None:
         """Send the readers of an entity's events the records that have no event, such as a reward."""
         for feed in [self._feeds[key] for key in (None, entity_id) if key in self._feeds]:
-            await feed.read(entity_id, is_late=True)
+            await feed.read()
 
     def overview(self, runtime: Runtime) -> Overview:
         """Return the cached reader of the loom for a tenant, or for all tenants."""

@@ -43,15 +43,15 @@ def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
 
 def episode_shape(episode: Episode) -> dict[str, Any]:
     """Return how an episode ended."""
-    return _build_episode(episode.entity_id, episode, None, episode.thread[-1].id if episode.thread else None)
+    return _build_episode(episode.entity_id, episode, None)
 
 
 def outcome_shape(entity_id: str, outcome: Outcome) -> dict[str, Any]:
     """Return how an episode ended, from its outcome."""
-    return _build_episode(entity_id, outcome, outcome.error, outcome.last_turn)
+    return _build_episode(entity_id, outcome, outcome.error)
 
 
-def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None, last_turn: str | None) -> dict[str, Any]:
+def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None) -> dict[str, Any]:
     return {
         "entity_id": entity_id,
         "result": end.result if isinstance(end, Outcome) else end.raw_result,
@@ -61,7 +61,7 @@ def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None, la
         "ward": end.ward,
         "summary": end.summary,
         "error": error,
-        "last_turn": last_turn,
+        "last_turn": end.last_turn,
         "usage": usage_shape(end.usage),
         "subtree_usage": usage_shape(end.subtree_usage),
     }

@@ -28,6 +28,7 @@ from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.selection import EVERYTHING, ListedEntity, Page, Selection, check_page_limit
+from cantrip_actors.loom.settled import count_settled
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.checkpoint import decode_checkpoint
 from cantrip_actors.machine.evolve import fold
@@ -205,12 +206,17 @@ class Loom:
             if self._store.tip(entity_id) == before:  # otherwise another process wrote meanwhile
                 return records, before.position
 
-    def read_since(self, number: int, limit: int = 500) -> tuple[list[tuple[int, Record]], int]:
+    def read_since(
+        self, number: int, limit: int = 500, *, settled: bool = False
+    ) -> tuple[list[tuple[int, Record]], int]:
         """Return the next records of all entities after a number, with their numbers; and the last number read.
 
-        Images have no bytes. With a tenant, the records of other tenants are read and left out.
+        Images have no bytes. With a tenant, the records of other tenants are read and left out. Only those that are
+        `settled` are followed by none with a lower number: with it, the last ones may come a few seconds later.
         """
         records = self._store.records_after(number, limit)
+        if settled and not self.numbers_in_order:
+            records = records[: count_settled(number, records, self._store.clock())]
         own = {record.entity_id: self._is_here(record.entity_id) for _, record in records} if self.tenant else {}
         last = records[-1][0] if records else number
         return [pair for pair in records if own.get(pair[1].entity_id, True)], last
@@ -232,6 +238,10 @@ class Loom:
             else:
                 low = middle + 1
         return low
+
+    def last_number(self) -> int:
+        """Return the number of the last record of the loom; 0 for an empty one."""
+        return self._store.last_number()
 
     @property
     def numbers_in_order(self) -> bool:

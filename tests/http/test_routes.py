@@ -155,7 +155,8 @@ async def test_the_openapi_document_describes_exactly_the_routes() -> None:
         guard: Any = make_app(on.service)
         routes = [route for route in guard._app.routes if isinstance(route, Route)]  # what is served
         well_known = "/.well-known/oauth-protected-resource"
-        plain = {"/api/v1/openapi.json", "/mcp", "/session", well_known, f"{well_known}/mcp", *assets()}
+        pages = {"/session", "/approve/{token}", *assets()}
+        plain = {"/api/v1/openapi.json", "/mcp", well_known, f"{well_known}/mcp", *pages}
         there = {
             (plain_path(route.path), method.lower())
             for route in routes

@@ -194,6 +194,7 @@ NOTHING: dict[str, Look] = {
     "loom.page": lambda w, _: w.other.loom.page(),
     "loom.count_states": lambda w, _: w.other.loom.count_states(),
     "loom.read_since": lambda w, _: w.other.loom.read_since(0)[0],
+    "loom.last_number": lambda w, _: w.other.loom.last_number() and [],
     "schedules": lambda w, _: w.other.schedules(),
     "interrupted": lambda w, _: w.other.interrupted(),
     "not_resumed": lambda w, _: list(w.other.not_resumed),

@@ -601,7 +601,19 @@ class BlockingRuntime(_Blocking[Runtime]):
     begun_with = _wrap_result(_wrap_found, Runtime.begun_with)
     has_mail = _call_in_loop(Runtime.has_mail)
     receipt = _wrap_result(BlockingReceipt, Runtime.receipt)
-    events = _wrap_result(BlockingSubscription, Runtime.events)
+
+    def events(
+        self,
+        wanted: Callable[[EntityEvent], bool] | None = None,
+        *,
+        entity: str | None = None,
+        deltas: bool = False,
+        after: str | None = None,
+    ) -> BlockingSubscription:
+        """Subscribe to the events of all entities, as `Runtime.events`, to iterate in a thread of yours."""
+        work = partial(self._inner.events, wanted, entity=entity, deltas=deltas, after=after)
+        return BlockingSubscription(self._portal.call(work), self._portal)
+
     watch = _wrap_result(_wrap_stop, Runtime.watch)
     watch_actors = _wrap_result(_wrap_stop, Runtime.watch_actors)
     would_adopt = _call_in_loop(Runtime.would_adopt)

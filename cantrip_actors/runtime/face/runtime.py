@@ -48,6 +48,7 @@ from cantrip_actors.runtime.entity.upgrades import Move, Upgrade
 from cantrip_actors.runtime.events.context_variables import ASKER
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.instrument import Instrument
+from cantrip_actors.runtime.events.loom_feed import LoomFeed
 from cantrip_actors.runtime.face.batch import cast_all
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
@@ -66,6 +67,7 @@ from cantrip_actors.runtime.time.schedules import Schedule, Schedules
 from cantrip_actors.runtime.time.submissions import Submission, find_submission, list_submissions, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.events import EntityEvent
+from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import (
     check,
@@ -94,6 +96,7 @@ from cantrip_actors.terms.model_input import ModelInput
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
+from cantrip_actors.terms.webhook import Webhook
 from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import WrongTask, inspect
@@ -169,6 +172,7 @@ class Runtime:
         node: Node | None = None,
         stranded_after: float = 60.0,
         queues: Iterable[Queue] = (),
+        webhooks: Iterable[Webhook] = (),
         quarantine_for: float | None = QUARANTINE_FOR,
         on_close: OnClose = "end",
     ) -> Runtime:
@@ -238,6 +242,9 @@ class Runtime:
         processes, until a runtime is opened with other bounds (docs/cluster.md). A loom in memory or in a JSONL file
         stores no bounds: give its queues each time.
 
+        `webhooks` are addresses that get signed messages about requests to people and about ends, such as
+        `Webhook("https://example.org/hook", secret)` (docs/webhooks.md). One process of the loom sends for each.
+
         Work that is under way when the runtime closes is left as it stands if a caller can ask for it again: long-lived
         entities, and what was begun with a key, submitted or scheduled. The next process finds it interrupted, and
         `recover` says what happens. Other one-shot entities end, `cancelled`; with `on_close="keep"` they stay, too.
@@ -304,6 +311,7 @@ class Runtime:
             instrument=telemetry,
             node=node,
             queues=_check_queues(queues),
+            webhooks=_check_webhooks(webhooks),
             dependencies=dependencies,
             make_casts=Beginnings,
         )
@@ -1049,14 +1057,31 @@ class Runtime:
         *,
         entity: str | None = None,
         deltas: bool = False,
-    ) -> Subscription:
+        after: str | None = None,
+    ) -> Subscription | LoomFeed:
         """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only.
 
         With `entity`, an id, only to those of that entity, from now on. With `deltas` the pieces of answers
         (`StreamedEvent`) are among the events. This reads nothing of the loom.
+
+        With `after`, the `id` of an event that was read in this way, or "0" for the beginning of the loom, the recorded
+        events come from the loom: each once and in order, whichever process runs the entity, and with an id that is the
+        same in every process. So a reader continues after the last event that it handled. `Entity.events(after=…)` does
+        the same for one entity, with ids of its own. Raises InvalidIntent for a text that is no id.
         """
         check(wanted is None or callable(wanted), "wanted", "a function of an event", wanted)
         check_kind("entity", entity, str | None, "the id of an entity")
+        if after is not None:
+            begin = EventId.parse(after) if isinstance(after, str) else None
+            check(begin is not None, "events: after", "the id of an event, or '0'", after, InvalidIntent)
+            check(
+                entity is None and not deltas,
+                "events: after",
+                "neither entity nor deltas with it",
+                after,
+                InvalidIntent,
+            )
+            return LoomFeed(self._tree, self.loom, begin or EventId(), wanted)
         own = wanted if self._tenant is None else self._select_own(wanted)
         return self._tree.bus.subscribe(own, entity_id=entity, deltas=deltas)
 
@@ -1328,6 +1353,16 @@ def _explain_unclear(tree: Tree, facts: EntityFacts) -> str:
 def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
     check_kind(what, cantrip, Cantrip, "a Cantrip", InvalidCantrip)
     return cantrip
+
+
+def _check_webhooks(webhooks: Iterable[Webhook]) -> list[Webhook]:
+    check_kind("webhooks", webhooks, Iterable, "a list of Webhook(…)")
+    checked = list(webhooks)
+    for webhook in checked:
+        check_kind("webhooks", webhook, Webhook, "a list of Webhook(…)")
+    names = [webhook.name for webhook in checked]
+    check(len({*names}) == len(names), "webhooks", "each name or URL once", names)
+    return checked
 
 
 def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
