@@ -77,7 +77,8 @@ ROWS: dict[str, Row] = {
         f"{COMMON} click httpx rich typer yaml starlette",
     ),
     "cantrip_actors.http": _row(
-        "terms own_files redact records machine stream loom runtime dispatch observe mcp_server cantrip_actors supervisors",
+        "terms own_files redact records machine stream loom runtime dispatch observe mcp_server cantrip_actors"
+        " supervisors",
         f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),
     "cantrip_actors.acp": _row(
