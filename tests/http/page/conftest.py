@@ -11,9 +11,10 @@ from tests.http.page.pages import ARCHIVIST, OPERATOR
 from tests.http.serving import ECHO, token
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # playwright's event loop runs in this thread as long as the browser: other modules need theirs
 def chrome() -> Iterator[Any]:
-    """One browser for all tests of a worker; each page has a context of its own."""
     with browser() as started:
         yield started
 
