@@ -29,8 +29,8 @@ from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
 from cantrip_actors.http.ui_messages import UiMessages
+from cantrip_actors.machine.project import list_intents
 from cantrip_actors.records.codec import dump_json
-from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.stream.events import (
     EntityEndedEvent,
     EntityEvent,
@@ -288,10 +288,10 @@ async def _get_newest_intent(call: HttpCall, entity: Entity) -> Receipt:
 
     def look() -> Receipt:
         records = call.runtime.loom.records(entity.id)
-        intent = next((record for record in reversed(records) if isinstance(record, IntentGiven)), None)
-        if intent is None:
+        intents = list_intents(records)
+        if not intents:
             raise Problem(404, "unknown-entity", "this chat has no message yet")
-        return call.runtime.receipt(entity, intent.key or "")
+        return call.runtime.receipt(entity, intents[-1].key or "")
 
     return await call.read(look)
 
